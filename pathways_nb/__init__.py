@@ -55,6 +55,7 @@ from pathways_nb.results.run import Run, load, runs, style
 from pathways_nb.session.calls.client import get, profile, put, record, wait
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
 from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.diagnosis import doctor
 from pathways_nb.session.elasticity import inject_fault
 from pathways_nb.session.futures import Future
 from pathways_nb.session.show_sharding import show_sharding
@@ -118,6 +119,7 @@ __all__ = [
     "chip",
     "client",
     "compare",
+    "doctor",
     "explore_fsdp",
     "explore_schedules",
     "fsdp",

@@ -58,6 +58,7 @@ def attach(
     address: str | None = None,
     name: str | None = None,
     transfers: Literal["device", "ray"] | None = None,
+    unresponsive_after: float | None = None,
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
@@ -99,6 +100,9 @@ def attach(
         transfers: the way of values between hosts of a Ray cluster: ``"device"`` is from device to device by JAX's
             transfer servers, ``"ray"`` through Ray's object store; ``None`` takes the first on accelerators, and the
             second on CPUs, where it is the faster one.
+        unresponsive_after: seconds of silence after which a host of a Ray cluster counts as dead and is replaced
+            (default 30): its process was stopped or swapped out, or code in it holds Python's lock. One that computes
+            or compiles answers, however long that takes.
 
     Returns:
         The current controller: the one that was attached before if its options were equal, else a new one.
@@ -118,7 +122,7 @@ def attach(
     if not simulator.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)
-    _refuse_elsewhere(kind, address=address, name=name, transfers=transfers)
+    _refuse_elsewhere(kind, address=address, name=name, transfers=transfers, unresponsive_after=unresponsive_after)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
     limits.check_memory(hbm)
@@ -131,7 +135,8 @@ def attach(
     if on_hosts:
         if transfers is not None:
             _check_choice("transfers", transfers, ("device", "ray"))
-        options = ClusterOptions(address, name, devices_per_host, transfers)
+        limits.check_silence(unresponsive_after)
+        options = ClusterOptions(address, name, devices_per_host, transfers, unresponsive_after)
         asked_for = AttachOptions(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
         )
@@ -179,7 +184,7 @@ def _attach_cluster(asked: AttachOptions, before: Session | None) -> Controller:
     spelled = cluster.spelled_out(asked)
     name = asked.cluster.name if asked.cluster is not None else None
     wanted = spelled if name is None else asked
-    if isinstance(before, Controller) and before.attach_options == wanted:
+    if isinstance(before, Controller) and before.attach_options == wanted and not before.lost():
         return before
     if name is None:
         made = cluster.controller(spelled)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError
@@ -11,7 +14,8 @@ from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
 from pathways_nb.runtime.cluster.island_maker import RESOURCES, IslandMaker
-from pathways_nb.session import elasticity
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
+from pathways_nb.session import diagnosis, elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
@@ -64,7 +68,8 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
             f"attach('ray', dcn_latency={asked.dcn_latency:g}): messages take the time that they take here. Emulated "
             f"latency is for one machine: pw.attach('cpu', dcn_latency={asked.dcn_latency:g})."
         )
-    found = ClusterOptions(options.address, options.name, int(per_host), options.transfers)
+    after = options.unresponsive_after or UNRESPONSIVE_AFTER
+    found = replace(options, devices_per_host=int(per_host), unresponsive_after=float(after))
     return AttachOptions(
         "ray", int(islands), int(devices), asked.dispatch, asked.pin, asked.policy, asked.hbm, cluster=found
     )
@@ -82,6 +87,7 @@ def controller(asked: AttachOptions) -> Controller:
     """
     options = asked.cluster or ClusterOptions()
     connection = ray_cluster.connect(options.address, say_line)
+    connection.notice_after(options.unresponsive_after)
     try:
         maker = _maker(connection, asked, options)
         attachment = _attachment(maker, asked)
@@ -94,13 +100,21 @@ def controller(asked: AttachOptions) -> Controller:
         raise
     budget = int(asked.hbm or min(link.facts.memory for i in attachment.islands for link in i.links))
     counts = (asked.devices_per_island or 0,) * asked.islands
-    made = Controller(asked, lambda session: _driver(session, attachment, maker), counts, (budget,) * asked.islands)
+
+    def start(session: Session) -> ClusterDriver:
+        """Return the driver, which learns when the cluster is lost."""
+        driver = _driver(session, attachment, maker)
+        connection.on_lost[maker] = partial(_lose, session, driver)
+        return driver
+
+    made = Controller(asked, start, counts, (budget,) * asked.islands)
 
     def end() -> None:
+        connection.on_lost.pop(maker, None)
         maker.end()
         connection.release()
 
-    made.on_close = end
+    made.on_close, made.lost = end, lambda: connection.lost
     return made
 
 
@@ -113,6 +127,8 @@ def _maker(connection: ray_cluster.Connection, asked: AttachOptions, options: Cl
         cores_of(asked, platform),
         by_device(options, platform),
         say_line,
+        gate=connection.gate,
+        unresponsive_after=options.unresponsive_after or UNRESPONSIVE_AFTER,
     )
 
 
@@ -153,15 +169,38 @@ def _attachment(maker: IslandMaker, asked: AttachOptions) -> HostAttachment:
 
 def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) -> ClusterDriver:
     maker.say = session.say
-    return ClusterDriver(
+    driver = ClusterDriver(
         attachment,
         session.machine,
         session.clock,
         session.note,
         lambda island: elasticity.lose(session, island),
         lambda island: elasticity.give_back(session, island),
-        lambda island: elasticity.withdraw(session, island),
+        lambda island: _losing(session, island),
+        unresponsive_after=maker.unresponsive_after,
     )
+    driver.messenger.watch.on_standstill = lambda: _tell(session, "hosts have reported nothing for 30 s")
+    return driver
+
+
+def _losing(session: Session, island: int) -> None:
+    """Note what is known when an island loses its hosts, and let no further call use it."""
+    driver = session.driver_or_none
+    if driver is not None:
+        _tell(session, driver.attachment.islands[island].loss)
+    elasticity.withdraw(session, island)
+
+
+def _lose(session: Session, driver: ClusterDriver, why: str) -> None:
+    """Note what is known when the cluster is lost, and fail everything."""
+    _tell(session, "the cluster is lost")
+    driver.lose_cluster(why)
+
+
+def _tell(session: Session, why: str) -> None:
+    """Write down what is known now, and say where."""
+    with contextlib.suppress(OSError):  # a full disk is no reason to lose more
+        session.say(f"{why}: what was under way is written in {diagnosis.written(session, why)}")
 
 
 def say_line(line: str) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 from pathways_nb.attach.cluster import by_device, cores_of, platform_of, say_line
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.runtime.cluster import ray_cluster
+from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.hosts.travel import by_value
 from pathways_nb.runtime.shared.controller_actor import Terms
 from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, create, find, others
@@ -27,19 +29,20 @@ class Guest:
 
     ray: Any
     actor: Any
+    gate: Gate
 
     def make(self, index: int, devices: int) -> None:
         """Have an island added for all kernels."""
-        ask(self.ray, self.actor, "add", devices)
+        ask(self.ray, self.actor, "add", devices, gate=self.gate)
 
     @property
     def clocks(self) -> Any:
         """How far the hosts' clocks are from the shared controller's, by island and host."""
-        return ask(self.ray, self.actor, "clocks")
+        return ask(self.ray, self.actor, "clocks", gate=self.gate)
 
     def synchronise(self) -> None:
         """Have the shared controller compare the hosts' clocks with its own."""
-        ask(self.ray, self.actor, "synchronise")
+        ask(self.ray, self.actor, "synchronise", gate=self.gate)
 
     def release(self) -> None:
         """Do nothing: other kernels go on."""
@@ -59,9 +62,10 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     options = asked.cluster or ClusterOptions()
     name = options.name or ""
     connection = ray_cluster.connect(options.address, say_line, shared=True)
+    connection.notice_after(options.unresponsive_after)
     try:
         actor, said = found_or_made(connection.ray, name, spelled)
-        terms, sizes, budgets = ask(connection.ray, actor, "about")
+        terms, sizes, budgets = ask(connection.ray, actor, "about", gate=connection.gate)
         ray_cluster.tell_open_ports(connection, say_line)
         _check_same(asked, terms, name)
     except HostDied as died:
@@ -73,12 +77,12 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
 
     def start(session: Session) -> SharedDriver:
         """Return the driver of this kernel, which joins the controller."""
-        link = RayControllerLink(connection.ray, actor)
+        link = RayControllerLink(connection.ray, actor, connection.gate)
         for where in link.welcome.gone:
             session.resources.remove(where)
         islands = tuple(link.island(view) for view in link.welcome.islands)
-        return SharedDriver(
-            HostAttachment(islands, Guest(connection.ray, actor)),
+        driver = SharedDriver(
+            HostAttachment(islands, Guest(connection.ray, actor, connection.gate)),
             session.machine,  # type: ignore[arg-type]
             session.clock,
             link,
@@ -89,6 +93,8 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
             lambda island: elasticity.withdraw(session, island),
             link.welcome.gone,
         )
+        connection.on_lost[session] = driver.lose_cluster
+        return driver
 
     made = Controller(asked, start, tuple(sizes), tuple(budgets), machine=RemoteMachine)
     try:
@@ -99,7 +105,12 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     except BaseException:
         connection.release()
         raise
-    made.on_close = connection.release
+
+    def end() -> None:
+        connection.on_lost.pop(made, None)
+        connection.release()
+
+    made.on_close, made.lost = end, lambda: connection.lost
     say_line(said)
     return made
 
@@ -124,6 +135,7 @@ def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
     terms = Terms(
         spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
         named(spelled.policy), spelled.pin, by_device(options, platform),
+        options.unresponsive_after or UNRESPONSIVE_AFTER,
     )  # fmt: skip
     return create(ray, name, terms, cores_of(spelled, platform))
 
@@ -144,6 +156,7 @@ def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
         ("pin", None if asked.pin else False, terms.pin),
         ("dispatch", None if asked.dispatch == "parallel" else asked.dispatch, terms.dispatch),
         ("hbm", asked.hbm, terms.hbm),
+        ("unresponsive_after", options.unresponsive_after, terms.unresponsive_after),
     )
     for option, wanted, has in pairs:
         if wanted is not None and wanted != has:

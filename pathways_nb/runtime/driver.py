@@ -197,6 +197,10 @@ class Driver(ABC):
         """Return a row for each host that is a process of its own; none if the devices are this process's."""
         return []
 
+    def waits(self) -> list[str]:
+        """Return what is waited for, a line each, of which the programs under way do not tell; takes no lock."""
+        return []
+
     def _prepare(self, run: Execution, arguments: Sequence[int]) -> None:  # noqa: B027
         """Take note of a run, whose arguments are in these logical buffers, before the controller knows it."""
 

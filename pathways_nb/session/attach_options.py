@@ -33,6 +33,7 @@ class ClusterOptions:
     name: str | None = None
     devices_per_host: int | None = None
     transfers: str | None = None
+    unresponsive_after: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, Mesh
 from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.resources import Resources
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.errors import NotAttachedError, PlaceError
+from pathways_nb.errors import LostError, NotAttachedError, PlaceError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
@@ -100,6 +100,8 @@ class Session(Unique):
         self.closed = False
         self.on_close: Callable[[], None] = lambda: None
         """Called once, when the devices are released for good."""
+        self.lost: Callable[[], str] = lambda: ""
+        """Returns why its devices will never come back; empty while they may."""
         self.twin: Session | None = None
         """Only of a simulated session attached with ``values=True``: the real devices that compute the values."""
         self.recordings: list[tuple[Run, Pending]] = []
@@ -124,6 +126,7 @@ class Session(Unique):
 
         Raises:
             NotAttachedError: the devices were released, or this process is a forked child.
+            LostError: they are lost for good.
         """
         forks.refuse()
         if self.closed:
@@ -139,6 +142,8 @@ class Session(Unique):
         return driver
 
     def _start(self) -> Driver:
+        if why := self.lost():
+            raise LostError(why)
         forks.started()
         driver = self.driver_or_none = self._start_driver(self)
         if self.clock is time.perf_counter:
@@ -190,7 +195,7 @@ class Session(Unique):
     def shares_devices_with(self, other: Session) -> bool:
         """Return whether both sessions hold the same physical devices; CPU and simulated islands are never shared."""
         kinds = {self.attach_options.kind, other.attach_options.kind}
-        return not self.closed and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
+        return not self.closed and not self.lost() and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
     def settle(self) -> None:
         """Wait until all calls made so far have ended, failed ones included, and the buffers they dropped are freed."""
@@ -283,7 +288,7 @@ class Session(Unique):
         return f"{counted(len(self.islands), 'island')} × {sizes} {plural(max(counts), 'device')}"
 
     def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
+        state = ", closed" if self.closed else ", lost" if self.lost() else ""
         asked = self.attach_options
         late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
         return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"

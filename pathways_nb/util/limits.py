@@ -20,6 +20,8 @@ MEMORY = 1e15
 """Bytes of memory of a device."""
 LATENCY = 3_600.0
 """Seconds that a message takes."""
+SILENCE = 5.0, 86_400.0
+"""Seconds of silence after which a host counts as dead."""
 LONGEST = 1e9
 """Seconds that a node is declared to take: thirty years. Sums of such durations are still exact to microseconds."""
 NOISE = 10.0
@@ -105,6 +107,19 @@ def check_latency(seconds: Any) -> None:
         raise UsageError(
             f"attach(dcn_latency={shortened(seconds)}): a finite number of seconds of at least 0 is needed, and at "
             f"most {LATENCY:g}, for which nobody would wait."
+        )
+
+
+def check_silence(seconds: Any) -> None:
+    """Check the seconds of silence after which a host counts as dead; ``None`` takes the default.
+
+    Raises:
+        UsageError: not a number of seconds, too few or too many.
+    """
+    if seconds is not None and not (is_number(seconds) and SILENCE[0] <= seconds <= SILENCE[1]):
+        raise UsageError(
+            f"attach(unresponsive_after={shortened(seconds)}): a number of seconds from {SILENCE[0]:g} to "
+            f"{SILENCE[1]:g} is needed: a host on a busy machine may be silent for some."
         )
 
 

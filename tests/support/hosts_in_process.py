@@ -53,6 +53,9 @@ class LocalLink:
         self.facts = HostFacts(f"host-{island}-{number}", os.getpid(), {}, "cpu", "cpu", cluster.per_host, 0)
         route = DeviceRoute(devices, "127.0.0.1") if cluster.by_device else None
         self.host = Host(island, number, devices, hosts, cluster.devices_of, self._deliver, cluster.clock, route)
+        self.answering = threading.Event()
+        """Cleared while its process stands still."""
+        self.answering.set()
         self.taken: list[Message] = []
         """All messages that it has taken."""
         self.change: Callable[[list[Message]], list[Message]] = lambda messages: messages
@@ -73,9 +76,10 @@ class LocalLink:
 
     def ask(self, method: str, *args: Any) -> Future[Any]:
         def answer() -> Any:
+            self.answering.wait()
             if self.dead.is_set():
                 raise HostDied("its process ended")
-            found = travelled(getattr(self.host, method)(*travelled(args)))
+            found = None if method == "pulse" else travelled(getattr(self.host, method)(*travelled(args)))
             if self.dead.is_set():
                 raise HostDied("its process ended")
             return found
@@ -91,6 +95,7 @@ class LocalLink:
     def kill(self) -> None:
         if not self.dead.is_set():
             self.dead.set()
+            self.answering.set()
             self._inbox.put(None)
             self.host.close()
 

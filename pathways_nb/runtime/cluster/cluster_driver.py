@@ -28,6 +28,7 @@ from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland, wait
 from pathways_nb.runtime.cluster.messenger import Beginning, Messenger, RangeLost
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.remote_array import Placing, RemoteArray
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts, given, sources_of
 from pathways_nb.runtime.driver import Driver, taken
@@ -78,6 +79,7 @@ class ClusterDriver(Driver):
         on_rebuilt: called likewise when the island has new hosts.
         on_losing: called with an island whose hosts died, before anything fails for it.
         messenger: makes what sends messages to hosts; by default it does so itself.
+        unresponsive_after: seconds of silence after which a host counts as dead.
     """
 
     attachment: HostAttachment
@@ -92,10 +94,13 @@ class ClusterDriver(Driver):
         on_rebuilt: Callable[[int], None] = lambda island: None,
         on_losing: Callable[[int], None] = lambda island: None,
         messenger: Callable[[ClusterDriver], Messenger] | None = None,
+        unresponsive_after: float = UNRESPONSIVE_AFTER,
     ):
         super().__init__(attachment, machine, clock, note, 0.0, Condition())
         self._on_lost, self._on_rebuilt, self._on_losing = on_lost, on_rebuilt, on_losing
         self._on_hosts: dict[int, RunOnHosts] = {}
+        self.cluster_lost = ""
+        """Why nothing will ever run on these islands again."""
         self._digests: weakref.WeakKeyDictionary[CompiledPlan, str] = weakref.WeakKeyDictionary()
         self._unused = deque[str]()
         """Digests of plans that were freed."""
@@ -106,7 +111,7 @@ class ClusterDriver(Driver):
         self._forgotten: Counter[str] = Counter()
         """How often hosts were told to forget a content: what they are given later must outlive that message."""
         self._packing = threading.Lock()
-        self.messenger = (messenger or _messenger)(self)
+        self.messenger = messenger(self) if messenger else self._messenger(unresponsive_after)
         self.compiler = RemoteCompiler(attachment.islands[0].links[0].facts.platform, self._compile_on, clock)
         self._synchronised = clock()
         self._workers = Workers("pathways-hosts", 16)
@@ -216,6 +221,10 @@ class ClusterDriver(Driver):
             for number, link in enumerate(island.links)
             for clock in (clocks.get((island.index, number)),)
         ]
+
+    def waits(self) -> list[str]:
+        """Return the ranges that hosts have not ended, and the islands that are being rebuilt; see ``Driver``."""
+        return self.messenger.waits()
 
     def cancel(self, runs: Sequence[int]) -> None:
         """Cancel runs: none of their steps is dispatched any more."""
@@ -434,7 +443,36 @@ class ClusterDriver(Driver):
         label = _on_host(label, run.client, report.device, report.devices, report.route, report.bytes, host)
         run.record.add(Row(label, report.start, report.end, run.serial, report.quality, report.status))
 
+    def _messenger(self, unresponsive_after: float) -> Messenger:
+        attachment = self.attachment
+        return Messenger(list(attachment.islands), attachment.maker.rebuild, self.clock, self, unresponsive_after)
+
     # ---- devices that come and go
+
+    def lose_cluster(self, why: str) -> None:
+        """Fail everything, and from now on every call: the cluster is gone, and with it all hosts."""
+        self.messenger.give_up()
+        for island in self.islands:
+            island.cluster_lost, island.lost = why, island.lost or why
+        self.cluster_lost = why
+        self.ended.notify_all()  # before the lock below, which a thread may hold that waits in Ray
+        self.event_loop.safely(lambda: self._lose_all_islands(why))
+        self.ended.notify_all()
+
+    def _lose_all_islands(self, why: str) -> None:
+        for island in self.islands:
+            self._lose_all(island.index, island.generation, why)
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing more will happen, so that waiting is in vain."""
+        return bool(self.cluster_lost) or super().broken
+
+    def check(self) -> None:
+        """Raise why nothing more will happen, if that is so."""
+        if self.cluster_lost:
+            raise LostError(self.cluster_lost)
+        super().check()
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
         return abstract_places.is_at(entry, compiled_plan, position)
@@ -464,20 +502,13 @@ class ClusterDriver(Driver):
         self._workers.close()
 
 
-def _messenger(driver: ClusterDriver) -> Messenger:
-    attachment = driver.attachment
-    return Messenger(list(attachment.islands), attachment.maker.rebuild, driver.clock, driver)
-
-
 def _fetch(island: HostIsland, buffer: int, there: Located, positions: list[int]) -> tuple[dict[int, np.ndarray], Any]:
     """Return shards of a buffer by their positions in the mesh, and of random keys their implementation."""
     by_host: dict[int, list[int]] = {}
     for at in positions:
         by_host.setdefault((there.where.first + at) // island.per_host, []).append(at)
     if island.lost:
-        raise LostError(
-            f"island {island.index} lost host {island.lost}, and with it the value. Run what makes it again."
-        )
+        raise LostError(f"{island.loss}, and with it the value. Run what makes it again.")
     futures = {host: island.links[host].ask("fetch", buffer, mine, there) for host, mine in by_host.items()}
     found: dict[int, np.ndarray] = {}
     key_impl = None

@@ -87,6 +87,10 @@ class HostIsland:
     """How often its hosts were replaced."""
     lost: str = ""
     """Why it has no hosts now."""
+    cluster_lost: str = ""
+    """Why it will never have any again."""
+    silent: str = ""
+    """Which of its hosts do not answer, as text that follows its hosts."""
     dropped: list[int] = field(default_factory=list)
     """Buffers that its hosts may forget, at the next message."""
     known: set[str] = field(default_factory=set)
@@ -107,7 +111,14 @@ class HostIsland:
     def about(self) -> str:
         """Its hosts, as text that follows a number of devices."""
         names = ", ".join(f"{link.facts.name} (process {link.facts.process})" for link in self.links)
-        return f", {counted(len(self.links), 'host')}: {names}{'; lost, being rebuilt' if self.lost else ''}"
+        rebuilt = "" if self.cluster_lost else ", being rebuilt"
+        lost = f"; lost{rebuilt}" if self.lost else self.silent
+        return f", {counted(len(self.links), 'host')}: {names}{lost}"
+
+    @property
+    def loss(self) -> str:
+        """What was lost, as a text that ends without a full stop."""
+        return self.cluster_lost or f"island {self.index} lost host {self.lost}"
 
     def mesh(self, placement: Placement, place: VirtualSlice) -> Any:
         """Return the abstract mesh of a virtual slice on this island; the placement names its devices."""
@@ -124,7 +135,7 @@ class HostIsland:
         """Note that its hosts are new."""
         with self.sending:
             self.forget()
-            self.generation, self.lost = self.generation + 1, ""
+            self.generation, self.lost, self.silent = self.generation + 1, "", ""
 
     def forget(self) -> None:
         """Note that its hosts hold nothing any more."""
@@ -158,7 +169,7 @@ class HostIsland:
             LostError: the island lost its hosts meanwhile.
         """
         if self.lost:
-            raise LostError(f"island {self.index} lost host {self.lost}")
+            raise LostError(self.loss)
         links = self.links
         futures = [link.ask(method, *args) for link in links]
         try:
@@ -167,7 +178,8 @@ class HostIsland:
             deadline = time.monotonic() + _HEARD
             while not self.lost and links == self.links and time.monotonic() < deadline:
                 time.sleep(1e-3)  # whoever listens to the host hears of it, too, and has it replaced
-            raise LostError(f"island {self.index} lost a host while it was asked to {method}: {died}") from None
+            why = self.cluster_lost or f"island {self.index} lost a host while it was asked to {method}: {died}"
+            raise LostError(why) from None
 
 
 def wait(future: Answer) -> Any:

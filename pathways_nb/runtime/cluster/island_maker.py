@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pathways_nb.errors import PlaceError
-from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link, wait
+from pathways_nb.runtime.cluster.gate import Gate
+from pathways_nb.runtime.cluster.host_island import Answer, HostDied, HostIsland, Link, wait
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER, together, unanswered
 from pathways_nb.runtime.cluster.ray_link import RayLink
 from pathways_nb.runtime.hosts.host_actor import GROUPS, HostActor
 from pathways_nb.util.host_info import versions
 
 _PINGS = 8
 """Questions for one estimate of a clock."""
-_BESIDE = ("ask", "stamp", "set_clock", "pull")
-_GROUPS = {"reports": "reports", "arrive": "arrivals", **dict.fromkeys(_BESIDE, "beside")}
+_BESIDE = ("ask", "stamp", "set_clock", "pull", "process_id")
+_GROUPS = {"reports": "reports", "arrive": "arrivals", "pulse": "pulse", **dict.fromkeys(_BESIDE, "beside")}
 RESOURCES = {"cuda": "GPU", "tpu": "TPU"}
 """Ray's names of accelerators, by platform as JAX calls it."""
 _DRIFT = 5e-5
@@ -55,6 +57,8 @@ class IslandMaker:
         by_device: whether values go to other hosts from device to device, where JAX can do that.
         say: shows a line of progress.
         clock: the controller's clock, in seconds.
+        gate: in front of Ray.
+        unresponsive_after: seconds of silence after which a host counts as dead.
     """
 
     ray: Any
@@ -64,6 +68,8 @@ class IslandMaker:
     by_device: bool = False
     say: Callable[[str], object] = lambda line: None
     clock: Callable[[], float] = time.perf_counter
+    gate: Gate = field(default_factory=Gate)
+    unresponsive_after: float = UNRESPONSIVE_AFTER
     islands: dict[int, HostIsland] = field(default_factory=dict)
     clocks: dict[tuple[int, int], ClockEstimate] = field(default_factory=dict)
     """By island and number of the host."""
@@ -92,11 +98,12 @@ class IslandMaker:
 
     def _make_all(self, sizes: dict[int, int]) -> list[HostIsland]:
         self._lasting = self._lasting or frozenset(sizes)
-        begun = {index: self._actors(index, devices // self.per_host) for index, devices in sizes.items()}
+        actors = {index: self._actors(index, devices // self.per_host) for index, devices in sizes.items()}
+        begun = {index: (mine, self._begin(mine)) for index, mine in actors.items()}
         made = []
         for number, (index, (links, facts)) in enumerate(begun.items(), 1):
             self.say(f"starting hosts of island {number} of {len(begun)} …")
-            self._begun(links, [wait(one) for one in facts])
+            self._begun(links, facts)
             self.islands[index] = HostIsland(index, tuple(links), self.per_host)
             made.append(self.islands[index])
         self._introduce()
@@ -106,13 +113,13 @@ class IslandMaker:
     def rebuild(self, island: HostIsland) -> None:
         """Give an island new hosts."""
         self.say(f"island {island.index} lost host {island.lost}; starting {len(island.links)} new hosts …")
-        links, facts = self._actors(island.index, len(island.links))
-        self._begun(links, [wait(one) for one in facts])
+        links = self._actors(island.index, len(island.links))
+        self._begun(links, self._begin(links))
         island.links = tuple(links)
-        with self._making:
+        with self._making, _ended_if_one_fails(links):
             for number in range(len(links)):
                 self.clocks.pop((island.index, number), None)
-            self._introduce()
+            self._introduce(links)
         self.say("")
 
     def release(self) -> None:
@@ -120,10 +127,16 @@ class IslandMaker:
         for index in self.islands.keys() - self._lasting:
             for link in self.islands.pop(index).links:
                 link.kill()
-        asked = [(island, link.ask("reset")) for island in self.islands.values() for link in island.links]
-        for island, one in asked:
-            with contextlib.suppress(HostDied):
-                wait(one)
+        asked = [(island, link, link.ask("reset")) for island in self.islands.values() for link in island.links]
+        deadline = time.monotonic() + self.unresponsive_after
+        for island, link, one in asked:
+            try:
+                one.result(timeout=max(deadline - time.monotonic(), 0.0))
+            except TimeoutError:  # the next driver finds the island lost, and has it rebuilt
+                link.kill()
+                island.lost = f"{link.facts.name}, process {link.facts.process}: it did not answer when it was reset"
+            except HostDied:
+                pass
             island.forget()
 
     def end(self) -> None:
@@ -139,51 +152,72 @@ class IslandMaker:
             for number, link in enumerate(island.links):
                 with contextlib.suppress(HostDied):
                     here = island.index, number
-                    self.clocks[here] = _synchronised(link, self.clock, self.clocks.get(here))
+                    self.clocks[here] = _synchronised(link, self.clock, self.clocks.get(here), self._answer)
 
-    def _actors(self, island: int, hosts: int) -> tuple[list[RayLink], list[Any]]:
-        """Start the hosts of an island; return links to them, and futures of what they say of themselves."""
+    def _actors(self, island: int, hosts: int) -> list[RayLink]:
+        """Start the processes of an island's hosts, and return links to them."""
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         if self.platform == "cuda":
             options["num_gpus"] = self.per_host
         elif self.platform in RESOURCES:
             options["resources"] = {RESOURCES[self.platform]: self.per_host}
         actor = self.ray.remote(concurrency_groups=GROUPS)(grouped(self.ray, HostActor, _GROUPS)).options(**options)
-        links = [
-            RayLink(
-                self.ray,
+        about = self.per_host, self.platform
+        with self.gate.passed():
+            made = [
                 actor.remote(
-                    island,
-                    number,
-                    hosts,
-                    self.per_host,
-                    self.platform,
-                    self.cores(island * hosts + number),
-                    self.by_device,
-                ),
-            )
-            for number in range(hosts)
-        ]
-        coordinator = None
-        if hosts > 1:
-            nodes = {wait(one) for one in [link.ask("node") for link in links]}
-            coordinator = links[0].meeting = wait(links[0].ask("address", len(nodes) == 1))
-        return links, [link.ask("begin", coordinator) for link in links]
+                    island, number, hosts, *about, self.cores(island * hosts + number), self.by_device,
+                    self.unresponsive_after,
+                )
+                for number in range(hosts)
+            ]  # fmt: skip
+        return [RayLink(self.ray, one, self.gate) for one in made]
+
+    def _begin(self, links: Sequence[RayLink]) -> list[Any]:
+        """Have hosts that were made begin together; return futures of what they say of themselves."""
+        with _ended_if_one_fails(links):
+            coordinator = None
+            if len(links) > 1:
+                nodes = set(together([link.ask("node") for link in links], links, self.unresponsive_after))
+                asked = links[0].ask("address", len(nodes) == 1)
+                (coordinator,) = together([asked], links, self.unresponsive_after)
+                links[0].meeting = coordinator
+            return [link.ask("begin", coordinator) for link in links]
 
     def _begun(self, links: Sequence[RayLink], facts: Sequence[Any]) -> None:
-        for link, found in zip(links, facts, strict=True):
-            link.facts = found
-            _check_versions(found)
+        """Wait until hosts have begun, or one of them cannot: the others would wait for it, and all are ended."""
+        with _ended_if_one_fails(links):
+            for link, found in zip(links, together(facts, links, self.unresponsive_after), strict=True):
+                link.facts = found
+                _check_versions(found)
 
-    def _introduce(self) -> None:
-        """Tell all hosts how to reach all others."""
+    def _introduce(self, new: Sequence[Link] = ()) -> None:
+        """Tell all hosts how to reach all others.
+
+        Raises:
+            HostDied: one of those that are ``new``, to which nobody listens yet, does not answer.
+        """
         peers = {(i.index, n): link.actor for i in self.islands.values() for n, link in enumerate(i.links)}  # type: ignore[attr-defined]
         per_host = {island.index: island.per_host for island in self.islands.values()}
-        asked = [link.ask("meet", peers, per_host) for i in self.islands.values() for link in i.links]
-        for one in asked:
-            with contextlib.suppress(HostDied):  # its own listener notices, and it meets the others when rebuilt
-                wait(one)
+        links = [link for island in self.islands.values() for link in island.links]
+        for link, one in [(link, link.ask("meet", peers, per_host)) for link in links]:
+            try:
+                self._answer(one)
+            except HostDied:  # its own listener notices, and it meets the others when rebuilt
+                if link in new:
+                    raise
         self.synchronise()
+
+    def _answer(self, asked: Answer) -> Any:
+        """Return an answer.
+
+        Raises:
+            HostDied: there is none within ``unresponsive_after``.
+        """
+        try:
+            return asked.result(timeout=self.unresponsive_after)
+        except TimeoutError:
+            raise HostDied(unanswered(self.unresponsive_after)) from None
 
 
 def grouped(ray: Any, actor: type, groups: Mapping[str, str]) -> type:
@@ -202,7 +236,27 @@ def _copied(actor: type, name: str) -> Any:
     return call
 
 
-def _synchronised(link: Link, clock: Callable[[], float], known: ClockEstimate | None = None) -> ClockEstimate:
+@contextlib.contextmanager
+def _ended_if_one_fails(links: Sequence[Link]) -> Iterator[None]:
+    """End hosts that start together if the block fails.
+
+    Yields:
+        Nothing.
+    """
+    try:
+        yield
+    except BaseException:
+        for link in links:
+            link.kill()
+        raise
+
+
+def _synchronised(
+    link: Link,
+    clock: Callable[[], float],
+    known: ClockEstimate | None = None,
+    answer: Callable[[Answer], Any] = wait,
+) -> ClockEstimate:
     """Set a host's clock by the quickest of a few questions, unless what is known of it is more exact.
 
     A host answers with its clock's time. It read its clock at some time between question and answer, so the middle of
@@ -211,10 +265,10 @@ def _synchronised(link: Link, clock: Callable[[], float], known: ClockEstimate |
     Returns:
         What is known of the clock now.
     """
-    fresh = estimated(lambda: wait(link.ask("stamp")), clock)
+    fresh = estimated(lambda: answer(link.ask("stamp")), clock)
     if known is not None and known.error_at(fresh.at) <= fresh.error:
         return known
-    wait(link.ask("set_clock", fresh.offset))
+    answer(link.ask("set_clock", fresh.offset))
     return fresh
 
 

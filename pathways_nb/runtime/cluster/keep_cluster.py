@@ -24,12 +24,19 @@ _FIRST = 60.0
 
 def main(folder: Path) -> None:
     """Keep a cluster until nobody uses it."""
-    lean_ray, private_folder = map(importlib.import_module, ("lean_ray", "private_folder"))  # beside this file
+    lean_ray, private_folder, probe, reaper = map(
+        importlib.import_module, ("lean_ray", "private_folder", "probe", "reaper")
+    )  # beside this file
     ray = lean_ray.imported()
     session = private_folder.new_session_folder()
-    lean_ray.start(ray, session.path)
+    with reaper.marked() as ended_by:
+        lean_ray.start(ray, session.path)
+    ended_by.removes(str(session.path))
     session.check()
-    address = ray.get_runtime_context().gcs_address
+    address, lost = ray.get_runtime_context().gcs_address, threading.Event()
+    (node,) = ray.nodes()
+    raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    probe.Watch({"GCS": address, "raylet": raylet}, lambda why: lost.set())
     with socket.socket(socket.AF_UNIX) as server:
         path = folder / f"lifeline-{os.getpid()}"
         server.bind(str(path))
@@ -38,16 +45,20 @@ def main(folder: Path) -> None:
         written.write_text(json.dumps({"address": address, "lifeline": str(path), "process": os.getpid()}))
         written.replace(folder / "cluster.json")
         try:
-            _wait_for_kernels(server)
+            _wait_for_kernels(server, lost)
         finally:
             (folder / "cluster.json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
+            if lost.is_set():  # Ray would wait for servers that stand still
+                ended_by.end()
+                os._exit(1)
             ray.shutdown()
+            ended_by.end()
             session.remove()
 
 
-def _wait_for_kernels(server: socket.socket) -> None:
-    """Return when no kernel is connected any more."""
+def _wait_for_kernels(server: socket.socket, lost: threading.Event) -> None:
+    """Return when no kernel is connected any more, or the cluster is lost."""
     connected: set[socket.socket] = set()
     until = [time.monotonic() + _FIRST]
 
@@ -62,7 +73,7 @@ def _wait_for_kernels(server: socket.socket) -> None:
         connected.discard(connection)
 
     server.settimeout(0.5)
-    while connected or time.monotonic() < until[0]:
+    while (connected or time.monotonic() < until[0]) and not lost.is_set():
         try:
             connection, _ = server.accept()
         except TimeoutError:

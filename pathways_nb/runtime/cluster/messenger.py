@@ -18,9 +18,12 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link
+from pathways_nb.runtime.cluster.host_watch import HostWatch
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
 from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
+from pathways_nb.util.words import counted
 
 _FORGET = 5e-3
 """Seconds that a ``Drop`` waits for another message to travel with."""
@@ -96,12 +99,14 @@ class Messenger:
         rebuild: gives an island new hosts.
         clock: returns seconds.
         owner: is told what happened.
+        unresponsive_after: seconds of silence after which a host counts as dead.
     """
 
     islands: list[HostIsland]
     rebuild: Callable[[HostIsland], None]
     clock: Clock
     owner: Owner
+    unresponsive_after: float = UNRESPONSIVE_AFTER
     closed: bool = False
     rebuilding: set[int] = field(default_factory=set)
     """Islands whose hosts are being replaced."""
@@ -117,10 +122,21 @@ class Messenger:
     """Held while an island is being given up."""
     _leave: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _watch: HostWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = HostWatch(self.islands, self.unresponsive_after, self._lose)
+        self._watch.waits = lambda: bool(self._out)
+
+    @property
+    def watch(self) -> HostWatch:
+        """What looks after the hosts."""
+        return self._watch
 
     def start(self) -> None:
         """Begin to listen to all hosts."""
         self._spawn(self._forgetting, "pathways-forget")
+        self._spawn(self._watch.run, "pathways-pulse")
         for island in self.islands:
             if island.lost:  # while the messenger before this one ended
                 self._renew(island)
@@ -150,7 +166,7 @@ class Messenger:
                     sends = self._awaiting(beginning, island.index)
                     island.post_each([(call, going, *sends) for call in calls])
                 return
-        why = f"island {island.index} lost {f'host {island.lost}' if island.lost else 'its hosts, and has new ones'}"
+        why = island.loss if island.lost else f"island {island.index} lost its hosts, and has new ones"
         self.owner.reported(launch.island, RangeLost(launch.run, launch.island, launch.start, launch.stop, why))
         self.owner.completed(launch.run, launch.island, launch.start, launch.stop, 0.0)
 
@@ -234,15 +250,18 @@ class Messenger:
                 for report in link.reports():
                     self._take(island, link, report)
         except HostDied as died:
-            self._lose(island, link, f"{link.facts.name}, process {link.facts.process}: {died}")
+            self._watch.dead.add(link)
+            self._lose(island, self._watch.culprit(link, island.links[:1]), str(died))
         except BaseException as error:
             self.owner.broken_by(error)
             raise
 
     def _take(self, island: HostIsland, link: Link, report: Report) -> None:
         if isinstance(report, Broken):
-            self._lose(island, link, f"{link.facts.name}, process {link.facts.process}: {report.error}")
+            culprit = self._watch.culprit(link, island.links)
+            self._lose(island, culprit, "its process ended" if culprit is not link else report.error)
             return
+        self._watch.heard += 1
         self.owner.reported(island.index, report)
         if isinstance(report, RangeEnded) and (ended := self._counted(island.index, report)) is not None:
             self.owner.completed(report.run, island.index, report.start, report.stop, ended.seconds)
@@ -259,11 +278,29 @@ class Messenger:
 
     # ---- hosts that die
 
+    def waits(self) -> list[str]:
+        """Return the ranges that hosts have not ended, and the islands that are being rebuilt, a line each."""
+        ranges = [
+            f"run {run}: {counted(one.hosts, 'host')} of island {island} to end steps {start} to {stop - 1}"
+            for (run, island, start, stop), one in list(self._out.items())
+        ]
+        return ranges + [f"island {island} is being rebuilt" for island in list(self.rebuilding)]
+
+    def give_up(self) -> None:
+        """Replace no hosts any more, and wait for none: the cluster is gone."""
+        self.closed = True
+        self._watch.end()
+        self._leave.set()
+        with self._counting:
+            self._out.clear()
+        self.rebuilding.clear()
+
     def _lose(self, island: HostIsland, link: Link, why: str) -> None:
         """Give up an island of which a host died, and have it rebuilt."""
         with self._losing, island.sending:
             if island.lost or link not in island.links or self.closed:
                 return
+            why = f"{link.facts.name}, process {link.facts.process}: {why}"
             self.rebuilding.add(island.index)  # first: who finds the island lost waits for its new hosts
             island.lost = why
         why = f"island {island.index} lost host {why}"
@@ -290,6 +327,9 @@ class Messenger:
                 self._homes.pop(buffer, None)
             self.listen(island)
             self.owner.rebuilt(island.index)
+        except HostDied:
+            if not self.closed:  # else it ended with the cluster, or with this messenger
+                raise
         finally:
             self.rebuilding.discard(island.index)
             self.owner.changed()
@@ -313,6 +353,7 @@ class Messenger:
     def close(self) -> None:
         """Listen and send no more."""
         self.closed = True
+        self._watch.end()
         self._leave.set()
 
     def wait_for_hosts(self, patience: float) -> None:

@@ -18,14 +18,19 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import cache
 from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import kept_cluster, lean_ray, open_ports, ray_token
+from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import wait
 from pathways_nb.runtime.cluster.private_folder import NotPrivateError, SessionFolder, new_session_folder
+from pathways_nb.runtime.cluster.probe import Watch
+from pathways_nb.runtime.cluster.reaper import Reaper, marked
 from pathways_nb.util import forks
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.progress import to_standard_error
 
 HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
 NAMESPACE = "pathways_nb"
@@ -33,6 +38,8 @@ _ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})", re.AS
 """``host:port``, with a number in brackets as a host of IPv6."""
 _REACH = 5.0
 """Seconds to wait for an address: Ray itself would end this process after a minute."""
+_SHUTDOWN = 20.0
+"""Seconds for Ray to disconnect this process."""
 
 
 class Connection:
@@ -49,10 +56,49 @@ class Connection:
         self.ray, self.address, self.own, self.shared = ray, address, own, shared
         self.lifeline: socket.socket | None = None
         self.folder: SessionFolder | None = None
+        self.reaper: Reaper | None = None
         self.users = 0
+        self.gate = Gate()
+        """In front of Ray, for all that uses this connection."""
+        self.lost = ""
+        """Why the cluster is gone."""
+        self.on_lost: dict[object, Callable[[str], None]] = {}
+        """By user, what is called when the cluster is gone."""
+        self.watch: Watch | None = None
+        self.ending = threading.Lock()
+        self.ended = threading.Event()
+        """Set when this process is disconnected."""
 
     def __str__(self) -> str:
         return self.address or ("this user's shared cluster" if self.shared else "a cluster of its own")
+
+    def begin_watch(self) -> None:
+        """Watch the servers of the cluster, which Ray itself would wait for, and then end this process."""
+        here = self.ray.get_runtime_context().get_node_id()
+        servers = {"GCS": self.ray.get_runtime_context().gcs_address}
+        for node in self.ray.nodes():
+            if node["NodeID"] == here:
+                servers["raylet"] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+        self.watch = Watch(servers, self.lose)
+
+    def notice_after(self, seconds: float | None) -> None:
+        """Take the cluster for gone when one of its servers was silent for some seconds."""
+        if self.watch is not None and seconds is not None:
+            self.watch.unresponsive_after = seconds
+
+    def lose(self, why: str) -> None:
+        """Fail everything that needs the cluster, and disconnect this process before Ray ends it."""
+        again = "Attach again: pw.attach('ray', …)."
+        if not self.own:
+            again = f"You connected this kernel: call ray.shutdown() within a minute, else Ray ends it. {again}"
+        self.lost = f"the Ray cluster ({self}) is lost: {why}. {again}"
+        to_standard_error(self.lost)
+        for told in list(self.on_lost.values()):
+            told(self.lost)
+        self.gate.close(self.lost)
+        if self.own:
+            _disconnect(self)
+        self.ended.set()
 
     def release(self) -> None:
         """Let go of it; the last user's leaving ends the connection, and a cluster made here."""
@@ -99,6 +145,9 @@ def _connected(address: str | None, say: Callable[[str], object], shared: bool) 
             if ray.is_initialized():
                 _state["connection"] = made
         known = _state.get("connection")
+        if known is not None and known.lost:
+            _check_gone(known)
+            known = None
         if known is not None and not ray.is_initialized():  # somebody called ray.shutdown()
             _disconnect(known)
             known = None
@@ -120,6 +169,8 @@ def _connected(address: str | None, say: Callable[[str], object], shared: bool) 
             say("starting Ray …" if where is None else f"connecting to the Ray cluster at {where} …")
             _make(ray, where, made)
             known = _state["connection"] = made
+        if known.watch is None:
+            known.begin_watch()
         known.users += 1
         return known
 
@@ -178,6 +229,7 @@ def _ray() -> Any:
             found = wait(_begin(lean_ray.imported))  # aside: an interrupt would leave half of Ray imported
     except ImportError:
         raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
+    _disconnected_at_exit()
     _leave_out_deaths()
     return found
 
@@ -222,8 +274,9 @@ def _init(ray: Any, address: str | None, made: Connection) -> None:
         return
     made.folder = new_session_folder()
     try:
-        with _quiet_forks():
+        with _quiet_forks(), marked() as made.reaper:
             lean_ray.start(ray, made.folder.path, namespace=NAMESPACE)
+        made.reaper.removes(str(made.folder.path))
         made.folder.check()
     except BaseException:
         ray.shutdown()
@@ -272,18 +325,61 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-@atexit.register
+@cache
+def _disconnected_at_exit() -> None:
+    """Have this process disconnected at exit; called when Ray is imported, whose own end would wait without end."""
+    atexit.register(_at_exit)
+
+
 def _at_exit() -> None:
     if not forks.is_child() and (known := _state.get("connection")) is not None and known.own:
         _disconnect(known)
 
 
 def _disconnect(connection: Connection) -> None:
-    with _lock:
+    """End a connection, within some seconds also if the cluster stands still."""
+    if not connection.ending.acquire(blocking=False):  # for good: it is ended once
+        return
+    connection.gate.close(connection.lost or "this kernel has let go of the Ray cluster")
+    well = not connection.lost and connection.watch is not None and connection.watch.is_well()
+    if connection.watch is not None:
+        connection.watch.end()
+    if not well and connection.reaper is not None:
+        connection.reaper.end()  # first: Ray would wait for servers that stand still
+    if connection.gate.wait_until_empty(_REACH) and _shut_down(connection):
+        if connection.lifeline is not None:
+            connection.lifeline.close()
         if _state.get("connection") is connection:
             del _state["connection"]
-            connection.ray.shutdown()
-            if connection.lifeline is not None:
-                connection.lifeline.close()
-            if connection.folder is not None:
-                connection.folder.remove()
+        if connection.folder is not None:
+            connection.folder.remove()
+    else:  # whoever calls Ray now would have it end this process
+        connection.lost = connection.lost or f"{connection} does not let go of this kernel."
+    connection.ended.set()
+
+
+def _shut_down(connection: Connection) -> bool:
+    """Have Ray disconnect this process, and return whether it did within some seconds."""
+    ending = _begin(connection.ray.shutdown)
+    for _ in range(2):
+        with contextlib.suppress(Exception):  # also whatever Ray raises then
+            ending.result(_SHUTDOWN)
+        if connection.reaper is not None:  # Ray does not wait for its agents and hosts
+            connection.reaper.end()
+        if ending.done():
+            break
+    return ending.done()
+
+
+def _check_gone(known: Connection) -> None:
+    """Wait until this process is disconnected from a cluster that is gone.
+
+    Raises:
+        PlaceError: it is not.
+    """
+    known.ended.wait(2 * _SHUTDOWN + _REACH)
+    if not known.own and not known.ray.is_initialized():  # its owner has called ray.shutdown()
+        _state.pop("connection", None)
+    if _state.get("connection") is known:
+        done = "Restart this kernel" if known.own else "Call ray.shutdown()"
+        raise PlaceError(f"attach('ray'): {known.lost} Ray still holds this process. {done}, and attach again.")

@@ -7,6 +7,7 @@ waited for.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import platform as system
@@ -20,9 +21,12 @@ from pathways_nb.runtime.hosts.meeting import joined, new_meeting
 from pathways_nb.runtime.hosts.messages import Broken, HostFacts, Parcel
 from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.util.host_info import versions
+from pathways_nb.util.processes import ProcessId, this_process
 
-GROUPS = {"reports": 1, "arrivals": 1, "beside": 8}
+GROUPS = {"reports": 1, "arrivals": 1, "pulse": 1, "beside": 8}
 """Threads for calls that must not wait for others, by group; messages are taken in Ray's default group."""
+_HEARTBEAT = 20.0
+"""Seconds later than the controller that JAX's own service takes a host for dead: it ends the others, not that one."""
 _PATIENCE = 5.0
 """Seconds after which an empty batch of reports is returned, so that the caller can be ended."""
 
@@ -41,6 +45,7 @@ class HostActor:
         platform: as JAX calls it.
         cores: the cores that computing threads are pinned to; empty if they are not pinned.
         by_device: whether values go to other hosts from device to device, where JAX can do that.
+        unresponsive_after: seconds of silence after which the controller takes a host for dead.
     """
 
     def __init__(
@@ -52,13 +57,14 @@ class HostActor:
         platform: str,
         cores: Sequence[int],
         by_device: bool = False,
+        unresponsive_after: float = 30.0,
     ):
         self._where, self._hosts, self._count = (island, number), hosts, per_host
         self._per_host = {island: per_host}
         self._peers: dict[tuple[int, int], Any] = {}
         self._offset = 0.0
         self._platform, self._cores, self._by_device = platform, tuple(cores), by_device
-        self._interval = ShortInterval()
+        self._interval, self._unresponsive_after = ShortInterval(), unresponsive_after
         os.environ["PJRT_NPROC"] = str(4 * per_host + 2)
 
     def node(self) -> str:
@@ -96,8 +102,11 @@ class HostActor:
         if self._platform == "cpu":
             jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment
             jax.config.update("jax_num_cpu_devices", self._count)
-        before = listening()
-        with joined(coordinator, self._hosts, self._where[1]) if coordinator else contextlib.nullcontext():
+        before, heartbeat = listening(), math.ceil(self._unresponsive_after + _HEARTBEAT)
+        meeting = (
+            joined(coordinator, self._hosts, self._where[1], heartbeat) if coordinator else contextlib.nullcontext()
+        )
+        with meeting:
             with on_cores(self._cores):
                 devices = jax.devices()
             route = route_of(devices, ray.util.get_node_ip_address()) if self._by_device else None
@@ -113,6 +122,13 @@ class HostActor:
     def _intruded(self, why: str) -> None:
         """Have the controller give up this island."""
         self.host.reports.add(Broken(why))
+
+    def pulse(self) -> None:
+        """Answer: this process lives."""
+
+    def process_id(self) -> ProcessId:
+        """Return this process."""
+        return this_process()
 
     def clock(self) -> float:
         """Return seconds of the controller's clock."""

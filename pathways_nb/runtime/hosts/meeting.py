@@ -37,13 +37,14 @@ def new_meeting(address: str, on_one_machine: bool) -> str:
 
 
 @contextlib.contextmanager
-def joined(meeting: str, processes: int, number: int) -> Iterator[None]:
+def joined(meeting: str, processes: int, number: int, heartbeat: int) -> Iterator[None]:
     """Connect this process with the others of its island; in the block JAX makes its devices, which needs all.
 
     Args:
         meeting: as ``new_meeting`` returned it.
         processes: how many meet.
         number: of this process.
+        heartbeat: seconds after which JAX's own service takes a process that does not answer for dead.
 
     Yields:
         Nothing.
@@ -52,8 +53,9 @@ def joined(meeting: str, processes: int, number: int) -> Iterator[None]:
 
     here = meeting.startswith(_UNIX)
     jax.distributed.initialize(
-        meeting, processes, number, coordinator_bind_address=meeting if here else _bindable(meeting)
-    )
+        meeting, processes, number, coordinator_bind_address=meeting if here else _bindable(meeting),
+        heartbeat_timeout_seconds=heartbeat,
+    )  # fmt: skip
     with _gloo_on_loopback() if here else contextlib.nullcontext():
         yield
     if number == 0:

@@ -20,6 +20,7 @@ from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.island_maker import ClockEstimate, IslandMaker
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Returned, Welcome
 from pathways_nb.runtime.shared.shared_controller import SharedController
 
@@ -46,6 +47,7 @@ class Terms:
         policy_name: what to call the policy.
         pin: whether hosts are pinned to cores.
         by_device: whether values go to other hosts from device to device.
+        unresponsive_after: seconds of silence after which a host counts as dead.
     """
 
     islands: int
@@ -58,6 +60,7 @@ class Terms:
     policy_name: str | None
     pin: bool
     by_device: bool
+    unresponsive_after: float = UNRESPONSIVE_AFTER
 
 
 class ControllerActor:
@@ -72,14 +75,17 @@ class ControllerActor:
         import ray
 
         self.terms, self._ray = terms, ray
-        self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, terms.by_device)
+        after = terms.unresponsive_after
+        self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, terms.by_device, unresponsive_after=after)
         self._adding = threading.Lock()
         islands = self._maker.make_all(dict.fromkeys(range(terms.islands), terms.devices))
         budget = int(terms.hbm or min(link.facts.memory for island in islands for link in island.links))
         sizes, budgets = (terms.devices,) * terms.islands, (budget,) * terms.islands
         policy = policy_of(pickle.loads(terms.policy))
         machine = StateMachine(terms.dispatch, policy, sizes, budgets)  # type: ignore[arg-type]
-        self._controller = SharedController(machine, islands, budgets, self._maker.rebuild, time.perf_counter, _view)
+        self._controller = SharedController(
+            machine, islands, budgets, self._maker.rebuild, time.perf_counter, _view, after
+        )
         self._tokens: dict[str, int] = {}
         """The number of each kernel that has not connected its lifeline."""
         self._server = socket.create_server((ray.util.get_node_ip_address(), 0))

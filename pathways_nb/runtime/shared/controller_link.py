@@ -6,9 +6,11 @@ import pickle
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pathways_nb.errors import PathwaysError, PlaceError
+from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, wait
 from pathways_nb.runtime.cluster.island_maker import estimated, grouped
 from pathways_nb.runtime.cluster.ray_cluster import NAMESPACE
@@ -46,7 +48,7 @@ def create(ray: Any, name: str, terms: Terms, cores: Callable[[int], Any]) -> An
     return actor.options(name=_PREFIX + name, namespace=NAMESPACE, **options).remote(terms, cores)
 
 
-def ask(ray: Any, actor: Any, method: str, *args: Any) -> Any:
+def ask(ray: Any, actor: Any, method: str, *args: Any, gate: Gate) -> Any:
     """Call a method of a shared controller's actor and wait, so that an interrupt is heard.
 
     Returns:
@@ -55,12 +57,15 @@ def ask(ray: Any, actor: Any, method: str, *args: Any) -> Any:
     Raises:
         HostDied: the actor is gone.
     """
-    try:
-        return wait(getattr(actor, method).remote(*args).future())
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, PathwaysError) else error from None
-    except ray.exceptions.RayError as error:
-        raise HostDied(f"its process ended ({type(error).__name__}: {error})") from None
+
+    def translated(error: BaseException) -> BaseException:
+        if isinstance(error, ray.exceptions.RayTaskError):
+            return error.cause if isinstance(error.cause, PathwaysError) else error
+        if isinstance(error, ray.exceptions.RayError):
+            return HostDied(f"its process ended ({type(error).__name__}: {error})")
+        return error
+
+    return wait(gate.promise(lambda: getattr(actor, method).remote(*args), actor, translated))
 
 
 class RayControllerLink:
@@ -69,10 +74,11 @@ class RayControllerLink:
     Args:
         ray: Ray's module.
         actor: the controller's handle.
+        gate: in front of Ray.
     """
 
-    def __init__(self, ray: Any, actor: Any):
-        self.ray, self.actor = ray, actor
+    def __init__(self, ray: Any, actor: Any, gate: Gate):
+        self.ray, self.actor, self._gate = ray, actor, gate
         self.welcome: Welcome
         self.welcome, token = self.ask("join")
         self.kernel = self.welcome.kernel
@@ -91,11 +97,12 @@ class RayControllerLink:
         Raises:
             HostDied: the actor is gone.
         """
-        return ask(self.ray, self.actor, method, *args)
+        return ask(self.ray, self.actor, method, *args, gate=self._gate)
 
     def send(self, items: list[FromKernel]) -> None:
         """Send items, in order."""
-        self.actor.take.remote(self.kernel, pickle.dumps(items, protocol=5))
+        with suppress(HostDied), self._gate.passed():
+            self.actor.take.remote(self.kernel, pickle.dumps(items, protocol=5))
 
     def receive(self) -> list[ToKernel]:
         """Wait a while for what the controller says.
@@ -120,7 +127,7 @@ class RayControllerLink:
         """Return an island as this kernel uses it."""
         links = []
         for actor, facts in zip(view.actors, view.facts, strict=True):
-            links.append(RayLink(self.ray, actor))
+            links.append(RayLink(self.ray, actor, self._gate))
             links[-1].facts = facts
         return HostIsland(view.index, tuple(links), view.per_host, view.generation, view.lost)
 

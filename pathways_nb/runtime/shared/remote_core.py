@@ -137,6 +137,14 @@ class RemoteMessenger:
         """Send no more."""
         self.closed = True
 
+    def waits(self) -> list[str]:
+        """Return the islands that are being rebuilt."""
+        return [f"island {island} is being rebuilt" for island in list(self.rebuilding)]
+
+    def give_up(self) -> None:
+        """Wait for no islands any more."""
+        self.rebuilding.clear()
+
     def wait_for_hosts(self, patience: float) -> None:
         """Do nothing: the controller replaces them."""
 

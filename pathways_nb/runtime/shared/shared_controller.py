@@ -35,6 +35,7 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import kernel_of_buffer, kernel_of_run
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
+from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.hosts.messages import Broken, Report
 from pathways_nb.runtime.shared import protocol
@@ -90,6 +91,7 @@ class SharedController:
         rebuild: gives an island new hosts.
         clock: returns seconds.
         view: returns an island as kernels see it, given its budget.
+        unresponsive_after: seconds of silence after which a host counts as dead.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class SharedController:
         rebuild: Callable[[HostIsland], None],
         clock: Clock,
         view: Callable[[HostIsland, int], protocol.IslandView],
+        unresponsive_after: float = UNRESPONSIVE_AFTER,
     ):
         self.machine, self.islands, self.budgets, self._view = machine, list(islands), list(budgets), view
         self.kernels: dict[int, _Kernel] = {}
@@ -110,7 +113,7 @@ class SharedController:
         """Held while what a kernel says is carried out: nothing of it may come after the kernel has left."""
         self._names: dict[tuple[int, str], str] = {}
         """The core's name of each kernel's client."""
-        self.messenger = Messenger(self.islands, rebuild, clock, self)
+        self.messenger = Messenger(self.islands, rebuild, clock, self, unresponsive_after)
         self.event_loop = EventLoop(machine, clock, self._carry_out, lambda: None)
         self.event_loop.thread.start()
         self.messenger.start()

@@ -626,7 +626,7 @@ def exchange_two_launches(actor: Any) -> None:
 
 
 def test_detach_leaves_nothing(connection) -> None:
-    """The last test: no process and no shared memory of ours stays when the last controller has gone."""
+    """No process and no shared memory of ours stays when the last controller has gone."""
     with pw.attach("ray", islands=1, devices_per_island=1, pin=False) as controller:
         hosts = set(processes(controller))
         close(pw.jit(lambda v: v * 2, on=pw.virtual_slice(1))(X), X * 2)
@@ -639,6 +639,29 @@ def test_detach_leaves_nothing(connection) -> None:
     until(lambda: not everything & ours())
     assert not folder.exists()
     assert not any(os.path.exists(path) for path in shared)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_the_same_kernel_attaches_again_when_the_gcs_was_lost() -> None:
+    """The last test. Nothing said so, calls waited without end, and Ray ended the kernel after a minute."""
+    with pw.attach("ray", islands=1, devices_per_island=2, pin=False) as before:
+        place = pw.virtual_slice(2)
+        program = pw.program(lambda v, n: pw.jit(endless, on=place)(v, n), name="long")
+        close(program(X, np.int32(1)), X * 0.5 + 1)
+        everything = ours()
+        node = importlib.import_module("ray._private.worker")._global_node
+        result = program(X, np.int32(2**31 - 1))
+        node.all_processes["gcs_server"][0].process.kill()
+        with pytest.raises(
+            LostError, match=r"the Ray cluster .* is lost: its GCS at .* Attach again: pw.attach\('ray'"
+        ):
+            result.result()
+        with pytest.raises(LostError, match="the Ray cluster"):
+            program(X, np.int32(1))
+        with pw.attach("ray", islands=1, devices_per_island=2, pin=False) as after:
+            assert after is not before
+            close(program(X, np.int32(1)), X * 0.5 + 1)
+            assert not everything & ours(), "of the lost cluster something is left"
 
 
 KERNEL = """
