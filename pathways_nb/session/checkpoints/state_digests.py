@@ -3,7 +3,7 @@
 A digest is the size and the CRC-32 of a file. That finds what disks, copies and people do to files by accident: a
 flipped bit for certain, other damage but for one case in four thousand million. It is no protection against somebody
 who means to change a state. CRC-32 because it is the fastest in the standard library (a second for 4 GB, where BLAKE2
-takes 4 and SHA-256 takes 2), so that reading the files costs more than checking them.
+takes 4 and SHA-256 takes 2).
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _leaves_in(path: Path, files: Iterable[str], names: Iterable[str]) -> list[s
         with contextlib.suppress(OSError):  # of all arrays, the folder itself is lost
             shutil.copytree(path / _ARRAYS, Path(folder) / _ARRAYS, copy_function=link)
         for name in names:
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(Exception):  # as in ``read``
                 if _load(Path(folder), {name: Wanted(None)}):
                     continue
             lost.append(name)
@@ -276,7 +276,7 @@ def read(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
         return {}
     try:
         return _load(path, wanted)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # Orbax raises that, too, of what it was told by TensorStore
         raise UsageError(f"{called('restore_state', path)}: its arrays cannot be read: {said(error)}") from error
 
 

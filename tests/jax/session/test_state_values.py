@@ -218,3 +218,15 @@ def test_an_older_state_whose_layout_is_not_that_of_its_files_is_refused(
     without_digests(tmp_path / "state", lambda about: about["leaves"][0].update(change))
     with pytest.raises(UsageError, match=text):
         pw.restore_state(tmp_path / "state", on=left if on else None)
+
+
+@pytest.mark.filterwarnings("ignore:.*older than digests:RuntimeWarning")
+def test_what_orbax_cannot_read_of_an_older_state_is_said_as_well(left: pw.VirtualSlice, tmp_path: Path) -> None:
+    pw.save_state(tmp_path / "state", {"x": pw.put(np.random.default_rng(0).normal(size=(64, 64)), on=left)})
+    without_digests(tmp_path / "state")
+    for file in (tmp_path / "state" / "arrays" / "ocdbt.process_0" / "d").iterdir():
+        if file.stat().st_size > 10_000:  # of values
+            file.unlink()
+    for on in (left, None):
+        with pytest.raises(UsageError, match=r"restore_state\('.*state'\): its arrays cannot be read: "):
+            pw.restore_state(tmp_path / "state", on=on)
