@@ -6,15 +6,19 @@ from ipaddress import ip_address
 
 import psutil
 
+_SERVERS = ("gcs_server", "raylet")
+"""Ray's programs that a process starts; all others, hosts among them, are started by these."""
+
 
 def reachable(root: int) -> list[str]:
-    """Return each port that is not on loopback, of the processes that a process has started, and theirs.
+    """Return each port that is not on loopback, of the servers of Ray that a process has started, and of their hosts.
 
     Returns:
         Of each port the program, its process, and where it listens.
     """
     try:
-        started = psutil.Process(root).children(recursive=True)
+        servers = [one for one in psutil.Process(root).children() if one.name() in _SERVERS]
+        started = [*servers, *(one for server in servers for one in server.children(recursive=True))]
     except psutil.Error:  # it has ended
         return []
     return sorted(port for process in started for port in _of(process))
