@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -239,13 +239,15 @@ def test_on_one_machine_they_meet_at_a_socket_of_this_user() -> None:
 
 def test_nothing_is_left_of_a_meeting_whose_hosts_died() -> None:
     killed: list[Any] = []
-    link = ray_link.RayLink(SimpleNamespace(kill=lambda actor, no_restart: killed.append(actor)), "actor")
+    asked = SimpleNamespace(remote=lambda: SimpleNamespace(future=Future))
+    actor = SimpleNamespace(process_id=asked)
+    link = ray_link.RayLink(SimpleNamespace(kill=lambda actor, no_restart: killed.append(actor)), actor)
     link.meeting = meeting.new_meeting("10.0.0.1", on_one_machine=True)
     folder = Path(link.meeting.removeprefix("unix:")).parent
     assert folder.is_dir()
     for _ in range(2):  # also of one that is over
         link.kill()
-    assert (folder.exists(), killed) == (False, ["actor", "actor"])
+    assert (folder.exists(), killed) == (False, [actor, actor])
 
 
 @pytest.mark.parametrize(("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.77", "[::]")])
