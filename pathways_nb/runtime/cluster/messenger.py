@@ -346,7 +346,8 @@ class Messenger:
             try:
                 return self.rebuild(island)
             except HostDied:
-                continue
+                if self.closed:
+                    raise
         self.rebuild(island)
 
     # ---- life

@@ -73,7 +73,7 @@ class Calls:
                         self.count(self.outcome(value + k, result.result))
             except (LostError, NodeError, PlaceError) as error:
                 self.count(error)
-                self.over.wait(0.1)
+                self.over.wait(1.0)  # the island, or the cluster, is made anew
 
     def outcome(self, value: Any, result: Callable[[], Any]) -> BaseException | None:
         """Return the error of a call; none if its value is right."""
@@ -211,8 +211,8 @@ def main(calls: int, faults: int, seed: int) -> int:
         until(lambda due=number * calls // (faults + 1): found.right + found.failed >= due, "calls end")  # type: ignore[misc]
         kind = list(injected.kinds)[number % len(injected.kinds)]
         times[kind].append(injected.inject(kind))
-        print(f"{number + 1} of {faults}, {kind}: said after {times[kind][-1][0]:.1f} s, programs run again "
-              f"{times[kind][-1][1]:.1f} s later; {found.right} right, {found.failed} failed", flush=True)  # fmt: skip
+        print(f"{number + 1} of {faults}, {kind}: said after {times[kind][-1][0]:.1f} s, programs run again after "
+              f"{times[kind][-1][1]:.1f} s; {found.right} right, {found.failed} failed", flush=True)  # fmt: skip
     until(found.over.is_set, "calls end", 600.0)
     for thread in threads:
         thread.join(60)
