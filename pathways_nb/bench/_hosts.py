@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import median
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.bench.stopwatch import interleaved
+from pathways_nb.errors import LostError, NodeError
 
 _LONGEST = 120.0
 """Seconds to wait at most for an island to be lost, and to come back."""
@@ -85,6 +88,29 @@ def killed(controller: pw.Controller, place: pw.VirtualSlice) -> tuple[float, fl
     controller.driver.wait_for_devices()
     again(1.0).wait()
     return noticed - began, time.perf_counter() - noticed
+
+
+def failed_after(place: pw.VirtualSlice, fault: Callable[[], None]) -> float:
+    """Return the seconds from a fault until a program that was under way fails with it."""
+    endless = pw.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: y * 0.5 + 1.0, x), on=place)
+    float(endless(jnp.float32(1.0), 1))
+    under_way, began = endless(jnp.float32(1.0), 2**31 - 1), time.perf_counter()
+    fault()
+    with suppress(LostError, NodeError):
+        under_way.wait()
+    return time.perf_counter() - began
+
+
+def stop_host(controller: pw.Controller, place: pw.VirtualSlice) -> None:
+    """Stop the first host of a place's island; it stays as it is until it is killed."""
+    island = _islands(controller)[controller.located(place)[0].island]
+    os.kill(island.links[0].facts.process, signal.SIGSTOP)
+
+
+def kill_gcs() -> None:
+    """Kill the GCS of the cluster that this process has made."""
+    node: Any = importlib.import_module("ray._private.worker")._global_node
+    node.all_processes["gcs_server"][0].process.kill()
 
 
 def _islands(controller: pw.Controller) -> Any:

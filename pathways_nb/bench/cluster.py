@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import pathways_nb as pw
 from pathways_nb.bench import _ray_actors
 from pathways_nb.bench import islands as islands_bench
-from pathways_nb.bench._hosts import counted_messages, killed, transfer_rate
+from pathways_nb.bench._hosts import counted_messages, failed_after, kill_gcs, killed, stop_host, transfer_rate
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 
 HOSTS, LENGTH, ROUNDS, STEPS = (1, 2, 4), 128, 5, 3
@@ -55,6 +55,10 @@ def run() -> dict[str, Any]:
     with pw.attach("ray", islands=2, devices_per_island=1, transfers="device"):
         left, right = (pw.virtual_slice(1, island=island) for island in range(2))
         figures[f"transfer_gb_per_s_{MEGABYTES}mb_device"] = transfer_rate(left, right, MEGABYTES, ROUNDS)
+    with pw.attach("ray", islands=2, devices_per_island=1, unresponsive_after=10) as controller:
+        left, right = (pw.virtual_slice(1, island=island) for island in range(2))
+        figures["stopped_host_seconds"] = failed_after(left, partial(stop_host, controller, left))
+        figures["gcs_loss_seconds"] = failed_after(right, kill_gcs)
     units = {name: "GB/s" for name in figures if name.startswith("transfer_gb")}
     return {"figures": figures, "detail": detail, "units": units}
 

@@ -497,6 +497,7 @@ class ClusterDriver(Driver):
 
     def _end(self, patience: float) -> None:
         self.messenger.close()
+        self.messenger.end_busy()
         self.messenger.wait_for_hosts(patience)
         self.compiler.close()
         self._workers.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathways_nb.runtime.cluster.host_island import HostIsland, Link
 from pathways_nb.runtime.cluster.pulse import EVERY, Pulse, unanswered
 
-_TOGETHER = 1.0
+_TOGETHER = 0.5
 """Seconds within which the death of a host is heard of that made others fail."""
 _STANDSTILL = 30.0
 """Seconds without a report after which it is told."""

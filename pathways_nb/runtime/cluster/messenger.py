@@ -345,7 +345,8 @@ class Messenger:
             try:
                 return self.rebuild(island)
             except HostDied:
-                continue
+                if self.closed:
+                    raise
         self.rebuild(island)
 
     # ---- life
@@ -355,6 +356,17 @@ class Messenger:
         self.closed = True
         self._watch.end()
         self._leave.set()
+
+    def end_busy(self) -> None:
+        """End the hosts that still compute when all should have ended: who comes next has them replaced."""
+        with self._counting:
+            busy = {island for _, island, _, _ in self._out}
+        for island in [self.islands[index] for index in busy]:
+            if not island.lost:
+                where = island.links[0].facts
+                island.lost = f"{where.name}, process {where.process}: it still computed when the devices were let go"
+                for link in island.links:
+                    link.kill()
 
     def wait_for_hosts(self, patience: float) -> None:
         """Wait up to some seconds until no hosts are being replaced any more: who comes next must find them whole."""

@@ -145,6 +145,9 @@ class RemoteMessenger:
         """Wait for no islands any more."""
         self.rebuilding.clear()
 
+    def end_busy(self) -> None:
+        """Do nothing: the hosts are other kernels', too."""
+
     def wait_for_hosts(self, patience: float) -> None:
         """Do nothing: the controller replaces them."""
 

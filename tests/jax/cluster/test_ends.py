@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.errors import LostError, NodeError, UsageError
 from pathways_nb.runtime.cluster import probe, pulse, reaper
+from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostDied
 from pathways_nb.runtime.cluster.host_watch import HostWatch
@@ -91,6 +93,21 @@ def test_a_host_that_computes_for_long_is_not_taken_for_dead(cluster) -> None:
     still.change = lambda messages: [*held, *messages]
     close(program(X), X * 2)
     close(waiting, X * 2)
+
+
+def test_a_reset_ends_hosts_that_compute_for_ever(cluster, monkeypatch) -> None:
+    program, busy, other = doubled(0), cluster.links[0, 0], cluster.links[1, 0]
+    close(program(X), X * 2)
+    busy.change = lambda messages: []
+    waiting = program(X)
+    until(lambda: bool(cluster.driver.messenger._out))
+    monkeypatch.setattr(ClusterDriver, "close", partialmethod(ClusterDriver.close, 0.05))
+    pw.reset()
+    with pytest.raises(LostError):
+        waiting.result()
+    close(program(X), X * 2)
+    assert busy.dead.is_set()
+    assert cluster.links[1, 0] is other, "which computed nothing"
 
 
 @pytest.mark.parametrize("seconds", [0, 1, -30, float("nan"), float("inf"), "30", True])
