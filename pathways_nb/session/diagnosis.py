@@ -5,6 +5,7 @@ It takes no lock and waits for nothing: it is needed most when something else wa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from pathways_nb.util.host_info import machine
 
 _EVENTS = 100
 """Events of the record that are written, the last ones."""
+_FILES = 20
+"""Files that are kept."""
 
 
 def doctor() -> Path:
@@ -57,7 +60,16 @@ def written(session: Session, why: str = "asked for") -> Path:
         }.items():  # fmt: skip
             file.write(f"\n---- {title}\n")
             file.writelines(f"{line}\n" for line in _safe(lines, session))
+    _forget_old(Path(path).parent)
     return Path(path)
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove all but the last of this user's files."""
+    with contextlib.suppress(OSError):  # another kernel removes them, too
+        mine = [one for one in folder.glob("pathways-doctor-*.txt") if one.stat().st_uid == os.getuid()]
+        for old in sorted(mine, key=lambda one: one.stat().st_mtime)[:-_FILES]:
+            old.unlink()
 
 
 def _safe(lines: Callable[[Session], Iterator[str]], session: Session) -> Iterator[str]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -181,6 +182,13 @@ def test_the_doctor_writes_a_file_for_this_user_only(controller) -> None:
     assert "<controller cpu: 2 islands × 4 devices" in text
     assert "test_the_doctor_writes_a_file" in text, "the stack of this thread"
     path.unlink()
+
+
+def test_only_the_last_files_of_the_doctor_are_kept(controller, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for _ in range(22):
+        pw.doctor()
+    assert len(list(tmp_path.iterdir())) == 20
 
 
 # ---- who is named
