@@ -14,7 +14,7 @@ import optax
 
 import pathways_nb as pw
 from pathways_nb.examples import llama
-from pathways_nb.parallel.batch_walk import halves
+from pathways_nb.parallel.batch_walk import parts
 from pathways_nb.parallel.fsdp import loss_checks
 from pathways_nb.parallel.pipelines import parts_against_whole
 from pathways_nb.parallel.pipelines.examination import Examination
@@ -51,7 +51,7 @@ def check_over_first_call(call: Callable[[], Any]) -> float:
         return promise
 
     with ExitStack() as stack:
-        for module in (halves, parts_against_whole):
+        for module in (parts, parts_against_whole):
             stack.enter_context(mock.patch.object(module, "begin", at_once))
         for owner, name in _CHECKS:
             stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name))))

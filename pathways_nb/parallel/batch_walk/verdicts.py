@@ -109,18 +109,18 @@ def _repeats(where: str, name: str, over: str, reason: Reason) -> UsageError:
 
 
 def by_numbers(
-    where: str, name: str, over: str, unknown: Reason | None, parts: Sequence[Any], shares: Sequence[float], whole: Any,
-    hint: str = "",
+    where: str, name: str, over: str, unknown: Reason | None, values: Sequence[float], together: Sequence[Any],
+    whole: Any, hint: str = "",
 ) -> Verdict:  # fmt: skip
-    """Compare the loss and the gradients of parts with those of all of them together.
+    """Compare the loss and the gradients of equal parts with those of all of them together.
 
     Args:
         where: ``"fsdp"`` or ``"pipeline"``, for errors.
         name: of the loss.
         over: ``"rows"`` or ``"tokens"``.
         unknown: why the structure does not decide.
-        parts: the loss and a list of gradients of each part.
-        shares: of each part in the whole.
+        values: the loss of each part.
+        together: the gradients of all parts together.
         whole: the loss and the gradients of the whole.
         hint: what to look for, added to the error.
 
@@ -130,26 +130,29 @@ def by_numbers(
     Raises:
         UsageError: they differ, with both values.
     """
-    (expected, exact), values = whole, [float(value) for value, _ in parts]
+    expected, exact = whole
     coarse = any(leaf.dtype.itemsize < _FLOAT32 for leaf in (expected, *exact))
     tolerance = _COARSE if coarse else _FINE
     if not np.isfinite(np.asarray(expected, np.float32)):
         return Verdict("nobody", Reason(f"{unknown}, and the first loss is {expected}"))
-    together = sum(value * share for value, share in zip(values, shares, strict=True))
-    if not abs(together - float(expected)) <= tolerance * max(abs(float(expected)), *map(abs, values), 1e-3):
-        why = f"it is {float(expected):.6g} of the whole and {together:.6g} of its parts together; {unknown}{hint}"
+    mean = sum(values) / len(values)
+    if not abs(mean - float(expected)) <= tolerance * max(abs(float(expected)), *map(abs, values), 1e-3):
+        why = f"it is {float(expected):.6g} of the whole and {mean:.6g} of its parts together; {unknown}{hint}"
         raise refused(where, name, over, why)
-    sums = [sum(np.asarray(leaf, np.float64) * share for leaf, share in zip(leaves, shares, strict=True))
-            for leaves in zip(*(gradients for _, gradients in parts), strict=True)]  # fmt: skip
-    pairs = list(zip(sums, (np.asarray(leaf, np.float64) for leaf in exact), strict=True))
-    largest = max((float(np.abs(right).max(initial=0)) for _, right in pairs), default=0.0)
-    apart = max((float(np.abs(mine - right).max(initial=0)) for mine, right in pairs), default=0.0)
-    if not apart <= 10 * tolerance * max(largest, 1e-6):
-        why = f"gradients of its parts together differ by {apart:.2g} from those of the whole, the largest of which is "
-        raise refused(where, name, over, f"{why}{largest:.2g}; {unknown}{hint}")
+    pairs = [(np.asarray(mine, np.float64), np.asarray(right, np.float64))
+             for mine, right in zip(together, exact, strict=True)]  # fmt: skip
+    sizes = [float(np.abs(right).max(initial=0)) for _, right in pairs]
+    least = max([*sizes, 1e-6]) * (1 if coarse else _SMALL)
+    for (mine, right), size in zip(pairs, sizes, strict=True):
+        apart = float(np.abs(mine - right).max(initial=0))
+        if not apart <= 10 * tolerance * max(size, least):
+            why = f"gradients of its parts together differ by {apart:.2g} from those of the whole, the largest of which"
+            raise refused(where, name, over, f"{why} is {size:.2g}; {unknown}{hint}")
     return Verdict("numbers", unknown)
 
 
+_SMALL = 1e-2
+"""Share of the largest gradient to which smaller ones are compared, because what is left of them may be rounding."""
 _FLOAT32, _FINE, _COARSE = 4, 1e-4, 2e-2
 """Bytes of a float32, and the relative differences that rounding explains, of it and of shorter ones."""
 

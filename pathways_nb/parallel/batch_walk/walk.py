@@ -13,6 +13,7 @@ import numpy as np
 from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.batch_walk.arithmetic import elementwise, joined
 from pathways_nb.parallel.batch_walk.contraction_rules import CONTRACTIONS
+from pathways_nb.parallel.batch_walk.custom_rules import RULES, is_tangent_of, tangents_of
 from pathways_nb.parallel.batch_walk.index_rules import INDEXING
 from pathways_nb.parallel.batch_walk.marks import FIXED, Counter, Kind, Mark, Reason, constant
 from pathways_nb.parallel.batch_walk.mean import is_mean, mean_mark
@@ -69,6 +70,10 @@ class _Walk:
         self.axis = axis
         self._depth = 0
         """How many loops there are around the equation."""
+        self._in_rule = False
+        """Whether the tangents of a call are walked, by its own rule."""
+        self._rules: dict[Any, tuple[Op, bool]] = {}
+        """Of calls whose gradients have a rule of their own, which JAX's functions share."""
         self._bodies = {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}
 
     def run(self, one: Any, two: Any, marks: Sequence[Mark], env: dict[Any, Mark] | None = None) -> list[Mark]:
@@ -98,9 +103,9 @@ class _Walk:
             return [mean_mark(op)]
         if (inner := called(op.one)) is not None:
             made = list(map(op.located, self.run(inner, called(op.two), op.marks)))
-            if op.name != "custom_vjp_call" or op.worst.kind == Kind.FIXED:
+            if not op.trained or op.name not in RULES or self._follows_rule(op, made):
                 return made
-            lost = op.unknown("gradients of 'jax.custom_vjp'")  # whose backward pass is no part of the jaxpr
+            lost = op.unknown(f"gradients of '{RULES[op.name]}'")
             return [mark if mark.is_lost else lost for mark in made]
         if op.name in self._bodies:
             return self._bodies[op.name](op)
@@ -112,6 +117,31 @@ class _Walk:
         if op.marks and op.worst.kind > Kind.FIXED and any(True for _ in jex.jaxprs_in_params(op.params)):
             return op.all(op.unknown())
         return elementwise(op)
+
+    def _follows_rule(self, op: Op, made: Sequence[Mark]) -> bool:
+        """Return whether gradients through a call with a rule of its own depend on rows as its results do.
+
+        Tangents are linear and are walked. Cotangents may be anything, such as clipped, and are not.
+        """
+        if op.name == "custom_vjp_call":
+            return False
+        if op.worst.kind == Kind.FIXED or self._in_rule:  # tangents are not differentiated again
+            return True
+        key = id(op.one), id(op.two), tuple(op.marks)
+        if key not in self._rules:
+            self._rules[key] = op, self._tangents_follow(op, made)
+        return self._rules[key][1]
+
+    def _tangents_follow(self, op: Op, made: Sequence[Mark]) -> bool:
+        self._in_rule = True
+        try:
+            one, two = tangents_of(op.one), tangents_of(op.two)
+            found = self.run(one.jaxpr, two.jaxpr, [op.marks[at].plain() for at in one.given])
+        except Exception:  # numbers decide, or the rule fails in the step as it does here
+            return False
+        finally:
+            self._in_rule = False
+        return all(is_tangent_of(mark, made[at]) for mark, at in zip(found, one.made, strict=True))
 
     def _scan(self, op: Op) -> Sequence[Mark]:
         one, two = op.params, op.two.params

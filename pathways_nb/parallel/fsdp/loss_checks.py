@@ -22,9 +22,9 @@ from pathways_nb.parallel.batch_walk.examine import (
     trace_key,
     walked,
 )
-from pathways_nb.parallel.batch_walk.halves import of_halves
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
+from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
@@ -70,7 +70,7 @@ def examined(
 def compared(
     loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int, means: int
 ) -> Callable[[], Verdict]:
-    """Begin to compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
+    """Begin to compare the loss of the parts of a batch with that of all of them together, in plain JAX on the host.
 
     Args:
         loss: the loss.
@@ -89,7 +89,7 @@ def compared(
         return made[0] if isinstance(made, tuple) else made
 
     name = getattr(loss, "__name__", type(loss).__name__)
-    return of_halves("fsdp", name, verdict.unknown, value, params, on_host(batch), parts, means)
+    return of_parts("fsdp", name, verdict.unknown, value, params, on_host(batch), parts, means)
 
 
 def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:

@@ -77,8 +77,8 @@ class Model(NamedTuple):
         computed = begin(lambda: [run(*given) for run in both])
 
         def conclude() -> Verdict:
-            whole, together = computed.result()
+            whole, (value, together) = computed.result()
             hint = "; usual: a mask or positions of the slice's own, a shift of the targets, a sum over tokens"
-            return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [together], [1.0], whole, hint)
+            return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [float(value)], together, whole, hint)
 
         return conclude

@@ -18,9 +18,9 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
-from pathways_nb.parallel.batch_walk.halves import of_halves
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
+from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.parallel.parameter_trees import names_of, require_match, struct_of, truths
 from pathways_nb.parallel.pipelines import checks
@@ -243,7 +243,7 @@ class StagedModel:
                 slices = self._slices(shapes[1], shapes[2])
                 return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
             parts, batch = self.schedule.size.microbatches, (inputs, wanted)
-            return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts, found.means)
+            return of_parts("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts, found.means)
 
         real = context.tracing() is None and context.runner().cost_model() is None
         conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)

@@ -71,7 +71,39 @@ def _whole_numbers(w: Any, x: Any, y: Any) -> Any:
     return each(w, x, y).mean() + (jnp.argmax(logits(w, x), -1) == y).mean()
 
 
+@jax.custom_jvp
+def _rounded(z: Any) -> Any:
+    return jnp.round(z * 4) / 4
+
+
+@_rounded.defjvp
+def _as_if_not_rounded(given: Any, tangents: Any) -> Any:
+    return _rounded(*given), tangents[0]
+
+
+@jax.custom_jvp
+def _same(z: Any) -> Any:
+    return z
+
+
+@_same.defjvp
+def _mean_of_tangents(given: Any, tangents: Any) -> Any:
+    return given[0], jnp.zeros_like(given[0]) + tangents[0].mean(0)
+
+
+@jax.custom_vjp
+def _clipped(w: Any) -> Any:
+    """Gradients of parameters clipped on their way back, which is no linear function of a sum over rows."""
+    return w
+
+
+_clipped.defvjp(lambda w: (w, None), lambda _, given: (jnp.clip(given, -0.01, 0.01),))
+
 RIGHT: dict[str, Loss] = {
+    "rounded, with straight gradients": lambda w, x, y: (_rounded(logits(w, x)) ** 2).mean(),
+    "functions with tangents of their own": lambda w, x, y: (
+        jnp.logaddexp(jax.nn.silu(logits(w, x)), jax.nn.relu6(logits(w, x))) * jax.nn.gelu(logits(w, x))
+    ).mean(),
     "mean": lambda w, x, y: each(w, x, y).mean(),
     "sum over rows": lambda w, x, y: each(w, x, y).sum() / len(x),
     "times a reciprocal": lambda w, x, y: each(w, x, y).sum() * (1.0 / x.size) * FEATURES,
@@ -161,6 +193,12 @@ WRONG |= {
     "last number of the rows": lambda w, x, y: each(w, x, y).mean() * jnp.arange(len(x))[-1],
     "largest number of the rows": lambda w, x, y: each(w, x, y).mean() * jnp.max(jnp.arange(len(x))),
 }
+
+WRONG_GRADIENTS: dict[str, Loss] = {
+    "tangents of other rows": lambda w, x, y: jnp.mean(_same(logits(w, x)) ** 2),
+    "clipped gradients": lambda w, x, y: each(_clipped(w), x, y).mean(),
+}
+"""Losses whose parts have the right value, and gradients that only numbers tell from those of the whole."""
 
 UNKNOWN: dict[str, Loss] = {
     "running by scan": lambda w, x, y: jnp.mean(

@@ -17,11 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 
 import pathways_nb as pw
-from tests.jax.batch_walk.losses import CLASSES, FEATURES, RIGHT, UNKNOWN, UNKNOWN_BUT_RIGHT, WRONG, data
+from tests.jax.batch_walk.losses import (
+    CLASSES,
+    FEATURES,
+    RIGHT,
+    UNKNOWN,
+    UNKNOWN_BUT_RIGHT,
+    WRONG,
+    WRONG_GRADIENTS,
+    data,
+)
 from tests.support.closeness import error
 from tests.support.pipelines import HEADS, WORDS, D, block_params, mlp, normal
 
-LOSSES = RIGHT | WRONG | UNKNOWN | {"sorted and averaged": UNKNOWN_BUT_RIGHT["sorted and averaged"]}
+LOSSES = RIGHT | WRONG | WRONG_GRADIENTS | UNKNOWN | {"sorted and averaged": UNKNOWN_BUT_RIGHT["sorted and averaged"]}
 del LOSSES["as many turns as rows"]  # which JAX cannot differentiate
 MODES = ("ddp", "zero1", "zero2", "zero3", "hsdp")
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v")
@@ -72,7 +81,7 @@ def random_step(seed: int) -> Outcome:
 
 
 def _is_wrong(name: str) -> bool:
-    return any(part in WRONG or part in UNKNOWN for part in name.split(" + "))
+    return any(part in WRONG | WRONG_GRADIENTS | UNKNOWN for part in name.split(" + "))
 
 
 Try = tuple[str, Callable[[], tuple[Any, Any]], bool]

@@ -326,3 +326,18 @@ def test_cross_attention_reads_a_memory_that_is_not_sliced(controller: pw.Contro
         pw.UsageError, match=r"token slices change the loss .*'dot_general' of every token with every other"
     ):
         pw.pipeline([tokenwise, cross], **options).value_and_grad(params, x, targets)
+
+
+def test_a_callback_that_fails_in_the_comparison_is_the_error_of_the_step(controller: pw.Controller) -> None:
+    def fails(values: Any) -> Any:
+        raise RuntimeError("no such table")
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return (each(w, x, y) * jax.pure_callback(fails, jax.ShapeDtypeStruct(y.shape, x.dtype), x[:, 0])).mean()
+
+    w, x, y = data()
+    step = pw.fsdp(loss, w, on=pw.virtual_slice(2))
+    with pytest.warns(RuntimeWarning, match="comparing its parts on this host failed: .*no such table"):
+        value, _ = step.value_and_grad(w, x, y)
+    with pytest.raises(pw.PathwaysError, match="no such table"):
+        value.result()

@@ -16,7 +16,7 @@ import pathways_nb as pw
 from pathways_nb.parallel.batch_walk.examine import PARAMETER, marks_of, resized, walked
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_loss
-from tests.jax.batch_walk.losses import RIGHT, ROWS, UNKNOWN, UNKNOWN_BUT_RIGHT, WRONG, Loss, data
+from tests.jax.batch_walk.losses import RIGHT, ROWS, UNKNOWN, UNKNOWN_BUT_RIGHT, WRONG, WRONG_GRADIENTS, Loss, data
 
 
 def verdict(loss: Callable[..., Any], key: Any = None) -> Verdict:
@@ -77,6 +77,11 @@ def test_what_mixes_rows_otherwise_is_left_to_numbers(name: str) -> None:
     assert verdict(UNKNOWN[name]).unknown is not None
     together, whole = parts_and_whole(UNKNOWN[name], 0)
     assert together != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", WRONG_GRADIENTS)
+def test_gradients_with_a_rule_of_their_own_are_left_to_numbers(name: str) -> None:
+    assert "gradients of 'jax.custom_" in str(verdict(WRONG_GRADIENTS[name]))
 
 
 @pytest.mark.parametrize("name", UNKNOWN_BUT_RIGHT)

@@ -1,4 +1,4 @@
-"""Losses with ``pw.mean`` whose structure does not decide: totals and counts of halves are compared with the whole."""
+"""Losses with ``pw.mean`` whose structure does not decide: totals and counts of parts are compared with the whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running(w: Any, x: Any, y: Any) -> Any:
 
 def test_numbers_decide_on_a_step_with_a_mean(controller: pw.Controller) -> None:
     w, x, y = data()
-    y[:6] = 0  # so that the halves have other counts, and the first quarter none
+    y[:6] = 0  # so that the parts have other counts, and the first none
     step = pw.fsdp(of_host, w, on=pw.virtual_slice(4))
     close(step.value_and_grad(step.init(w), x, y), jax.value_and_grad(of_host)(w, x, y))
     assert step.checked.startswith("checked by numbers, once, because 'pure_callback' over the rows (test_undecided_")
