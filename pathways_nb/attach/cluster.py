@@ -13,6 +13,7 @@ from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
+from pathways_nb.runtime.cluster.host_watch import STANDSTILL
 from pathways_nb.runtime.cluster.island_maker import RESOURCES, IslandMaker
 from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.session import diagnosis, elasticity
@@ -105,6 +106,8 @@ def controller(asked: AttachOptions) -> Controller:
         """Return the driver, which learns when the cluster is lost."""
         driver = _driver(session, attachment, maker)
         connection.on_lost[maker] = partial(_lose, session, driver)
+        if connection.lost:  # meanwhile
+            driver.lose_cluster(connection.lost)
         return driver
 
     made = Controller(asked, start, counts, (budget,) * asked.islands)
@@ -179,7 +182,7 @@ def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) ->
         lambda island: _losing(session, island),
         unresponsive_after=maker.unresponsive_after,
     )
-    driver.messenger.watch.on_standstill = lambda: _tell(session, "hosts have reported nothing for 30 s")
+    driver.messenger.watch.on_standstill = lambda: _tell(session, f"hosts have reported nothing for {STANDSTILL:g} s")
     return driver
 
 
@@ -193,8 +196,10 @@ def _losing(session: Session, island: int) -> None:
 
 def _lose(session: Session, driver: ClusterDriver, why: str) -> None:
     """Note what is known when the cluster is lost, and fail everything."""
-    _tell(session, "the cluster is lost")
-    driver.lose_cluster(why)
+    try:
+        _tell(session, "the cluster is lost")
+    finally:
+        driver.lose_cluster(why)
 
 
 def _tell(session: Session, why: str) -> None:

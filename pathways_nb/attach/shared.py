@@ -93,23 +93,24 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
             lambda island: elasticity.withdraw(session, island),
             link.welcome.gone,
         )
-        connection.on_lost[session] = driver.lose_cluster
+        connection.on_lost[actor] = driver.lose_cluster
+        if connection.lost:  # meanwhile
+            driver.lose_cluster(connection.lost)
         return driver
+
+    def end() -> None:
+        connection.on_lost.pop(actor, None)
+        connection.release()
 
     made = Controller(asked, start, tuple(sizes), tuple(budgets), machine=RemoteMachine)
     try:
         _ = made.driver  # join now: a shared controller ends when no kernel joins it for a while
     except HostDied as died:
-        connection.release()
+        end()
         raise PlaceError(f"attach('ray', name={name!r}): the controller ended meanwhile: {died}.") from None
     except BaseException:
-        connection.release()
+        end()
         raise
-
-    def end() -> None:
-        connection.on_lost.pop(made, None)
-        connection.release()
-
     made.on_close, made.lost = end, lambda: connection.lost
     say_line(said)
     return made

@@ -1,6 +1,7 @@
 """``pw.doctor``: what is known of a controller at one moment, written to a file that can be sent to whoever helps.
 
-It takes no lock and waits for nothing: it is needed most when something else waits without end.
+It takes no lock of the controller, only the record's own for a moment: it is needed most when something else waits
+without end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def doctor() -> Path:
 
     The file lists the islands with the age of their hosts' last answers, the programs under way and what they wait
     for, the last events, and the stack of every thread of this process. Such a file is written by itself, and named,
-    when hosts are lost or have reported nothing for half a minute while programs are under way.
+    when hosts are lost or have reported nothing for half a minute while programs are under way; not on a controller
+    that several kernels share (``name=``).
 
     Returns:
         The path of the file, which only this user can read.

@@ -46,6 +46,6 @@ def _space() -> str:
 
 def _began(process: int) -> str:
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].decode().split()[19]
     except (OSError, IndexError):
         return ""

@@ -56,7 +56,6 @@ class Gate:
         call: Callable[[], Any],
         owner: object,
         translated: Callable[[BaseException], BaseException],
-        heard: Callable[[], None] = lambda: None,
     ) -> Promise[Any]:
         """Call Ray for something.
 
@@ -64,7 +63,6 @@ class Gate:
             call: returns a reference of Ray's to what will be the answer.
             owner: whom is asked.
             translated: makes an error of Ray's one of ours.
-            heard: called with each answer that is no error.
 
         Returns:
             The answer; it fails with ``HostDied`` when the owner is given up or the gate closed.
@@ -76,18 +74,19 @@ class Gate:
                 return
             error = found.exception()
             if error is None:
-                heard()
                 answer.set_result(found.result())
             else:
                 answer.set_exception(translated(error))
 
+        self._asked[answer] = owner  # first: who closes the gate meanwhile finds it
         try:
             with self.passed():
-                self._asked[answer] = owner
                 call().future().add_done_callback(ended)
         except HostDied as died:
+            self._fail(answer, str(died))
+        except BaseException:
             self._asked.pop(answer, None)
-            answer.set_exception(died)
+            raise
         return answer
 
     def give_up(self, owner: object, why: str) -> None:

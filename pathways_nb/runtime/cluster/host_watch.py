@@ -11,7 +11,7 @@ from pathways_nb.runtime.cluster.pulse import EVERY, Pulse, unanswered
 
 _TOGETHER = 0.5
 """Seconds within which the death of a host is heard of that made others fail."""
-_STANDSTILL = 30.0
+STANDSTILL = 30.0
 """Seconds without a report after which it is told."""
 _LOOK = 5e-3
 """Seconds between two looks whether it is."""
@@ -40,8 +40,8 @@ class HostWatch:
         self.waits: Callable[[], bool] = lambda: False
         """Returns whether a report must come."""
         self.on_standstill: Callable[[], None] = lambda: None
-        """Called once when none has come for a while though one must."""
-        self._still, self._heard = 0.0, 0
+        """Called, once for a driver, when none has come for a while though one must."""
+        self._still, self._heard, self._told = 0.0, 0, False
         self._pulse, self._over = Pulse(), threading.Event()
 
     def run(self) -> None:
@@ -54,7 +54,8 @@ class HostWatch:
         """Look once whether hosts report something."""
         stands = self.waits() and self.heard == self._heard
         self._still, self._heard = self._still + EVERY if stands else 0.0, self.heard
-        if self._still == _STANDSTILL:
+        if self._still >= STANDSTILL and not self._told:
+            self._told = True
             self.on_standstill()
 
     def end(self) -> None:

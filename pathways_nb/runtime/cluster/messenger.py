@@ -136,7 +136,7 @@ class Messenger:
     def start(self) -> None:
         """Begin to listen to all hosts."""
         self._spawn(self._forgetting, "pathways-forget")
-        self._spawn(self._watch.run, "pathways-pulse")
+        self._spawn(self._watching, "pathways-pulse")
         for island in self.islands:
             if island.lost:  # while the messenger before this one ended
                 self._renew(island)
@@ -252,6 +252,13 @@ class Messenger:
         except HostDied as died:
             self._watch.dead.add(link)
             self._lose(island, self._watch.culprit(link, island.links[:1]), str(died))
+        except BaseException as error:
+            self.owner.broken_by(error)
+            raise
+
+    def _watching(self) -> None:
+        try:
+            self._watch.run()
         except BaseException as error:
             self.owner.broken_by(error)
             raise

@@ -14,13 +14,14 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-_LONGEST = 107
+_LONGEST = 103 if sys.platform == "darwin" else 107
 """Bytes of the longest path of a Unix socket."""
 _SOCKET = "/r-123456/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 """The longest path of a socket below the folder."""
@@ -93,7 +94,13 @@ def check_file(path: Path) -> None:
     Raises:
         NotPrivateError: saying what is wrong with it.
     """
-    if wrong := _wrong(path.lstat(), stat.S_ISREG, "file", 0o600):
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise NotPrivateError(
+            f"{path} cannot be read: {error.strerror}. Name another file in RAY_AUTH_TOKEN_PATH, or unset it."
+        ) from None
+    if wrong := _wrong(found, stat.S_ISREG, "file", 0o600):
         raise NotPrivateError(f"{path}: {wrong}. Who can read it can run code as you. Remove it, or chmod 600 it.")
 
 

@@ -59,7 +59,8 @@ class Health:
     def __init__(self, servers: Mapping[str, str], ask: Callable[[str], bool] = asked):
         self.servers, self._ask = dict(servers), ask
         self._refused = dict.fromkeys(servers, 0)
-        self._silent = dict.fromkeys(servers, 0)
+        self._silent = dict.fromkeys(servers, 0.0)
+        """Seconds of silence."""
 
     def look(self, unresponsive_after: float) -> str:
         """Ask each server once more.
@@ -70,6 +71,7 @@ class Health:
         Returns:
             Why they are no longer there; empty while they are.
         """
+        silent = set[str]()
         for name, address in self.servers.items():
             try:
                 answers = self._ask(address)
@@ -79,8 +81,12 @@ class Health:
                     return f"its {name} at {address} is gone ({error})"
                 continue
             self._refused[name] = 0
-            self._silent[name] = 0 if answers else self._silent[name] + 1
-            if self._silent[name] * (_EVERY + _SAYS) >= unresponsive_after:
+            silent.update(() if answers else (name,))
+        for name, address in self.servers.items():
+            # Each of those that are silent takes as long to be asked as it is waited for.
+            lasts = self._silent[name] + _EVERY + _SAYS * len(silent)
+            self._silent[name] = lasts if name in silent else 0.0
+            if self._silent[name] >= unresponsive_after:
                 return f"its {name} at {address} has not answered for {unresponsive_after:g} s"
         return ""
 

@@ -93,12 +93,15 @@ class Connection:
             again = f"You connected this kernel: call ray.shutdown() within a minute, else Ray ends it. {again}"
         self.lost = f"the Ray cluster ({self}) is lost: {why}. {again}"
         to_standard_error(self.lost)
-        for told in list(self.on_lost.values()):
-            told(self.lost)
-        self.gate.close(self.lost)
-        if self.own:
-            _disconnect(self)
-        self.ended.set()
+        try:
+            for told in list(self.on_lost.values()):
+                with contextlib.suppress(Exception):  # one controller's error must not keep Ray from being left
+                    told(self.lost)
+        finally:
+            self.gate.close(self.lost)
+            if self.own:
+                _disconnect(self)
+            self.ended.set()
 
     def release(self) -> None:
         """Let go of it; the last user's leaving ends the connection, and a cluster made here."""
@@ -280,6 +283,8 @@ def _init(ray: Any, address: str | None, made: Connection) -> None:
         made.folder.check()
     except BaseException:
         ray.shutdown()
+        if made.reaper is not None:
+            made.reaper.end()
         made.folder.remove()
         raise
 

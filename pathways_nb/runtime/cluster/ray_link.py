@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -42,8 +41,6 @@ class RayLink:
         self._asked: deque[Any] = deque()
         self._dead = ""
         """Why nothing more will come from it."""
-        self.heard = time.monotonic()
-        """When the last answer came, in seconds."""
         self.process: Promise[ProcessId] = self.ask("process_id")
 
     def post(self, messages: bytes) -> None:
@@ -62,10 +59,7 @@ class RayLink:
             own = method in _METHODS
             return getattr(self.actor, method).remote(*args) if own else self.actor.ask.remote(method, *args)
 
-        return self._gate.promise(call, self, self._translated, self._hear)
-
-    def _hear(self) -> None:
-        self.heard = time.monotonic()
+        return self._gate.promise(call, self, self._translated)
 
     def reports(self) -> list[Report]:
         """Wait for reports.
@@ -92,7 +86,6 @@ class RayLink:
             except self.ray.exceptions.RayError as error:
                 raise self._translated(error) from None
         self._asked.popleft()
-        self._hear()
         return found
 
     def kill(self, why: str = "it was ended") -> None:

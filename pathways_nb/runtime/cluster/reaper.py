@@ -103,7 +103,7 @@ def _numbers() -> list[int]:
 def _state(process: int) -> tuple[str, int, str]:
     """Return the state of a process, its parent, and when it began; the state ``X`` if it has ended."""
     try:
-        fields = (_PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()
+        fields = (_PROCESSES / str(process) / "stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return "X", 0, ""
     return fields[0], int(fields[1]), fields[19]

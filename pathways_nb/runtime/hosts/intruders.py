@@ -55,14 +55,18 @@ def _sockets() -> set[str]:
     for name in os.listdir(_DESCRIPTORS):
         with contextlib.suppress(OSError):  # it was closed meanwhile
             found.add(os.readlink(_DESCRIPTORS / name))
-    return found
+    return {name for name in found if name.startswith("socket:")}
 
 
 def listening() -> set[int]:
     """Return the ports at which this process listens; none on a system that has no table of descriptors."""
     found = set()
     for name in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else ():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            copy = os.dup(int(name))
+            stack.callback(os.close, copy)  # also of what is no socket
+            one = socket.socket(fileno=copy)
+            stack.callback(one.detach)
             inet = one.family in (socket.AF_INET, socket.AF_INET6)
             if inet and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 found.add(one.getsockname()[1])

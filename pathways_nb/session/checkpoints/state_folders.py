@@ -17,12 +17,15 @@ import fcntl
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 _AT_CWD, _EXCHANGE, _SWAP = -100, 2, 2
 """Constants of ``renameat2`` (``AT_FDCWD``, ``RENAME_EXCHANGE``) and of macOS's ``renamex_np`` (``RENAME_SWAP``)."""
+_LOOKS, _LOOK = 100, 0.01
+"""How often a path is looked for that another process may be renaming, and the seconds between two looks."""
 _OLDER = ".old"
 """Ending of the hidden name of the older folder, between two renames."""
 
@@ -91,20 +94,30 @@ def _rename_twice(hidden: Path, path: Path) -> None:
 
 def left(path: Path) -> list[Path]:
     """Return the hidden folders that interrupted processes left for a path."""
+    return [folder for folder in _hidden(path) if not _is_locked(folder)]
+
+
+def _hidden(path: Path) -> list[Path]:
+    """Return the hidden folders of a path, also those with which a process works."""
     mark = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}({re.escape(_OLDER)})?")
     try:
         names = sorted(filter(mark.fullmatch, os.listdir(path.parent)))
     except (OSError, ValueError):  # there is no such folder, it may not be listed, or it cannot have that name
         return []
-    return [folder for folder in (path.parent / name for name in names) if folder.is_dir() and not _is_locked(folder)]
+    return [folder for folder in (path.parent / name for name in names) if folder.is_dir()]
 
 
 def find(path: Path) -> Path:
     """Return where a folder lies: under its name, or where a crash between two renames left the newer one."""
-    if os.path.lexists(path):
-        return path
+    older: list[Path] = []
+    for _ in range(_LOOKS):
+        if os.path.lexists(path):
+            return path
+        older = [folder for folder in _hidden(path) if folder.name.endswith(_OLDER)]
+        if not any(map(_is_locked, older)):
+            break
+        time.sleep(_LOOK)  # a save is between its two renames, or the file system has no locks
     # An older one without its name tells that the newer one was complete and synced.
-    older = [folder for folder in left(path) if folder.name.endswith(_OLDER)]
     return next((one for folder in older for one in (folder.with_suffix(""), folder) if one.exists()), path)
 
 
@@ -141,8 +154,12 @@ def sync_folder(folder: Path) -> None:
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
+    full = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync leaves it in the drive's cache
     try:
-        os.fsync(descriptor)
+        if full is None:
+            os.fsync(descriptor)
+        else:
+            fcntl.fcntl(descriptor, full)
     finally:
         os.close(descriptor)
 
@@ -160,7 +177,8 @@ def _locked(folder: Path) -> Iterator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _lock(descriptor)
+        with contextlib.suppress(OSError):  # the file system has no locks; who looks holds it for microseconds
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -173,15 +191,9 @@ def _is_locked(folder: Path) -> bool:
     except OSError:
         return True
     try:
-        return not _lock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look see the same
+        return False
+    except OSError:
+        return True
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    """Lock what is open until it is closed, and return whether nobody else has locked it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -310,6 +310,21 @@ def test_another_users_connection_is_noticed(monkeypatch, watchdog) -> None:
     assert told[0].startswith(f"a process of user {user} connected to its port {port}, at which hosts trust each other")
 
 
+def test_a_look_at_ports_leaves_no_descriptor_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        counts = []
+        for _ in range(3):
+            assert server.getsockname()[1] in intruders.listening()
+            counts.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert len(set(counts)) == 1
+
+
+def test_a_token_that_is_not_there_is_refused_by_its_path(place, no_token, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(private_folder.NotPrivateError, match="none cannot be read: No such file.*RAY_AUTH_TOKEN_PATH"):
+        ray_token.use(print)
+
+
 def test_owners_of_connections_are_read_from_the_systems_table(monkeypatch, tmp_path) -> None:
     table = tmp_path / "tcp"
     rows = [

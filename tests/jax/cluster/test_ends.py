@@ -22,7 +22,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.errors import LostError, NodeError, UsageError
-from pathways_nb.runtime.cluster import probe, pulse, reaper
+from pathways_nb.runtime.cluster import probe, pulse, ray_cluster, reaper
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostDied
@@ -343,6 +343,47 @@ time.sleep(1000)
         process.kill()
     until(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == psutil.STATUS_ZOMBIE)
     until(lambda: not folder.exists())
+
+
+@pytest.mark.parametrize("read", [lambda number: reaper._state(number)[2], processes._began])
+def test_a_process_may_have_a_name_that_was_cut_within_a_letter(tmp_path, read) -> None:
+    named = tmp_path / ("é" * 8)  # the system keeps 15 bytes of it
+    named.symlink_to("/bin/sleep")
+    with subprocess.Popen([named, "60"]) as sleeping:
+        try:
+            assert read(sleeping.pid).isdecimal()
+        finally:
+            sleeping.kill()
+
+
+def test_an_unexpected_error_of_ray_leaves_no_question_open() -> None:
+    def call() -> Any:
+        raise RuntimeError("ray was shut down")
+
+    door = Gate()
+    with pytest.raises(RuntimeError, match="shut down"):
+        door.promise(call, "host", lambda error: error)
+    assert not door._asked
+
+
+def test_two_servers_that_are_silent_are_gone_as_soon_as_one() -> None:
+    both = probe.Health({"GCS": "a", "raylet": "b"}, lambda address: False)
+    looks = [both.look(30.0) for _ in range(6)]  # of five seconds each
+    assert looks[:5] == [""] * 5
+    assert looks[5] == "its GCS at a has not answered for 30 s"
+
+
+def test_one_controllers_error_keeps_nobody_from_leaving_a_lost_cluster() -> None:
+    told: list[str] = []
+
+    def fails(why: str) -> None:
+        raise OSError("the disk is full")
+
+    connection = ray_cluster.Connection(None, "10.0.0.1:6379", own=False)
+    connection.on_lost = {1: fails, 2: told.append}
+    connection.lose("its GCS is gone")
+    assert told == [connection.lost] == [connection.gate.closed]
+    assert connection.ended.is_set()
 
 
 def test_no_other_process_is_ended_that_got_the_same_number() -> None:

@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -133,6 +134,39 @@ def test_what_a_kill_between_two_renames_left_is_found_and_gets_its_name_again(t
         pw.save_state(path, {"x": 3})
     assert os.listdir(tmp_path) == ["state"]
     assert pw.restore_state(path) == {"x": x}
+
+
+def test_a_state_whose_save_is_between_its_two_renames_is_waited_for(tmp_path: Path) -> None:
+    """Two names that cannot be exchanged: for a moment neither is there, and the older folder is locked."""
+    path, older = tmp_path / "state", tmp_path / ".state.01234567.old"
+    older.mkdir()
+    looks: list[Path] = []
+
+    def ends_after_three_looks(seconds: float) -> None:
+        looks.append(older)
+        if len(looks) == 3:
+            path.mkdir()
+
+    with state_folders._locked(older), mock.patch.object(state_folders.time, "sleep", ends_after_three_looks):
+        assert state_folders.find(path) == path
+    assert len(looks) == 3
+
+
+def test_what_a_crash_left_is_found_by_two_readers_and_without_locks(tmp_path: Path, monkeypatch) -> None:
+    path, newer, older = (tmp_path / name for name in ("state", ".state.01234567", ".state.01234567.old"))
+    newer.mkdir()
+    older.mkdir()
+    descriptor = os.open(older, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # another reader looks
+    assert state_folders.find(path) == newer
+    os.close(descriptor)
+
+    def no_locks(*asked: Any) -> None:
+        raise OSError("Operation not supported")
+
+    monkeypatch.setattr(state_folders.fcntl, "flock", no_locks)
+    monkeypatch.setattr(state_folders.time, "sleep", lambda seconds: None)
+    assert state_folders.find(path) == newer
 
 
 def test_the_next_save_removes_what_was_left_for_its_path_only(tmp_path: Path) -> None:
