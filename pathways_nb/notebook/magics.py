@@ -142,6 +142,12 @@ def _add_simulated(parser: _Parser) -> None:
     parser.option(
         "transfers", choices=("device", "ray"), help="on a Ray cluster: from device to device, or by Ray's object store"
     )
+    parser.option(
+        "unresponsive-after",
+        type=float,
+        metavar="S",
+        help="on a Ray cluster: seconds after which a silent host is dead",
+    )
     parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
     parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: spread of the log of durations")
     parser.option("seed", type=int, default=0, metavar="N", help="simulated: seed of that noise")

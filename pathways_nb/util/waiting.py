@@ -106,7 +106,7 @@ def _acquire(asleep: threading.Lock, timeout: float) -> bool:
         Whether it was acquired.
     """
     if threading.current_thread() is not threading.main_thread():
-        return asleep.acquire(timeout=timeout)
+        return asleep.acquire(timeout=timeout if timeout >= 0 else -1)
     left = timeout
     while not asleep.acquire(timeout=min(left, _HEARD) if timeout >= 0 else _HEARD):
         left -= _HEARD

@@ -86,7 +86,7 @@ class HostLane(threading.Thread):
         steps = plan.orders[self.island][launch_range.start : launch_range.stop]
         mine = [step for step in steps if plan.steps[step].on_host]
         if mine and due > self.clock():  # a cancelled run is not waited for
-            run.launched.wait(lambda: run.stopped, due - self.clock())
+            run.launched.wait(lambda: run.stopped, max(due - self.clock(), 0.0))
         for step in mine:
             self._step(launch_range, step)
 

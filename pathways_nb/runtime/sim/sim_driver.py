@@ -145,7 +145,9 @@ class SimDriver(Driver):
         if len(self._queued.get(client, ())) < QUEUED:
             return 0.0
         began = self.reached_by(client)
-        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, began - self.clock())
+        self.ended.wait(
+            lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, max(began - self.clock(), 0.0)
+        )
         super().wait_for_capacity(client)
         return max(self.clock() - began, 0.0)
 

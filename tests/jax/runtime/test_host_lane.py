@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,6 +16,9 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.program import jax_contexts
+from pathways_nb.runtime.local.host_lane import HostLane
+from pathways_nb.util.waiting import Condition
 from tests.support.closeness import close
 from tests.support.computations import v
 from tests.support.waiting import LIMIT, held_back, until
@@ -216,6 +220,20 @@ def test_a_cancelled_program_calls_nothing_that_has_not_begun(controller, left, 
             result.result()
     controller.settle()
     assert gate.begun == 1
+
+
+def test_a_range_that_is_due_while_it_is_looked_at_is_not_waited_for() -> None:
+    """Seen once under load: the time left was negative, and the lane's thread ended."""
+    clock = iter([1.0, 2.5])
+    lane, done = HostLane(0, lambda: next(clock)), list[int]()
+    lane._step = lambda launch_range, step: done.append(step)  # type: ignore[method-assign]
+    plan = SimpleNamespace(orders=[[0]], steps=[SimpleNamespace(on_host=True)])
+    compiled = SimpleNamespace(plan=plan, contexts=jax_contexts.current())
+    run = SimpleNamespace(compiled_plan=compiled, launched=Condition(), stopped=False)
+    thread = threading.Thread(target=lane._range, args=(SimpleNamespace(run=run, start=0, stop=1), 2.0))
+    thread.start()
+    thread.join()
+    assert done == [0]
 
 
 def test_sequential_dispatch_and_a_late_network_change_no_value(fresh_python) -> None:
