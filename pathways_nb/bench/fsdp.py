@@ -64,6 +64,7 @@ def run(short: bool = False) -> dict[str, Any]:
     checks = {} if short else _first_calls.of_steps()
     if checks:
         figures["check_over_first_call"] = max(checks.values())
+        figures["check_alone_over_first_call"] = max(_first_calls.of_steps(beside=False).values())
     return {"figures": figures, "detail": {"variants": variants, "plans": table, "checks": checks}}
 
 

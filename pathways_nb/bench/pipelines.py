@@ -47,6 +47,7 @@ def run() -> dict[str, Any]:
         "order_mismatches": sum(row["order_mismatches"] for row in flat),
         "split_over_whole_backward": split / whole,
         "check_over_first_call": max(checks.values()),
+        "check_alone_over_first_call": max(_first_calls.of_pipelines(beside=False).values()),
         "peak_measured_over_claimed_worst": max(row["peak_measured_bytes"] / row["peak_claimed_bytes"] for row in flat),
     }
     return {
