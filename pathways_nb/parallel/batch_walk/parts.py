@@ -200,27 +200,36 @@ def _tail(value: Callable[..., Any], of_part: Any, of_whole: Any, sizes: tuple[i
     marks = [PARAMETER] * len(jax.tree.leaves(of_part[0]))
     marks += [Mark(Kind.ROWS, at=0) if jnp.ndim(leaf) else FIXED for leaf in jax.tree.leaves(of_part[1:])]
     try:
-        env = marks_inside(Axis("rows", sizes), one, two, marks)
+        return _cut_off(one, two, marks, sizes, len(jax.tree.leaves(of_part[0])))
     except UnlikeError:
         return None
+
+
+def _cut_off(one: Any, two: Any, marks: Sequence[Mark], sizes: tuple[int, int], params: int) -> _Tail | None:
+    """Return the part of a loss that is to be compared; ``None`` if that is all of it.
+
+    Raises:
+        UnlikeError: what it reads cannot be cut into parts.
+    """
+    env = marks_inside(Axis("rows", sizes), one, two, marks)
     small, large = FlatFunction.of(one), FlatFunction.of(two)
     marked = dict(zip(small.inputs, marks, strict=True))
     for op in small.ops:
-        marked.update((value, env.get(var, FIXED)) for value, var in zip(op.results, op.eqn.outvars, strict=True))
+        marked.update((number, env.get(var, FIXED)) for number, var in zip(op.results, op.eqn.outvars, strict=True))
     first, second = (_after(flat.ops, marked) for flat in (small, large))
     read = [number for number in reads(first) if number not in small.constants]
     if read != [number for number in reads(second) if number not in large.constants]:
-        return None
+        raise UnlikeError
     rows = [_rows(marked[number], small.avals[number], large.avals[number], sizes) for number in read]
-    if not first or "no" in rows or set(read) <= set(small.inputs):
+    if not first or set(read) <= set(small.inputs):
         return None
-    trained = _differentiable(small.ops, small.inputs[: len(jax.tree.leaves(of_part[0]))])
+    trained = _differentiable(small.ops, small.inputs[:params])
     return _Tail(
         large.function(large.ops, large.inputs, read),
         small.function(first, read, small.outputs),
         large.function(second, read, large.outputs),
         (_shapes(small, read), _shapes(large, read)),
-        [at if isinstance(at, int) else None for at in rows],
+        rows,
         [at for at, number in enumerate(read) if number in trained and is_inexact(small.avals[number])],
     )
 
@@ -248,8 +257,12 @@ def _differentiable(ops: Sequence[Runnable], params: Sequence[int]) -> set[int]:
     return found
 
 
-def _rows(mark: Mark, small: Any, large: Any, sizes: tuple[int, int]) -> int | str | None:
-    """Return the dimension along which a value of the whole is cut into those of parts, or ``"no"``."""
+def _rows(mark: Mark, small: Any, large: Any, sizes: tuple[int, int]) -> int | None:
+    """Return the dimension along which a value of the whole is cut into those of parts; ``None`` if all have it whole.
+
+    Raises:
+        UnlikeError: the values of parts are no cuts of it.
+    """
     plain = mark.power == 0 and not mark.counts
     if plain and mark.kind == Kind.FIXED and small.shape == large.shape:
         return None
@@ -258,7 +271,7 @@ def _rows(mark: Mark, small: Any, large: Any, sizes: tuple[int, int]) -> int | s
         expected = (*small.shape[:at], sizes[1], *small.shape[at + 1 :])
         if small.shape[at] == sizes[0] and large.shape == expected:
             return at
-    return "no"
+    raise UnlikeError
 
 
 def _unwrapped(closed: Any) -> Any:

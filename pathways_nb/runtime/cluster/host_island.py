@@ -120,6 +120,10 @@ class HostIsland:
         """What was lost, as a text that ends without a full stop."""
         return self.cluster_lost or f"island {self.index} lost host {self.lost}"
 
+    def lose(self, link: Link, why: str) -> None:
+        """Note that it has no hosts any more, because of one of them."""
+        self.lost = f"{link.facts.name}, process {link.facts.process}: {why}"
+
     def mesh(self, placement: Placement, place: VirtualSlice) -> Any:
         """Return the abstract mesh of a virtual slice on this island; the placement names its devices."""
         facts = self.links[0].facts

@@ -134,7 +134,7 @@ class IslandMaker:
                 one.result(timeout=max(deadline - time.monotonic(), 0.0))
             except TimeoutError:  # the next driver finds the island lost, and has it rebuilt
                 link.kill()
-                island.lost = f"{link.facts.name}, process {link.facts.process}: it did not answer when it was reset"
+                island.lose(link, "it did not answer when it was reset")
             except HostDied:
                 pass
             island.forget()

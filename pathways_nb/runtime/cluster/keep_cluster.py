@@ -33,10 +33,9 @@ def main(folder: Path) -> None:
         lean_ray.start(ray, session.path)
     ended_by.removes(str(session.path))
     session.check()
-    address, lost = ray.get_runtime_context().gcs_address, threading.Event()
-    (node,) = ray.nodes()
-    raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-    probe.Watch({"GCS": address, "raylet": raylet}, lambda why: lost.set())
+    servers, lost = probe.servers_of(ray), threading.Event()
+    address = servers["GCS"]
+    probe.Watch(servers, lambda why: lost.set())
     with socket.socket(socket.AF_UNIX) as server:
         path = folder / f"lifeline-{os.getpid()}"
         server.bind(str(path))

@@ -122,16 +122,12 @@ class Messenger:
     """Held while an island is being given up."""
     _leave: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
-    _watch: HostWatch = field(init=False)
+    watch: HostWatch = field(init=False)
+    """What looks after the hosts."""
 
     def __post_init__(self) -> None:
-        self._watch = HostWatch(self.islands, self.unresponsive_after, self._lose)
-        self._watch.waits = lambda: bool(self._out)
-
-    @property
-    def watch(self) -> HostWatch:
-        """What looks after the hosts."""
-        return self._watch
+        self.watch = HostWatch(self.islands, self.unresponsive_after, self._lose)
+        self.watch.waits = lambda: bool(self._out)
 
     def start(self) -> None:
         """Begin to listen to all hosts."""
@@ -250,25 +246,25 @@ class Messenger:
                 for report in link.reports():
                     self._take(island, link, report)
         except HostDied as died:
-            self._watch.dead.add(link)
-            self._lose(island, self._watch.culprit(link, island.links[:1]), str(died))
+            self.watch.dead.add(link)
+            self._lose(island, self.watch.culprit(link, island.links[:1]), str(died))
         except BaseException as error:
             self.owner.broken_by(error)
             raise
 
     def _watching(self) -> None:
         try:
-            self._watch.run()
+            self.watch.run()
         except BaseException as error:
             self.owner.broken_by(error)
             raise
 
     def _take(self, island: HostIsland, link: Link, report: Report) -> None:
         if isinstance(report, Broken):
-            culprit = self._watch.culprit(link, island.links)
+            culprit = self.watch.culprit(link, island.links)
             self._lose(island, culprit, "its process ended" if culprit is not link else report.error)
             return
-        self._watch.heard += 1
+        self.watch.heard += 1
         self.owner.reported(island.index, report)
         if isinstance(report, RangeEnded) and (ended := self._counted(island.index, report)) is not None:
             self.owner.completed(report.run, island.index, report.start, report.stop, ended.seconds)
@@ -296,7 +292,7 @@ class Messenger:
     def give_up(self) -> None:
         """Replace no hosts any more, and wait for none: the cluster is gone."""
         self.closed = True
-        self._watch.end()
+        self.watch.end()
         self._leave.set()
         with self._counting:
             self._out.clear()
@@ -307,10 +303,9 @@ class Messenger:
         with self._losing, island.sending:
             if island.lost or link not in island.links or self.closed:
                 return
-            why = f"{link.facts.name}, process {link.facts.process}: {why}"
             self.rebuilding.add(island.index)  # first: who finds the island lost waits for its new hosts
-            island.lost = why
-        why = f"island {island.index} lost host {why}"
+            island.lose(link, why)
+            why = f"island {island.index} lost host {island.lost}"
         self.owner.lost(island.index, island.generation, why)
         with self._counting:
             out = [key for key in self._out if key[1] == island.index]
@@ -361,7 +356,7 @@ class Messenger:
     def close(self) -> None:
         """Listen and send no more."""
         self.closed = True
-        self._watch.end()
+        self.watch.end()
         self._leave.set()
 
     def end_busy(self) -> None:
@@ -370,8 +365,7 @@ class Messenger:
             busy = {island for _, island, _, _ in self._out}
         for island in [self.islands[index] for index in busy]:
             if not island.lost:
-                where = island.links[0].facts
-                island.lost = f"{where.name}, process {where.process}: it still computed when the devices were let go"
+                island.lose(island.links[0], "it still computed when the devices were let go")
                 for link in island.links:
                     link.kill()
 

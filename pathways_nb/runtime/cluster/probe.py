@@ -11,6 +11,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """The preface of HTTP/2, and an empty frame of settings."""
@@ -44,6 +45,15 @@ def asked(address: str) -> bool:
         raise
     except OSError as error:  # the machine, or the way to it, is gone
         raise ConnectionError(str(error)) from None
+
+
+def servers_of(ray: Any) -> dict[str, str]:
+    """Return the addresses of the servers that this process needs: the GCS, and the raylet of its node."""
+    here, servers = ray.get_runtime_context().get_node_id(), {"GCS": ray.get_runtime_context().gcs_address}
+    for node in ray.nodes():
+        if node["NodeID"] == here:
+            servers["raylet"] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    return servers
 
 
 class Health:

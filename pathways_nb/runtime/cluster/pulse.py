@@ -42,10 +42,6 @@ class Pulse:
             self._asked[link], self._silent[link] = link.ask("pulse"), 0.0
         return self._silent[link]
 
-    def silence(self, link: Link) -> float:
-        """Return the seconds for which a host had not answered at the last look."""
-        return self._silent.get(link, 0.0)
-
     def keep(self, links: Sequence[Link]) -> None:
         """Forget all other hosts."""
         for link in self._asked.keys() - set(links):

@@ -26,7 +26,7 @@ from pathways_nb.runtime.cluster import kept_cluster, lean_ray, open_ports, ray_
 from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import wait
 from pathways_nb.runtime.cluster.private_folder import NotPrivateError, SessionFolder, new_session_folder
-from pathways_nb.runtime.cluster.probe import Watch
+from pathways_nb.runtime.cluster.probe import Watch, servers_of
 from pathways_nb.runtime.cluster.reaper import Reaper, marked
 from pathways_nb.util import forks
 from pathways_nb.util.json_text import shortened
@@ -74,12 +74,7 @@ class Connection:
 
     def begin_watch(self) -> None:
         """Watch the servers of the cluster, which Ray itself would wait for, and then end this process."""
-        here = self.ray.get_runtime_context().get_node_id()
-        servers = {"GCS": self.ray.get_runtime_context().gcs_address}
-        for node in self.ray.nodes():
-            if node["NodeID"] == here:
-                servers["raylet"] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-        self.watch = Watch(servers, self.lose)
+        self.watch = Watch(servers_of(self.ray), self.lose)
 
     def notice_after(self, seconds: float | None) -> None:
         """Take the cluster for gone when one of its servers was silent for some seconds."""

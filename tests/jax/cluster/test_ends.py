@@ -51,7 +51,7 @@ def doubled(island: int) -> pw.Program:
 
 def looked(cluster: Cluster, seconds: float) -> None:
     """Let the looks of some seconds pass; hosts that answer have done so before each."""
-    watch = cluster.driver.messenger._watch
+    watch = cluster.driver.messenger.watch
     for _ in range(int(seconds / pulse.EVERY)):
         asked = watch._pulse._asked
         living = [link for link in cluster.links.values() if link.answering.is_set()]
