@@ -145,7 +145,18 @@ def _check_whole(path: Path) -> None:
         if file.read(len(_END)) == _END:
             return
         file.seek(0)
-        end = file.read().rfind(_END)
-    if 0 <= end < size - _END_LENGTH:
+        end = _last_record(file.read())
+    if end is not None:
         raise DamagedError(f"{counted(size - _END_LENGTH - end, 'byte')} follow the end of the archive")
     raise DamagedError(f"the file is cut short: it ends after {counted(size, 'byte')}, before its directory of columns")
+
+
+def _last_record(data: bytes) -> int | None:
+    """Return where an archive's last record begins, or None; numbers may happen to hold the same four bytes."""
+    end = data.rfind(_END, 0, -_END_LENGTH + len(_END))
+    while end >= 0:
+        length, begins = struct.unpack_from("<II", data, end + 12)
+        if begins + length == end:  # it tells where the directory is, which ends where the record begins
+            return end
+        end = data.rfind(_END, 0, end + len(_END) - 1)
+    return None

@@ -24,22 +24,14 @@ from types import FrameType
 from pathways_nb.util import waiting
 
 _NAMES = frozenset(
-    {
-        "__enter__",
-        "__exit__",
-        "__del__",
-        "__hash__",
-        "__eq__",
-        "set_trace",
-        "set_axis_env",
-        "_xla_gc_callback",
-        "_notice",
-    }
+    """__enter__ __exit__ __del__ __hash__ __eq__ set_trace set_axis_env _xla_gc_callback _notice
+    _is_ref paths is_constant_dim convert_to_index eval_one_dim ctx_factory _equality_errors _prefix_error
+    get_out_shardings_from_executable _get_layouts_from_executable _get_out_sharding_from_orig_sharding""".split()
 )
 """Functions that are not divided: they change what a block has to restore, or their callers are written in C.
 
 ``_xla_gc_callback`` and ``_notice`` are what JAX and ``runtime.gc_pauses`` have called at each garbage collection:
-Python swallows what is raised in them."""
+Python swallows what is raised in them. JAX's functions from ``_is_ref`` on swallow it themselves (``except:``)."""
 _FILES = frozenset({contextlib.__file__, weakref.__file__})
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SOURCES = tuple(path + os.sep for path in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))))

@@ -14,7 +14,7 @@ from tests.support.compiler_effort import prepare
 
 prepare()  # before the next lines import JAX
 
-from tests.jax.interrupts.interrupter import Interrupter, interrupted, seconds  # noqa: E402
+from tests.jax.interrupts.interrupter import Heard, Interrupter, interrupted, seconds  # noqa: E402
 from tests.jax.interrupts.operations import PATIENCE, World  # noqa: E402
 from tests.support.forced_interrupts import Interrupt  # noqa: E402
 
@@ -24,7 +24,7 @@ OFTEN = 50
 
 def at_random(world: World, count: int, seed: int, names: list[str]) -> Counter[str]:
     """Interrupt operations at random times, and return how many interrupts were raised and swallowed."""
-    chosen, by, took = random.Random(seed), Interrupter(), dict.fromkeys(names, 0.01)
+    chosen, by, took, heard = random.Random(seed), Interrupter(), dict.fromkeys(names, 0.01), Heard()
     by.start()
     found: Counter[str] = Counter()
     for number in range(count):
@@ -32,6 +32,8 @@ def at_random(world: World, count: int, seed: int, names: list[str]) -> Counter[
         name = chosen.choice(names)
         came = interrupted(world.operations[name], chosen.uniform(0, 1.2 * took[name]), by)
         found["raised" if came else "swallowed"] += 1
+        if not came:
+            print(f"swallowed: interrupt {number}, of {name}, at\n{heard.text()}")
         _check(world, number, name)
         if number % OFTEN == 0:
             took[name] = min(2 * took[name], max(took[name] / 2, seconds(world.operations[name])))

@@ -7,6 +7,28 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from types import FrameType
+
+
+class Heard:
+    """Keeps where the last signal met the main thread, before the handler in place: who swallows it tells nobody."""
+
+    def __init__(self) -> None:
+        self._handler: Callable[[int, FrameType | None], object] = signal.getsignal(signal.SIGINT)  # type: ignore[assignment]
+        self._lines: list[tuple[str, int]] = []
+        signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        at = frame
+        self._lines.clear()
+        while at is not None:
+            self._lines.append((at.f_code.co_filename, at.f_lineno))
+            at = at.f_back
+        self._handler(number, frame)
+
+    def text(self) -> str:
+        """Return the lines that ran when the last signal came, innermost first."""
+        return "\n".join(f"  {file}:{line}" for file, line in self._lines)
 
 
 class Interrupter(threading.Thread):

@@ -157,6 +157,13 @@ def test_a_file_that_is_cut_short_says_so(run, tmp_path, kept: float) -> None:
         pw.load(path)
 
 
+def test_numbers_that_look_like_the_end_of_an_archive_are_not_taken_for_it(tmp_path) -> None:
+    path = tmp_path / "a.run"
+    path.write_bytes(b"PK\x03\x04" + bytes(100) + b"PK\x05\x06" + bytes(100))
+    with pytest.raises(pw.UsageError, match="damaged: the file is cut short: it ends after 208 bytes, before its dir"):
+        pw.load(path)
+
+
 @pytest.mark.parametrize(("junk", "said"), [(b"\n", "1 byte follow"), (bytes(100_000), "100000 bytes follow")])
 def test_a_file_with_something_appended_is_refused(run, tmp_path, junk: bytes, said: str) -> None:
     path = tmp_path / "a.run"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import io
 import re
 import signal
@@ -16,7 +18,8 @@ import jax
 import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from jax._src import core
+from jax._src import api, core, tree_util
+from jax._src.interpreters import pxla
 
 import pathways_nb as pw
 from pathways_nb.session import interrupted
@@ -192,3 +195,20 @@ def test_an_interrupt_of_users_code_and_of_a_wait_comes_at_once() -> None:
     left = "class A:\n def __exit__(self, *_): global found; found = frame()\nA().__exit__()"
     assert interrupts.is_undivided(frame_of(left, contextlib.__file__))
     assert not interrupts.is_undivided(frame_of(left, "a user's cell"))
+
+
+def _swallowing(module: Any) -> set[str]:
+    """Return the names of a module's functions that go on after whatever is raised in them: ``except:``."""
+    found = set()
+    for function in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(function, ast.FunctionDef):
+            handlers = [node for node in ast.walk(function) if isinstance(node, ast.ExceptHandler) and not node.type]
+            if any(not isinstance(last, ast.Raise) for handler in handlers for last in handler.body[-1:]):
+                found.add(function.name)
+    return found
+
+
+@pytest.mark.parametrize("module", [api, core, pxla, tree_util])
+def test_a_function_of_jax_that_swallows_an_interrupt_is_known(module: Any) -> None:
+    around = {"check_jaxpr", "evaluate_shape", "canonicalize_slice", "_maybe_get_and_check_out_shardings"}
+    assert _swallowing(module) - around - interrupts._NAMES == set()
