@@ -49,6 +49,7 @@ class Examined:
         tree: structure of the auxiliary outputs; of ``None`` without.
         means: number of the loss's calls of ``pw.mean``.
         draws: whether it draws random numbers, so that its parts draw others than the whole.
+        traces: jaxprs of a part and of the whole, if numbers are to be compared and these are kept.
     """
 
     axes: tuple[Axis, ...]
@@ -57,6 +58,7 @@ class Examined:
     tree: Any
     means: int
     draws: bool
+    traces: tuple[Any, Any] | None = None
 
     @classmethod
     def of_one_part(cls, aux: Any, means: int, draws: bool) -> Examined:

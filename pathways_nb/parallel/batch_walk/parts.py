@@ -34,7 +34,7 @@ Calls = Sequence[tuple[Any, ...]]
 
 def of_parts(
     where: str, name: str, unknown: Reason | None, value: Callable[..., Any], params: Any, batch: tuple[Any, ...],
-    parts: int, means: int,
+    parts: int, means: int, traces: tuple[Any, Any] | None = None,
 ) -> Callable[[], Verdict]:  # fmt: skip
     """Begin to compare the loss of the parts of a batch with that of all of them together, in plain JAX on the host.
 
@@ -49,6 +49,7 @@ def of_parts(
         batch: the whole batch, on the host; scalars belong to every part.
         parts: number of its parts, which divides the number of rows.
         means: number of the loss's calls of ``pw.mean``.
+        traces: jaxprs of a part and of the whole, which are made here otherwise; the first output is the loss.
 
     Returns:
         What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
@@ -60,7 +61,7 @@ def of_parts(
         return jax.tree.map(lambda leaf: leaf[start : start + count] if jnp.ndim(leaf) else leaf, batch)
 
     calls, whole = [(params, *rows(at * size, size)) for at in range(parts)], (params, *batch)
-    tail = None if means else _tail(value, calls[0], whole, (size, parts * size))
+    tail = None if means else _tail(value, calls[0], whole, (size, parts * size), traces)
     if tail is not None:
         computed = begin(tail.of_all(whole, (size, parts * size)))
     elif means:
@@ -155,7 +156,6 @@ class _Tail:
         Those by what belongs to rows are taken times their number, so that they are as large as those by parameters.
         """
         leaves = jax.tree.leaves(arguments)
-        head = Lowered(self.head, *leaves)
         of_part, of_whole = (
             Lowered(self._differentiated(run), [shapes[at] for at in self.varied], list(shapes))
             for run, shapes in zip((self.of_part, self.of_whole), self.shapes, strict=True)
@@ -164,7 +164,7 @@ class _Tail:
         count, total = sizes
 
         def compute() -> Compared:
-            read = head(*leaves)
+            read = Lowered(self.head, *leaves)(*leaves)  # nothing of the user's is traced: it may be another thread
 
             def of(run: Any, start: int, rows: int) -> LossAndGradients:
                 given = [leaf[_span(at, start, rows)] for leaf, at in zip(read, self.rows, strict=True)]
@@ -191,18 +191,33 @@ def _span(at: int | None, start: int, count: int) -> tuple[Any, ...]:
     return (...,) if at is None else (slice(None),) * at + (slice(start, start + count),)
 
 
-def _tail(value: Callable[..., Any], of_part: Any, of_whole: Any, sizes: tuple[int, int]) -> _Tail | None:
+def _tail(
+    value: Callable[..., Any],
+    of_part: Any,
+    of_whole: Any,
+    sizes: tuple[int, int],
+    traces: tuple[Any, Any] | None = None,
+) -> _Tail | None:
     """Return the part of a loss that is to be compared; ``None`` if that is all of it, or cannot be told apart."""
     if sizes[0] < 2:  # a dimension of one row could be any
         return None
-    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        one, two = (_unwrapped(jax.make_jaxpr(value)(*given)) for given in (of_part, of_whole))
+    given = of_part, of_whole
+    if traces is None or not all(map(_is_of, traces, given)):
+        with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+            traces = jax.make_jaxpr(value)(*of_part), jax.make_jaxpr(value)(*of_whole)
+    one, two = map(_unwrapped, traces)
     marks = [PARAMETER] * len(jax.tree.leaves(of_part[0]))
     marks += [Mark(Kind.ROWS, at=0) if jnp.ndim(leaf) else FIXED for leaf in jax.tree.leaves(of_part[1:])]
     try:
         return _cut_off(one, two, marks, sizes, len(jax.tree.leaves(of_part[0])))
     except UnlikeError:
         return None
+
+
+def _is_of(closed: Any, given: Any) -> bool:
+    """Return whether a jaxpr was traced for arguments of these shapes."""
+    shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)]
+    return [(aval.shape, aval.dtype) for aval in closed.in_avals] == shapes
 
 
 def _cut_off(one: Any, two: Any, marks: Sequence[Mark], sizes: tuple[int, int], params: int) -> _Tail | None:
@@ -226,8 +241,8 @@ def _cut_off(one: Any, two: Any, marks: Sequence[Mark], sizes: tuple[int, int], 
     trained = _differentiable(small.ops, small.inputs[:params])
     return _Tail(
         large.function(large.ops, large.inputs, read),
-        small.function(first, read, small.outputs),
-        large.function(second, read, large.outputs),
+        small.function(first, read, small.outputs[:1]),
+        large.function(second, read, large.outputs[:1]),
         (_shapes(small, read), _shapes(large, read)),
         rows,
         [at for at, number in enumerate(read) if number in trained and is_inexact(small.avals[number])],

@@ -14,6 +14,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
+    Walked,
     draws,
     judged,
     marks_of,
@@ -64,21 +65,21 @@ def examined(
     kept = {trace_key(fn, (params, *batch)): (closed, shapes)}
     found = walked(fn, axis, sizes, marks, keep=kept)
     verdicts, joins = judged("fsdp", name, [axis], [found], outputs, aux, check)
-    return Examined((axis,), verdicts, joins, jax.tree.structure(outputs[1]), means, random)
+    traces = None
+    if verdicts[0].unknown is not None and isinstance(found, Walked):
+        traces = closed, kept[trace_key(fn, sizes[1])][0]
+    return Examined((axis,), verdicts, joins, jax.tree.structure(outputs[1]), means, random, traces)
 
 
-def compared(
-    loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int, means: int
-) -> Callable[[], Verdict]:
+def compared(loss: Callable[..., Any], found: Examined, params: Any, batch: Any, parts: int) -> Callable[[], Verdict]:
     """Begin to compare the loss of the parts of a batch with that of all of them together, in plain JAX on the host.
 
     Args:
         loss: the loss.
-        verdict: that its structure did not reach.
+        found: what is known of it by its structure.
         params: the parameters, as the loss uses them.
         batch: the whole batch.
         parts: number of its parts.
-        means: number of the loss's calls of ``pw.mean``.
 
     Returns:
         What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
@@ -89,7 +90,8 @@ def compared(
         return made[0] if isinstance(made, tuple) else made
 
     name = getattr(loss, "__name__", type(loss).__name__)
-    return of_parts("fsdp", name, verdict.unknown, value, params, on_host(batch), parts, means)
+    unknown = found.verdicts[0].unknown
+    return of_parts("fsdp", name, unknown, value, params, on_host(batch), parts, found.means, found.traces)
 
 
 def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:

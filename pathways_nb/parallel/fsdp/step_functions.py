@@ -198,8 +198,8 @@ class StepFunctions:
         spec, found = self.spec, self.examined(jax.tree.map(struct_of, batch))
         compare = None
         if context.tracing() is None and context.runner().cost_model() is None:
-            compare = lambda _, verdict: loss_checks.compared(  # noqa: E731
-                spec.loss, verdict, self.used(params), batch, self.parts, found.means
+            compare = lambda *_: loss_checks.compared(  # noqa: E731
+                spec.loss, found, self.used(params), batch, self.parts
             )
         conclude = found.decided("fsdp", spec.name, compare)
 
