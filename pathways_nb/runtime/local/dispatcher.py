@@ -204,15 +204,20 @@ class Dispatcher(threading.Thread):
         self._carry_out(launch_range, step)
 
     def _is_ready(self, run: Execution, step: int) -> bool:
-        """Return whether all that a step reads exists, or never will; other threads call it, too."""
-        action = run.compiled_plan.actions[step]
+        """Return whether all that a step reads exists, or never will; other threads call it, also when a run is over.
+
+        A wait that has ended is asked until it is removed, and meanwhile its run may finish.
+        """
+        action, slots, arguments = run.compiled_plan.actions[step], run.slots, run.arguments
+        if run.finished:  # asked last: both were there, or the run has dropped them
+            return True
         if action.step.kind == "bring":
-            entry = run.arguments[action.step.argument]
+            entry = arguments[action.step.argument]
             exists = entry.array is not None or entry.error is not None
             taken_over = action.step.argument in run.compiled_plan.taken_over
             return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
         for slot in action.step.inputs:
-            if run.slots[slot] is None:
+            if slots[slot] is None:
                 return run.stopped or any(producer in run.errors for producer in action.step.producers)
         return True
 

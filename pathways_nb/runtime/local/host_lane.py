@@ -135,7 +135,8 @@ class HostLane(threading.Thread):
         """Bring a value that another step makes to the host, and return the error that prevents it, if any."""
         (slot,) = action.step.inputs
         (producer,) = action.step.producers
-        run.launched.wait(lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
+        slots = run.slots  # the run drops the list when it is over, and a wait may be asked once more then
+        run.launched.wait(lambda: slots[slot] is not None or producer in run.errors or run.stopped)
         try:
             error = run.reason_to_skip(step)
             if error is None:

@@ -12,6 +12,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local import dispatcher
+from pathways_nb.runtime.run_state import Execution
 from tests.support.waiting import LIMIT, Unseen, dispatchers, is_waited_for, until, until_freed
 
 v = np.arange(8, dtype=np.float32)
@@ -42,6 +43,23 @@ matrix = np.full((128, 128), 0.01, np.float32)
 
 def live(controller: pw.Controller) -> int:
     return sum(len(i.devices[0].client.live_arrays()) for i in controller.driver.attachment.islands)
+
+
+def test_a_wait_that_is_asked_once_more_when_its_run_is_over_raises_nothing(controller, monkeypatch) -> None:
+    """All runs share a condition: between the end of a wait and its removal, other dispatchers ask it again."""
+    ended, finish = list[Execution](), Execution.finish
+
+    def keep(run: Execution) -> None:
+        finish(run)
+        ended.append(run)
+
+    monkeypatch.setattr(Execution, "finish", keep)
+    five_nodes(pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1))(v).result()
+    until(lambda: bool(ended))
+    kinds = {action.step.kind for action in ended[0].compiled_plan.actions}
+    assert {"bring", "move", "launch"} <= kinds
+    for one in dispatchers(controller):
+        assert all(one._is_ready(ended[0], step) for step in range(len(ended[0].compiled_plan.actions)))
 
 
 @pytest.mark.slow
