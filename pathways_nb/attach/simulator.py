@@ -23,11 +23,11 @@ from pathways_nb.cost.hardware.tables import find
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError, is_index
 from pathways_nb.runtime.sim.sim_driver import SimDriver
-from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from pathways_nb.runtime.sim.simulated_pod import SimulatedIsland, SimulatedPod
 from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
+from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.words import counted

@@ -3,7 +3,7 @@
 A chain of gangs over all of 2,048 simulated devices is called again and again: the controller decides, the simulated
 islands carry out, everything is recorded. SimPy, where it is installed, does the same number of requests, timeouts and
 releases of one resource. A schedule of fixed order needs no event loop, and is evaluated as arrays
-(``cost.fixed_order``).
+(``timing.fixed_order``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
-from pathways_nb.cost.fixed_order import OrderEdges, evaluate
+from pathways_nb.timing.fixed_order import OrderEdges, evaluate
 
 DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
 """Devices of the island, and of the one to compare with; nodes of a chain, calls in a round, and rounds."""

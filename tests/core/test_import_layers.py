@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 
 ROOMS = [
-    *"errors util jaxpr plan trace trace.causality cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
+    *"errors util jaxpr plan timing trace trace.causality cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
     *"program controller runtime.lowering runtime runtime.local runtime.sim runtime.hosts runtime.cluster runtime.shared".split(),
     *"widgets.drawing widgets.graph widgets.timeline widgets.memory widgets.figures widgets.schedules".split(),
     *"widgets.shardings widgets.explorers widgets results parallel comparisons shardings session session.calls session.checkpoints".split(),
@@ -32,6 +32,7 @@ NEVER = {
     "util": ("jax", "bokeh", "pathways_widgets"),
     "jaxpr": ("jax", "jaxlib"),  # read by their fields
     "plan": ("jax", "jaxlib", "threading", "time"),
+    "timing": ("jax", "jaxlib", "bokeh", "IPython"),
     "trace": ("jax", "jaxlib", "bokeh", "IPython"),
     "cost": ("bokeh", "IPython"),
     "cost.hardware": ("jax", "jaxlib"),
@@ -53,7 +54,7 @@ NEVER = {
 }
 """What a room never imports."""
 
-THROUGH = ("util", "jaxpr", "plan", "trace", "cost.hardware", "cost.collectives", "cost.jaxpr", "controller")
+THROUGH = ("util", "jaxpr", "plan", "timing", "trace", "cost.hardware", "cost.collectives", "cost.jaxpr", "controller")
 """Rooms that do not reach it through the rooms below them, either."""
 
 

@@ -1,7 +1,7 @@
 """The one checker of all schedules: dependencies in order, one action at a time, no deadlock; peaks and bubble.
 
 Order within a device is checked from the arrays alone. A deadlock between devices appears as a circle when
-``cost.fixed_order`` evaluates the times, so there is no second search for it. The report compares what was found with
+``timing.fixed_order`` evaluates the times, so there is no second search for it. The report compares what was found with
 the closed forms of the schedule's kind, where they hold, and says so when they differ.
 """
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.cost.fixed_order import Evaluated, StartCause
 from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.recorded_calls import RecordedCall
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.timing.fixed_order import Evaluated
+from pathways_nb.timing.timed import StartCause
 
 PART = {"F": 0, "I": 1, "B": 1, "W": 2}
 """Which row of the durations of cells holds those of an operation; B is measured as a whole."""

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pathways_nb.cost.fixed_order import FixedOrder, OrderEdges
 from pathways_nb.errors import ScheduleError, UsageError
 from pathways_nb.parallel.schedules import export
 from pathways_nb.parallel.schedules.actions import (
@@ -39,6 +38,7 @@ from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, known
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges
 from pathways_nb.util.words import a_type_of, counted
 
 

@@ -1,6 +1,6 @@
 """Start and end of every cell of a schedule, idle time by phase, memory, and the critical path.
 
-The schedule is evaluated as the simulator evaluates any fixed order (``cost.fixed_order``); this module has no second
+The schedule is evaluated as the simulator evaluates any fixed order (``timing.fixed_order``); this module has no second
 simulator. Idle time is divided as the field does: a device warms up until its first backward pass begins, is in its
 steady state until its last forward pass has ended, and cools down until the whole pipeline is done. Idle time that a
 transfer causes is counted apart, because a faster network would remove it and another order would not.
@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.cost.fixed_order import Evaluated, FixedOrder, StartCause
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Tasks
+from pathways_nb.timing.fixed_order import Evaluated, FixedOrder
+from pathways_nb.timing.timed import StartCause, Timed
 from pathways_nb.util.words import plural
 
 RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
@@ -82,8 +83,9 @@ class Timing:
             order: its cells with the dependencies between them.
             parts: seconds that F, I and W take of each cell, shape (3, cells).
         """
-        found = order.evaluate(np.sum(parts, axis=0))
-        return cls(tasks, size, found, order.released(found), parts[0])
+        lasts = np.sum(parts, axis=0)
+        found = order.evaluate(lasts)
+        return cls(tasks, size, found, Timed(order.waits, found.start, lasts).cause, parts[0])
 
     @property
     def start(self) -> np.ndarray:

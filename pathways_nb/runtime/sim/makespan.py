@@ -13,7 +13,8 @@ from pathways_nb.controller.messages import Completed, Event, Launch, Submitted
 from pathways_nb.controller.scheduler import Dispatch
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Plan
-from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
+from pathways_nb.timing.event_queue import EventQueue
 
 
 class MakespanSimulator:

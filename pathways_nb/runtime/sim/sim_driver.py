@@ -35,11 +35,12 @@ from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.runtime.sim.held_up import Say
 from pathways_nb.runtime.sim.node_estimates import NodeEstimator
 from pathways_nb.runtime.sim.sim_failures import Failures
-from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, VirtualRun
 from pathways_nb.runtime.sim.simulated_pod import Abstract, SimulatedPod
 from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought, check_host_work, links_of
 from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
+from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.trace.record import Record, Row, label_of
 
 

@@ -1,4 +1,4 @@
-"""Simulated time as a queue of events, and islands of devices that carry out launches in it.
+"""Islands of devices that carry out launches in simulated time, a queue of events.
 
 Islands follow the rules of real ones: a host enqueues launches in the controller's order, a device runs its launches in
 the order of enqueues, a launch begins when all its devices are free and its inputs exist, and transfers over the same
@@ -11,11 +11,8 @@ controller's core: ``SimDriver`` and ``MakespanSimulator`` own the islands and a
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,69 +20,8 @@ from typing import Any, Protocol
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.footprint import overlap
 from pathways_nb.plan.plan import Plan, Step
+from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.util.intervals import Intervals
-
-Rank = tuple[float | str, ...]
-"""Sort key of entries at the same time; the lowest comes first."""
-
-
-class EventQueue:
-    """A clock of simulated seconds and a heap of functions to call; at equal times by rank, then in order of insertion.
-
-    The serial number makes the order of equal entries deterministic, as in SimPy.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.paused = False
-        """Set by a function that is called to end ``run``."""
-        self._entries: list[tuple[float, Rank, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._serials = itertools.count()
-
-    def clock(self) -> float:
-        """Return the current time in seconds."""
-        return self.now
-
-    def at(self, time: float, happen: Callable[..., object], *args: Any, rank: Rank = (1,)) -> None:
-        """Schedule ``happen(*args)``.
-
-        Args:
-            time: when it is called, in seconds; a time in the past means now.
-            happen: the function.
-            args: its arguments.
-            rank: its place among entries of the same time.
-        """
-        heapq.heappush(self._entries, (time, rank, next(self._serials), happen, args))
-
-    @property
-    def next(self) -> float | None:
-        """Time of the next entry; ``None`` if the queue is empty."""
-        return self._entries[0][0] if self._entries else None
-
-    def step(self) -> bool:
-        """Advance time to the next entry and call it, and return whether there was one."""
-        if not self._entries:
-            return False
-        time, _, _, happen, args = heapq.heappop(self._entries)
-        if time > self.now:
-            self.now = time
-        happen(*args)
-        return True
-
-    def clear(self) -> None:
-        """Remove all entries and reset the clock to 0."""
-        self._entries.clear()
-        self.now = 0.0
-
-    def run(self, until: float = math.inf) -> bool:
-        """Call entries up to time ``until``, or until one sets ``paused``, and return whether one did."""
-        entries = self._entries
-        while entries and entries[0][0] <= until:
-            self.step()
-            if self.paused:
-                return True
-        return False
-
 
 HOST = (-1, 0)
 """What stands for an island's host where else an interval of devices does."""

@@ -22,7 +22,7 @@ from typing import Literal
 
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.sim.pool_items import serial_of
-from pathways_nb.runtime.sim.simulated_islands import EventQueue
+from pathways_nb.timing.event_queue import EventQueue
 
 
 @dataclass(eq=False)

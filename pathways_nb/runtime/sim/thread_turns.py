@@ -31,8 +31,8 @@ from pathways_nb.runtime.event_loop import Item
 from pathways_nb.runtime.sim import held_up, pool_items
 from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
 from pathways_nb.runtime.sim.held_up import HeldUp, Say
-from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from pathways_nb.runtime.sim.stopping_points import Point, in_order, pass_time
+from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition, interruptible
 

@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from pathways_nb.controller.messages import Closed, Event, Opened, PutRequested, Released, Stored, Submitted, Woke
 from pathways_nb.runtime.event_loop import EventLoop, Item
-from pathways_nb.runtime.sim.simulated_islands import EventQueue, Rank
 from pathways_nb.runtime.sim.thread_turns import Turns
+from pathways_nb.timing.event_queue import EventQueue, Rank
 
 _LAST = 1e18
 """Position of releases in a rank: after the calls of an era, before the request that ends it."""

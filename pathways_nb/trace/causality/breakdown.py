@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pathways_nb.timing.chains import Chains
 from pathways_nb.trace.causality.happened_before import CAUSES as REASONS
 from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, alike, duration, size
@@ -117,11 +118,11 @@ def idle(events: Events, islands: Sequence[int]) -> Idle:
         islands: number of devices of each island.
     """
     dag = Dag.of(events)
-    reasons, found = _Reasons(dag), []
+    chains, found = _chains(dag), []
     for island, count in enumerate(islands):
         rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
         for low, high, here in alike(dag.events.select(rows), count):
-            seconds = _partition(reasons, rows[here], *dag.span, False)
+            seconds = _partition(dag, chains, rows[here], *dag.span, False)
             found.append(DeviceTime(island, low, high - low, seconds))
     return Idle(dag.span[1] - dag.span[0], tuple(found))
 
@@ -141,22 +142,24 @@ def breakdown(events: Events, islands: Sequence[int], start: float, end: float) 
     busy = [events.is_("kind", *BUSY) & events.is_("island", island) for island in range(len(islands))]
     next_ones = [events["start"][mine & (events["start"] >= end)].min(initial=np.inf) for mine in busy]
     until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what islands idle at the end wait for
-    reasons = _Reasons(Dag.of(events.select((events["end"] > start) & (events["start"] <= until)), since=start))
+    dag = Dag.of(events.select((events["end"] > start) & (events["start"] <= until)), since=start)
+    chains = _chains(dag)
     began = events.is_("kind", "transfer") & (events["start"] >= start) & (events["start"] < end)
     found = []
     for island, mine in enumerate(busy):
-        rows = np.flatnonzero(reasons.dag.events.is_("kind", *BUSY) & reasons.dag.events.is_("island", island))
-        seconds = _partition(reasons, rows, start, end, bool((mine & (events["end"] <= start)).any()))
+        rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
+        seconds = _partition(dag, chains, rows, start, end, bool((mine & (events["end"] <= start)).any()))
         moved = events.select(began & events.is_("island", island))
         found.append(Breakdown(island, seconds, int(moved["bytes"].sum())))
     return found
 
 
-def _partition(reasons: _Reasons, rows: np.ndarray, start: float, end: float, before: bool) -> dict[str, float]:
+def _partition(dag: Dag, chains: Chains, rows: np.ndarray, start: float, end: float, before: bool) -> dict[str, float]:
     """Return the seconds by cause of one island or device in a window.
 
     Args:
-        reasons: the chains of what events waited for.
+        dag: the happened-before graph.
+        chains: those of what its events waited for.
         rows: positions of the events that ran on it, in the order of their starts.
         start: start of the window.
         end: end of the window.
@@ -164,12 +167,12 @@ def _partition(reasons: _Reasons, rows: np.ndarray, start: float, end: float, be
     """
     found = np.zeros(len(CAUSES))
     if len(rows):
-        begins = reasons.dag.start[rows]
-        until = np.maximum.accumulate(begins + reasons.dag.lasts[rows])
+        begins = dag.start[rows]
+        until = np.maximum.accumulate(begins + dag.lasts[rows])
         low = np.clip(np.concatenate([[start], until[:-1]]), start, end)
         high = np.clip(begins, start, end)
         parts = np.zeros((len(rows), len(CAUSES)))
-        parts[:, _CAUSE_OF] = reasons.between(rows, low, high)
+        parts[:, _CAUSE_OF] = chains.between(rows, low, high)
         if not before:
             parts[0, [_DEPENDENCY, _WARM_UP]] = 0.0, parts[0, _DEPENDENCY]
         found += parts.sum(0)
@@ -181,59 +184,6 @@ def _partition(reasons: _Reasons, rows: np.ndarray, start: float, end: float, be
     return dict(zip(CAUSES, found.tolist(), strict=True))
 
 
-class _Reasons:
-    """Seconds by reason along the chains of what events waited for.
-
-    Every event waited for one before it, so the chains form a forest. Sums from the roots, and jumps of 1, 2, 4, …
-    steps back, give the seconds of any part of any chain in a number of steps that is logarithmic in its length.
-    Walking each chain for each event would be quadratic.
-
-    Args:
-        dag: the happened-before graph.
-    """
-
-    def __init__(self, dag: Dag):
-        self.dag = dag
-        self._source, self._released = dag.waited_for(dag.start, dag.lasts)
-        rows = np.arange(len(dag.start))
-        self._gap_reason = dag.causes_of_gaps(self._source)
-        known = self._source >= 0
-        self._sums = np.zeros((len(rows), len(REASONS)))
-        np.add.at(self._sums, (rows[known], self._gap_reason[known]), (dag.start - self._released)[known])
-        passed = (self._released - dag.start[self._source])[known]
-        np.add.at(self._sums, (rows[known], dag.causes[self._source[known]]), passed)
-        self._leaps = [np.where(known, self._source, rows)]
-        self._sum_up()
-
-    def _sum_up(self) -> None:
-        """Add up from the root of each chain to each event, by doubling the length of the jumps."""
-        leap = self._leaps[0]
-        while True:
-            self._sums += self._sums[leap] * (leap != np.arange(len(leap)))[:, None]
-            further = leap[leap]
-            if (further == leap).all():
-                return
-            leap = further
-            self._leaps.append(leap)
-
-    def between(self, rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return seconds by reason from ``low`` up to ``high``, at most the event's start, for each of ``rows``."""
-        found = np.zeros((len(rows), len(REASONS)))
-        some = high > low
-        found[some] = self._since(rows[some], low[some])
-        cut = some & (high < self.dag.start[rows])
-        found[cut] -= self._since(rows[cut], high[cut])
-        return np.maximum(found, 0.0)
-
-    def _since(self, rows: np.ndarray, since: np.ndarray) -> np.ndarray:
-        """Return seconds by reason from ``since`` up to the start of each of ``rows``."""
-        first = rows
-        # Longest jumps first: go back to the first event of the chain that starts at ``since`` or later.
-        for leap in reversed(self._leaps):
-            first = np.where(self.dag.start[leap[first]] >= since, leap[first], first)
-        found = self._sums[rows] - self._sums[first]
-        source, start, each = self._source[first], self.dag.start[first], np.arange(len(rows))
-        let = np.where(source >= 0, np.maximum(self._released[first], since), since)
-        found[each, self._gap_reason[first]] += start - let
-        found[each, self.dag.causes[source]] += let - since
-        return found
+def _chains(dag: Dag) -> Chains:
+    """Return the chains of what events waited for, with their reasons."""
+    return Chains(dag.timed, dag.causes, dag.causes_of_gaps(dag.timed.source), len(REASONS))

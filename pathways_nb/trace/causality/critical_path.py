@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pathways_nb.timing.timed import Timed
 from pathways_nb.trace.causality.happened_before import CAUSES, Dag
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
@@ -94,35 +95,31 @@ def critical_path(events: Events) -> CriticalPath:
         events: of a run on any backend. With estimated stamps, an event counts up to the start of the next one.
     """
     dag = Dag.of(events)
-    return path_of(dag, dag.start, dag.lasts)
+    return path_of(dag, dag.timed)
 
 
-def path_of(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> CriticalPath:
-    """Return the critical path for given starts and durations.
+def path_of(dag: Dag, timed: Timed) -> CriticalPath:
+    """Return the critical path for given times.
 
     Args:
         dag: the happened-before graph.
-        start: start of each event, in seconds.
-        lasts: duration of each event, in seconds.
+        timed: its events, as they ran or as they would run with other durations.
     """
     if not dag.counts.any():
         return CriticalPath(())
-    waited_for, released = dag.waited_for(start, lasts)
-    counted = np.flatnonzero(dag.counts)
-    begin = start[counted].min()
-    until = float((start + lasts)[counted].max())
-    event = int(counted[np.flatnonzero((start + lasts)[counted] == until)[-1]])
-    gaps, found = dag.causes_of_gaps(waited_for), []
-    while True:
+    start, counted = timed.start, np.flatnonzero(dag.counts)
+    begin, ends = start[counted].min(), timed.end[counted]
+    until = float(ends.max())
+    gaps, found = dag.causes_of_gaps(timed.source), list[Segment]()
+    for event in timed.chain(int(counted[np.flatnonzero(ends == until)[-1]])):
         found.append(_segment(dag, event, max(start[event], begin), until, CAUSES[dag.causes[event]]))
-        before, let = int(waited_for[event]), float(max(released[event], begin)) if waited_for[event] >= 0 else begin
-        if before >= 0 and start[event] - let <= _NONE:
-            let = float(start[event])
-        elif let < start[event]:
-            found.append(_segment(dag, event, let, start[event], CAUSES[gaps[event]], gap=True))
-        if before < 0 or let <= begin:
+        until = float(max(timed.released[event], begin)) if timed.source[event] >= 0 else begin
+        if timed.source[event] >= 0 and start[event] - until <= _NONE:
+            until = float(start[event])
+        elif until < start[event]:
+            found.append(_segment(dag, event, until, start[event], CAUSES[gaps[event]], gap=True))
+        if until <= begin:
             break
-        event, until = before, let
     return CriticalPath(tuple(segment for segment in found[::-1] if segment.end > segment.start))
 
 

@@ -22,12 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE
 from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, held_back, sent, window_full
 from pathways_nb.trace.record import HOST_KIND, Events, Label
 from pathways_nb.util.intervals import Intervals
 
-DISPATCH, ORDER, LINK, DATA = range(4)
-"""Sorts of edges. Of several sources that end at the same time, the one of the highest sort counts as waited for."""
 _HOST = 1 << 30
 """What stands for an island's host among the numbers of its devices."""
 _STREAMS = 4
@@ -40,7 +39,7 @@ class Edges(NamedTuple):
     Args:
         source: position of the earlier event.
         target: position of the later event.
-        sort: one of the sorts of edges.
+        sort: why it waited, as a position in ``timing.waits.WHY``.
     """
 
     source: np.ndarray
@@ -86,7 +85,7 @@ def _room(events: Events) -> Edges:
     before = _last_over(enqueues, enqueues, start, end, island, events["host"])
     mine = (waited >= 0) & ((before < 0) | (end[waited] > end[before]))
     freed = _last_over(launches, enqueues[mine], start, end, island, events["host"])
-    return Edges.of(freed, enqueues[mine], ORDER)
+    return Edges.of(freed, enqueues[mine], LANE)
 
 
 def _data(events: Events, rows: np.ndarray) -> Edges:
@@ -165,7 +164,7 @@ def _device_order(events: Events) -> Edges:
             previous[row] = before
             found.append((before, row))
     pairs = np.array(found, np.int64).reshape(-1, 2)
-    return Edges.of(pairs[:, 0], pairs[:, 1], ORDER)
+    return Edges.of(pairs[:, 0], pairs[:, 1], LANE)
 
 
 def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np.ndarray]:
@@ -199,7 +198,7 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
     # A host enqueues one range after another, for all runs.
     parts.append((_last_over(enqueues, enqueues, start, end, *where[1:]), enqueues))
-    return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts)), brought_by
+    return Edges.joined(*(Edges.of(source, target, MESSAGE) for source, target in parts)), brought_by
 
 
 def _heads(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarray:
@@ -247,7 +246,7 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     waited = last_before(rows, (end[rows],), (at,))
     step_before = _last_over(compiling, compiling, start, end, program)
     parts = ((stalled, heads), (compiled, heads), (step_before, compiling), (waited, first), (freed, heads))
-    return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts))
+    return Edges.joined(*(Edges.of(source, target, MESSAGE) for source, target in parts))
 
 
 def _at_once(events: Events, heads: np.ndarray, rows: np.ndarray) -> np.ndarray:

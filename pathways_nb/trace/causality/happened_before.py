@@ -16,7 +16,9 @@ from functools import cached_property
 
 import numpy as np
 
-from pathways_nb.trace.causality.dependencies import LINK, edges_of
+from pathways_nb.timing.timed import Timed
+from pathways_nb.timing.waits import LINK, Waits
+from pathways_nb.trace.causality.dependencies import edges_of
 from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, makes_span
 from pathways_nb.trace.record import Events
 
@@ -87,14 +89,13 @@ class Dag:
         return float(self.start[self.counts].min()), float((self.start + self.lasts)[self.counts].max())
 
     @cached_property
-    def _edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Sources, targets, sorts, and the part of each source after which its target could begin; sorted by target."""
-        source, target, sort = edges_of(self.events, self.answers)
-        order = np.lexsort((sort, target))
-        source, target, sort = source[order], target[order], sort[order]
+    def timed(self) -> Timed:
+        """The events as timed tasks, with edges sorted by target."""
+        source, target, why = edges_of(self.events, self.answers)
         lasts, until = self.lasts[source], self.start[target] - self.start[source]
         part = np.where(lasts > until, until / np.where(lasts > 0, lasts, 1.0), 1.0)
-        return source, target, sort, np.where(sort == LINK, self._on_links[source], part)
+        part = np.where(why == LINK, self._on_links[source], part)
+        return Timed(Waits.of(source, target, why, part), self.start, self.lasts, _SAME)
 
     @cached_property
     def _on_links(self) -> np.ndarray:
@@ -103,65 +104,9 @@ class Dag:
         return np.maximum(1.0 - left, 0.0)
 
     @cached_property
-    def gap(self) -> np.ndarray:
-        """Seconds between an event's release by its last source and its start; without sources, since time 0."""
-        return self.start - self._released(self.start, self.lasts)[1]
-
-    def _released(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return when each edge releases its target, and when each event is released by the last of its edges."""
-        source, target, _, part = self._edges
-        by_edge = start[source] + part * lasts[source]
-        latest = np.full(len(start), -np.inf)
-        np.maximum.at(latest, target, by_edge)
-        return by_edge, np.where(np.isfinite(latest), latest, 0.0)
-
-    def ready(self, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
-        """Return when each event of a schedule could begin if no link were busy."""
-        by_edge, _ = self._released(start, lasts)
-        _, target, sort, _ = self._edges
-        found = np.zeros(len(start))
-        np.maximum.at(found, target[sort != LINK], by_edge[sort != LINK])
-        return found
-
-    def waited_for(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each event the source that it waited for last, -1 for none, and the time of its release.
-
-        Args:
-            start: start of each event of a schedule, in seconds.
-            lasts: duration of each event, in seconds.
-        """
-        source, target, _, _ = self._edges
-        by_edge, latest = self._released(start, lasts)
-        tight = np.flatnonzero(by_edge >= latest[target] - _SAME)  # by target, and the highest sort last
-        found = np.full(len(start), -1)
-        found[target[tight]] = source[tight]
-        return found, np.minimum(latest, start)
-
-    def evaluate(self, lasts: np.ndarray) -> np.ndarray:
-        """Return when each event begins if events take ``lasts`` seconds."""
-        source, target, _, part = self._edges
-        first = np.searchsorted(target, np.arange(len(lasts) + 1)).tolist()
-        gap, takes = self.gap.tolist(), lasts.tolist()
-        sources, parts = source.tolist(), part.tolist()
-        start = [0.0] * len(takes)
-        # One pass suffices: sources always come before their targets.
-        for event, wait in enumerate(gap):
-            low, high = first[event], first[event + 1]
-            let = [start[sources[edge]] + parts[edge] * takes[sources[edge]] for edge in range(low, high)]
-            start[event] = wait + max(let, default=0.0)
-        return np.array(start)
-
-    @cached_property
     def slack(self) -> np.ndarray:
         """How much later each event could end without a longer makespan, in seconds."""
-        source, target, _, _ = self._edges
-        by_edge, latest = self._released(self.start, self.lasts)
-        spare = (latest[target] - by_edge).tolist()
-        left = np.where(self.counts, self.span[1] - (self.start + self.lasts), np.inf).tolist()
-        # Edges are sorted by target, so in reverse order an event's slack is final before its sources read it.
-        for u, v, more in zip(source[::-1].tolist(), target[::-1].tolist(), spare[::-1], strict=True):
-            left[u] = min(left[u], left[v] + more)
-        return np.array(left)
+        return self.timed.slack(np.where(self.counts, self.span[1] - (self.start + self.lasts), np.inf))
 
     @cached_property
     def causes(self) -> np.ndarray:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pathways_nb.timing.timed import Timed
+from pathways_nb.timing.waits import LINK
 from pathways_nb.trace.causality.dependencies import last_before, turns
 from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, held_back, sent
@@ -21,13 +23,12 @@ INTERFERENCE = "interference"
 """Part of the basis of a node that took longer because of what ran beside it."""
 
 
-def doubt(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> str:
+def doubt(dag: Dag, then: Timed) -> str:
     """Return why a new simulation might decide otherwise; empty if it would decide the same.
 
     Args:
         dag: the graph of the recorded run.
-        start: new start of each event, in seconds.
-        lasts: new duration of each event, in seconds.
+        then: its events with other durations.
     """
     events = dag.events
     if not events.is_("quality", "simulated")[dag.on_devices].all():
@@ -36,31 +37,33 @@ def doubt(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> str:
         return "programs waited for memory or their turn, and another could be next"
     if any(INTERFERENCE in label.basis for label in events.labels):
         return "what nodes cost depended on what ran beside them"
-    if not _links_alike(dag, start, lasts):
+    if not _links_alike(dag, then):
         return "transfers would come to a busy link in another order"
-    if not (_served_alike(dag, start, lasts) and _launched_alike(dag, start)):
+    if not (_served_alike(dag, then) and _launched_alike(dag, then.start)):
         return "messages or launches would meet others on the controller or a host"
     return ""
 
 
-def _links_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
+def _links_alike(dag: Dag, then: Timed) -> bool:
     """Return whether all transfers that share a link would request it in the recorded order."""
     rows, link = turns(dag.events)
-    came, comes = dag.ready(dag.start, dag.lasts), dag.ready(start, lasts)
+    came, comes = dag.timed.lets_without(LINK), then.lets_without(LINK)
     order = np.lexsort((rows, link))
     rows, same = rows[order], np.diff(link[order]) == 0
     return _in_order(np.diff(came[rows])[same], np.diff(comes[rows])[same])
 
 
-def _served_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
+def _served_alike(dag: Dag, then: Timed) -> bool:
     """Return whether the controller's messages, and the launches of each host, would queue as they did."""
     events = dag.events
     messages, latency = sent(events), events["latency"]
     for rows in (messages, *(_enqueues(dag, island) for island in np.unique(events["island"]))):
         rows = np.flatnonzero(rows)
-        busy = [(begin + lasting - latency)[rows] for begin, lasting in ((dag.start, dag.lasts), (start, lasts))]
-        before, after = np.diff(dag.start[rows]), np.diff(start[rows])
-        queued = [before < (busy[0] - dag.start[rows])[:-1] - _SAME, after < (busy[1] - start[rows])[:-1] - _SAME]
+        busy = [
+            (begin + lasting - latency)[rows] for begin, lasting in ((dag.start, dag.lasts), (then.start, then.lasts))
+        ]
+        before, after = np.diff(dag.start[rows]), np.diff(then.start[rows])
+        queued = [before < (busy[0] - dag.start[rows])[:-1] - _SAME, after < (busy[1] - then.start[rows])[:-1] - _SAME]
         if not _in_order(before, after) or (np.abs(after - before)[queued[0] | queued[1]] > _SAME).any():
             return False
     return True

@@ -96,11 +96,10 @@ def what_if(
     asked = {column: value for column, value in columns.items() if value is not None}
     dag = Dag.of(events)
     matched = _matching(dag.events, dag.on_devices if kind is None else np.ones(len(dag.events), bool), asked)
-    lasts = np.where(matched, dag.lasts / faster, dag.lasts)
-    start = dag.evaluate(lasts)
-    path = path_of(dag, start, lasts)
+    then = dag.timed.again(np.where(matched, dag.lasts / faster, dag.lasts))
+    path = path_of(dag, then)
     what = " ".join(str(value) for value in asked.values())
-    before, why = dag.span[1] - dag.span[0], doubt(dag, start, lasts)
+    before, why = dag.span[1] - dag.span[0], doubt(dag, then)
     return WhatIf(what, float(faster), int(matched.sum()), before, path.length, path, why)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.sim.simulated_islands import EventQueue
+from pathways_nb.timing.event_queue import EventQueue
 from tests.core.runtime.virtual_world import Played, World, plan_of, random_world, worked_out
 from tests.support.examples import examples
 

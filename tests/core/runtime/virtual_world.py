@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step, host_of
-from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
+from pathways_nb.timing.event_queue import EventQueue
 
 ISLANDS, DEVICES = 3, 4
 Key = tuple[int, int]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.runtime.sim.simulated_islands import EventQueue
+from pathways_nb.timing.event_queue import EventQueue
 from tests.jax.simulation.random_programs import random_calls, random_program
 from tests.jax.simulation.test_drivers_agree import carried_out
 from tests.support.simulated import NO_HOSTS, X, a, both, is_empty

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pathways_nb.cost.fixed_order as fixed
+import pathways_nb.timing.fixed_order as fixed
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.cost.fixed_order import FixedOrder, OrderEdges, evaluate
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Step
 from pathways_nb.runtime.sim.makespan import MakespanSimulator
 from pathways_nb.runtime.sim.simulated_islands import Task
+from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges, evaluate
 
 DEVICES = 4
 """Of each of two islands."""

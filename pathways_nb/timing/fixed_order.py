@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from pathways_nb.errors import UsageError
+from pathways_nb.timing.waits import DATA, LANE, Waits
 
 _NARROW = 8
 """Average tasks of a level below which a loop over tasks is faster than operations on whole levels."""
@@ -34,13 +35,6 @@ class Evaluated(NamedTuple):
     start: np.ndarray
     end: np.ndarray
     makespan: float
-
-
-class StartCause(NamedTuple):
-    """What let each task start: the task that ended, -1 for those that start at once, and the seconds from there."""
-
-    source: np.ndarray
-    seconds: np.ndarray
 
 
 class OrderEdges(NamedTuple):
@@ -63,14 +57,18 @@ class FixedOrder:
         levels: where each level begins in ``tasks``, and where the last one ends.
         first: where the edges into each of ``tasks`` begin, and where the last ones end.
         source: of these edges, the place of their source in ``tasks``.
-        seconds: of these edges, from the end of the source to the earliest start of the target.
+        part: of these edges, after how much of the source's seconds it lets the target start; None where all end first.
+        seconds: of these edges, from then to the earliest start of the target.
+        why: of these edges, positions in ``waits.WHY``.
     """
 
     tasks: np.ndarray
     levels: np.ndarray
     first: np.ndarray
     source: np.ndarray
+    part: np.ndarray | None
     seconds: np.ndarray
+    why: np.ndarray
 
     @classmethod
     def of(
@@ -91,63 +89,85 @@ class FixedOrder:
         Raises:
             UsageError: no such task, or orders that cannot all be kept: the error says which tasks, on which devices.
         """
-        waits = _Waits.of(count, edges, orders)
+        waits = _Edges.of(count, edges, orders)
         level = _levels(count, waits)
         if (level < 0).any():
             raise UsageError(_deadlock(waits, level, name))
+        why = np.full(len(waits.source), DATA, np.int8)
+        why[waits.first[0] :] = LANE
         tasks, levels = _grouped(level, int(level.max(initial=-1)) + 1)
         place = np.empty(count, np.intp)
         place[tasks] = np.arange(count)
         by_target, first = _grouped(place[waits.target], count)
-        return cls(tasks, levels, first, place[waits.source[by_target]], waits.seconds[by_target])
+        source, seconds, why = (column[by_target] for column in (place[waits.source], waits.seconds, why))
+        return cls(tasks, levels, first, source, None, seconds, why)
 
-    def evaluate(self, durations: ArrayLike) -> Evaluated:
+    @classmethod
+    def of_waits(cls, count: int, waits: Waits) -> FixedOrder:
+        """Return tasks of which each stands behind all that it waits for, lanes included: a level for each.
+
+        Args:
+            count: number of tasks.
+            waits: all that they wait for, those of each task together and in its turn.
+        """
+        first = np.searchsorted(waits.target, np.arange(count + 1))
+        return cls(np.arange(count), np.arange(count + 1), first, waits.source, waits.part, waits.lag, waits.why)
+
+    @property
+    def waits(self) -> Waits:
+        """The edges by positions of tasks."""
+        target = np.repeat(self.tasks, np.diff(self.first))
+        part = np.ones(len(target)) if self.part is None else self.part
+        return Waits(self.tasks[self.source], target, self.why, part, self.seconds)
+
+    def evaluate(self, durations: ArrayLike, gaps: ArrayLike = 0.0) -> Evaluated:
         """Return when each task starts and ends for these durations.
 
         Args:
             durations: of each task, in seconds.
+            gaps: seconds that each task waits longer than its edges make it wait.
 
         Raises:
             UsageError: not one duration for each task.
         """
         if np.shape(durations) != self.tasks.shape:
             raise UsageError(f"durations of shape {np.shape(durations)}: there are {len(self.tasks)} tasks, one each.")
-        lasts = np.asarray(durations, float)[self.tasks]
+        lasts, gap = (
+            np.broadcast_to(np.asarray(each, float), self.tasks.shape)[self.tasks] for each in (durations, gaps)
+        )
         fill = self._by_task if len(lasts) < _NARROW * len(self.levels) else self._by_level
         start, end = np.empty_like(lasts), np.empty_like(lasts)
-        start[self.tasks], end[self.tasks] = fill(lasts)
+        start[self.tasks], end[self.tasks] = fill(lasts, gap)
         return Evaluated(start, end, float(end.max(initial=0.0)))
 
-    def released(self, found: Evaluated) -> StartCause:
-        """Return what let each task start; the task before it on its device, where that took as long as all else."""
-        target = np.repeat(self.tasks, np.diff(self.first))
-        source = self.tasks[self.source]
-        last = found.end[source] + self.seconds == found.start[target]
-        by, after = np.full(len(self.tasks), -1), np.zeros(len(self.tasks))
-        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # device edges come last and win
-        return StartCause(by, after)
-
-    def _by_level(self, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _by_level(self, lasts: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return start and end of tasks, a level at a time."""
-        start, end = np.zeros_like(lasts), lasts.copy()
+        start, end = gap.copy(), gap + lasts
         bounds, edges = self.levels.tolist(), self.first[self.levels].tolist()
         for level in range(1, len(bounds) - 1):
             now, waits = slice(bounds[level], bounds[level + 1]), slice(edges[level], edges[level + 1])
-            arrives = end[self.source[waits]] + self.seconds[waits]
+            source = self.source[waits]
+            let = end[source] if self.part is None else start[source] + self.part[waits] * lasts[source]
             # Each task behind the first level has an edge, so no segment is empty, which reduceat would misread.
-            start[now] = np.maximum.reduceat(arrives, self.first[now] - edges[level])
-            end[now] += start[now]
+            start[now] += np.maximum.reduceat(let + self.seconds[waits], self.first[now] - edges[level])
+            end[now] = start[now] + lasts[now]
         return start, end
 
-    def _by_task(self, lasts: np.ndarray) -> tuple[list[float], list[float]]:
+    def _by_task(self, lasts: np.ndarray, gap: np.ndarray) -> tuple[list[float], list[float]]:
         """Return start and end of tasks, one at a time; faster where levels are narrow."""
         source, seconds, first = self.source.tolist(), self.seconds.tolist(), self.first.tolist()
+        takes, more = lasts.tolist(), gap.tolist()
+        part = None if self.part is None else self.part.tolist()
         start: list[float] = []
         end: list[float] = []
-        for task, takes in enumerate(lasts.tolist()):
+        for task, lasting in enumerate(takes):
             waits = range(first[task], first[task + 1])
-            start.append(max([end[source[edge]] + seconds[edge] for edge in waits], default=0.0))
-            end.append(start[-1] + takes)
+            if part is None:
+                let = [end[source[edge]] + seconds[edge] for edge in waits]
+            else:
+                let = [start[source[edge]] + part[edge] * takes[source[edge]] + seconds[edge] for edge in waits]
+            start.append(more[task] + max(let, default=0.0))
+            end.append(start[-1] + lasting)
         return start, end
 
 
@@ -165,7 +185,7 @@ def evaluate(durations: ArrayLike, edges: OrderEdges, orders: Sequence[ArrayLike
     return FixedOrder.of(np.size(durations), edges, orders).evaluate(durations)
 
 
-class _Waits(NamedTuple):
+class _Edges(NamedTuple):
     """All edges: those between tasks, and one from each task of a device to its next, device by device."""
 
     source: np.ndarray
@@ -175,7 +195,7 @@ class _Waits(NamedTuple):
     """Where the edges of each device begin, and where the last ones end."""
 
     @classmethod
-    def of(cls, count: int, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> _Waits:
+    def of(cls, count: int, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> _Edges:
         """Return all edges of tasks, edges and orders.
 
         Raises:
@@ -217,7 +237,7 @@ def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return ones.indices, ones.indptr
 
 
-def _levels(count: int, waits: _Waits) -> np.ndarray:
+def _levels(count: int, waits: _Edges) -> np.ndarray:
     """Return the level of each task, one above all that it waits for; -1 for tasks in a circle or behind one."""
     by_source, first = _grouped(waits.source, count)
     target, lacks = waits.target[by_source], np.bincount(waits.target, minlength=count)
@@ -263,7 +283,7 @@ def _ranges(first: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
 
 
-def _deadlock(waits: _Waits, level: np.ndarray, name: Callable[[int], str]) -> str:
+def _deadlock(waits: _Edges, level: np.ndarray, name: Callable[[int], str]) -> str:
     """Return the text of an error that names some tasks that wait for each other.
 
     Args:
@@ -286,7 +306,7 @@ def _deadlock(waits: _Waits, level: np.ndarray, name: Callable[[int], str]) -> s
     )
 
 
-def _why(waits: _Waits, edge: int, name: Callable[[int], str]) -> str:
+def _why(waits: _Edges, edge: int, name: Callable[[int], str]) -> str:
     """Return the source of an edge in words, with the reason why its target waits for it."""
     device = int(np.searchsorted(waits.first, edge, side="right")) - 1
     why = f"before it on device {device}" if device >= 0 else "whose output it needs"

@@ -1,0 +1,167 @@
+"""The operations of a step as tasks on the streams of one device: computation on one, collectives on one or two others.
+
+A collective is issued when the operations in front of it have been done, and begins when its stream is free. An
+operation that reads its result waits for it: a stall. When all of this happens, ``timing`` solves for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.costs import StepCosts
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
+from pathways_nb.parallel.fsdp.spans import Span, Stall, Stream
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
+from pathways_nb.timing.timed import Timed
+from pathways_nb.timing.waits import DATA, LANE, MESSAGE, Waits
+
+COPIES = ("pack", "unpack")
+"""Names of the copies into and out of buckets."""
+
+
+class StreamTask(NamedTuple):
+    """An operation on a stream.
+
+    Args:
+        name: ``StepGraph.label`` of a collective; else ``"forward"``, ``"backward"``, ``"pack"`` or ``"unpack"``.
+        stream: on which it runs; ``"gather"`` for all collectives if there is one stream for them.
+        ticks: how long it takes.
+        after: the task up to which computation has come when it is issued; -1 for none.
+        reads: the collectives whose results it waits for, in this order; earlier ones have been waited for.
+        held: whether computation waits for it before anything else, as for the collectives of a loop.
+        kind: what it does, which is the stream that it has in the picture.
+        what: of a collective, the fields of its ``Span`` behind the times.
+    """
+
+    name: str
+    stream: Stream
+    ticks: int
+    after: int
+    reads: tuple[int, ...] = ()
+    held: bool = False
+    kind: Stream = "compute"
+    what: tuple[tuple[int, ...], bool, int, str] = (), False, 0, ""
+
+
+class StreamTasks:
+    """The tasks of one step, in the order of its operations.
+
+    Args:
+        streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+    """
+
+    def __init__(self, streams: int):
+        self.streams = streams
+        self.tasks: list[StreamTask] = []
+        self._of_ops: list[tuple[int, int]] = []
+        """Of each operation, its first task and its last one."""
+        self._front = -1
+        """The task up to which computation has come."""
+        self._under_way: dict[int, int] = {}
+        """By value, the collective that makes it, until an operation has waited for it."""
+
+    @classmethod
+    def of(cls, graph: StepGraph, costs: StepCosts, streams: int) -> StreamTasks:
+        """Return the tasks of a step, after its passes."""
+        found = cls(streams)
+        for op in graph.ops:
+            first = len(found.tasks)
+            if isinstance(op, Collective):
+                found._collective(graph, costs, op)
+            else:
+                found._operation(graph, costs, op)
+            found._of_ops.append((first, len(found.tasks) - 1))
+        return found
+
+    def _operation(self, graph: StepGraph, costs: StepCosts, op: Runnable) -> None:
+        reads = [self._under_way.pop(value) for value in op.inputs if value in self._under_way]
+        name = op.name if op.name in COPIES else "backward" if op in graph.backward else "forward"
+        self.tasks.append(StreamTask(name, "compute", costs.ticks(graph, op), self._front, tuple(reads)))
+        self._front = len(self.tasks) - 1
+        if isinstance(op, ShardedScan):
+            self._inside(graph, costs, op)
+
+    def _collective(self, graph: StepGraph, costs: StepCosts, op: Collective) -> None:
+        kind: Stream = "gather" if op.is_gather else "reduce"
+        reads = tuple(self._under_way[value] for value in op.inputs if value in self._under_way)
+        what = op.carries, op.again, costs.bytes_of(graph, op), op.kind
+        ticks = costs.ticks(graph, op)
+        self.tasks.append(StreamTask(graph.label(op), self._lane(kind), ticks, self._front, reads, False, kind, what))
+        self._under_way.update(dict.fromkeys(op.outputs, len(self.tasks) - 1))
+
+    def _inside(self, graph: StepGraph, costs: StepCosts, scan: ShardedScan) -> None:
+        """Add the collectives of a loop: each iteration gathers what it reads, so nothing hides them."""
+        for one in scan.exchanges:
+            ticks = costs.exchange(one.name, one.bytes, scan.axis) * scan.length
+            kind: Stream = "gather" if one.name == "all_gather" else "reduce"
+            again = kind == "gather" and scan in graph.backward
+            verb = ("regather" if again else "gather") if kind == "gather" else "reduce"
+            label = f"{verb} {graph.parameters[one.param].name}"
+            what = (one.param,), again, one.bytes * scan.length, kind_of(one.name)
+            self.tasks.append(StreamTask(label, self._lane(kind), ticks, self._front, (), True, kind, what))
+            self._front = len(self.tasks) - 1
+
+    def _lane(self, kind: Stream) -> Stream:
+        return kind if self.streams == 3 else "gather"
+
+    def timed(self) -> tuple[list[Span], list[Stall], list[tuple[int, int]]]:
+        """Return the spans of all streams, the stalls of computation, and when each operation begins and ends.
+
+        Times are in ticks. Of an operation that is a collective, it begins when it is issued.
+        """
+        timed = Timed.solved(self._waits(), np.array([task.ticks for task in self.tasks], float))
+        start, end = timed.start.astype(int).tolist(), [*timed.end.astype(int).tolist(), 0]
+        spans = [Span(task.name, task.kind, start[at], end[at], *task.what) for at, task in enumerate(self.tasks)]
+        stalls = list[Stall]()
+        for span, task in zip(spans, self.tasks, strict=True):
+            if task.held or task.stream == "compute":
+                causes = [span] if task.held else [spans[at] for at in task.reads]
+                stalls += _stalls(end[task.after], causes)
+        left = {spans[at] for at in self._under_way.values()}
+        stalls += _stalls(end[self._front], sorted(left, key=lambda span: span.end))
+        firsts = [(self.tasks[first], first, last) for first, last in self._of_ops]
+        times = [(start[at] if task.stream == "compute" else end[task.after], end[last]) for task, at, last in firsts]
+        return list(_shown(spans)), stalls, times
+
+    def _waits(self) -> Waits:
+        """Return what each task waits for: the one before it on its stream, its issue, and what it reads."""
+        before = {"gather": -1, "reduce": -1}
+        edges = list[tuple[int, int, int]]()
+        for at, task in enumerate(self.tasks):
+            if task.stream != "compute":
+                edges.append((before[task.stream], at, LANE))
+                before[task.stream] = at
+            edges.append((task.after, at, LANE if task.stream == "compute" else MESSAGE))
+            edges += ((source, at, DATA) for source in task.reads)
+        source, target, why = np.array([edge for edge in edges if edge[0] >= 0], int).reshape(-1, 3).T
+        return Waits.of(source, target, why)
+
+
+def _stalls(now: int, causes: Sequence[Span]) -> Iterator[Stall]:
+    """Yield the waits of computation that has come to ``now``, for one collective after another."""
+    for span in causes:
+        if span.end > now:
+            yield Stall(now, span.end, span)
+            now = span.end
+
+
+def _shown(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield what is drawn: operations of one name in a row as one span, and the collectives of parameters."""
+    last: Span | None = None
+    for span in spans:
+        if span.stream != "compute" and not span.params:
+            continue
+        if span.stream == "compute" and span.start == span.end:
+            continue
+        if last is not None and span.stream == "compute" and (last.name, last.end) == (span.name, span.start):
+            last = last._replace(end=span.end)
+            continue
+        if last is not None:
+            yield last
+        last = span
+    if last is not None:
+        yield last

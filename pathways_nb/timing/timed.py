@@ -1,0 +1,129 @@
+"""Timed tasks and what follows from their times: what released each, gaps, slack, chains of causes.
+
+Times may have been solved for or observed. A task begins a *gap* after the last of its edges lets it: 0 where times
+were solved for, and what nothing explains where they were observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.timing.fixed_order import FixedOrder
+from pathways_nb.timing.waits import Waits
+
+
+class StartCause(NamedTuple):
+    """What let each task start: the task before, -1 for those that waited for none, and the lag of the edge."""
+
+    source: np.ndarray
+    seconds: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """Tasks with times.
+
+    Args:
+        waits: what they wait for.
+        start: when each starts, in seconds.
+        lasts: how long each takes, in seconds.
+        same: seconds up to which two times count as equal.
+    """
+
+    waits: Waits
+    start: np.ndarray
+    lasts: np.ndarray
+    same: float = 0.0
+
+    @classmethod
+    def solved(cls, waits: Waits, lasts: np.ndarray) -> Timed:
+        """Return tasks that start as soon as they can; each must stand behind all that it waits for."""
+        return cls(waits, FixedOrder.of_waits(len(lasts), waits).evaluate(lasts).start, lasts)
+
+    @property
+    def end(self) -> np.ndarray:
+        """When each task ends."""
+        return self.start + self.lasts
+
+    @cached_property
+    def lets(self) -> np.ndarray:
+        """When each edge lets its target start."""
+        source, _, _, part, lag = self.waits
+        lasts = self.lasts[source]
+        return self.start[source] + (lasts if part is None else part * lasts) + lag
+
+    @cached_property
+    def latest(self) -> np.ndarray:
+        """When the last edge of each task lets it start; 0 for tasks without edges."""
+        found = np.full(len(self.start), -np.inf)
+        np.maximum.at(found, self.waits.target, self.lets)
+        return np.where(np.isfinite(found), found, 0.0)
+
+    @property
+    def gap(self) -> np.ndarray:
+        """Seconds by which each task starts later than its edges let it."""
+        return self.start - self.latest
+
+    @cached_property
+    def edge(self) -> np.ndarray:
+        """The edge that released each task, the last one in time; -1 for tasks without edges."""
+        target = self.waits.target
+        tight = np.flatnonzero(self.lets >= self.latest[target] - self.same)
+        found = np.full(len(self.start), -1)
+        found[target[tight]] = tight
+        return found
+
+    @cached_property
+    def source(self) -> np.ndarray:
+        """The task that released each task; -1 for tasks without edges."""
+        return np.where(self.edge >= 0, np.append(self.waits.source, -1)[self.edge], -1)
+
+    @property
+    def cause(self) -> StartCause:
+        """What released each task, with the lag of the edge."""
+        return StartCause(self.source, np.append(self.waits.lag, 0.0)[self.edge])
+
+    @cached_property
+    def released(self) -> np.ndarray:
+        """When each task was released: not after its start, whatever its edges say."""
+        return np.minimum(self.latest, self.start)
+
+    def lets_without(self, why: int) -> np.ndarray:
+        """Return when each task could start if no edge of one reason held it; at the earliest 0."""
+        found, kept = np.zeros(len(self.start)), self.waits.why != why
+        np.maximum.at(found, self.waits.target[kept], self.lets[kept])
+        return found
+
+    def chain(self, task: int) -> Iterator[int]:
+        """Yield a task, the task that released it, and so on back to one that waited for none."""
+        while task >= 0:
+            yield task
+            task = int(self.source[task])
+
+    def again(self, lasts: np.ndarray) -> Timed:
+        """Return the tasks with other durations: the same edges, and the same gaps behind them.
+
+        Every task must stand behind all that it waits for.
+        """
+        order = FixedOrder.of_waits(len(lasts), self.waits)
+        return Timed(self.waits, order.evaluate(lasts, self.gap).start, lasts, self.same)
+
+    def slack(self, left: np.ndarray) -> np.ndarray:
+        """Return how much later each task could end without a later end of the whole, in seconds.
+
+        Every task must stand behind all that it waits for.
+
+        Args:
+            left: seconds between each task's end and that of the whole; infinite for tasks that do not count.
+        """
+        source, target = self.waits.source, self.waits.target
+        spare, found = (self.latest[target] - self.lets).tolist(), left.tolist()
+        # From the last target to the first: its slack is final before what it waits for reads it.
+        for u, v, more in zip(source[::-1].tolist(), target[::-1].tolist(), spare[::-1], strict=True):
+            found[u] = min(found[u], found[v] + more)
+        return np.array(found)

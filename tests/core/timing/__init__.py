@@ -1,0 +1,1 @@
+"""The event record and what is computed from it."""
