@@ -105,7 +105,7 @@ def controller(asked: AttachOptions) -> Controller:
     def start(session: Session) -> ClusterDriver:
         """Return the driver, which learns when the cluster is lost."""
         driver = _driver(session, attachment, maker)
-        connection.on_lost[maker] = partial(_lose, session, driver)
+        connection.on_lost[maker] = partial(lose_cluster, session, driver)
         if connection.lost:  # meanwhile
             driver.lose_cluster(connection.lost)
         return driver
@@ -179,14 +179,19 @@ def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) ->
         session.note,
         lambda island: elasticity.lose(session, island),
         lambda island: elasticity.give_back(session, island),
-        lambda island: _losing(session, island),
+        partial(lose_island, session),
         unresponsive_after=maker.unresponsive_after,
     )
-    driver.messenger.watch.on_standstill = lambda: _tell(session, f"hosts have reported nothing for {STANDSTILL:g} s")
+    driver.on_standstill = partial(tell_standstill, session)
     return driver
 
 
-def _losing(session: Session, island: int) -> None:
+def tell_standstill(session: Session) -> None:
+    """Note what is known when programs are under way and hosts report nothing."""
+    _tell(session, f"hosts have reported nothing for {STANDSTILL:g} s")
+
+
+def lose_island(session: Session, island: int) -> None:
     """Note what is known when an island loses its hosts, and let no further call use it."""
     driver = session.driver_or_none
     if driver is not None:
@@ -194,7 +199,7 @@ def _losing(session: Session, island: int) -> None:
     elasticity.withdraw(session, island)
 
 
-def _lose(session: Session, driver: ClusterDriver, why: str) -> None:
+def lose_cluster(session: Session, driver: ClusterDriver, why: str) -> None:
     """Note what is known when the cluster is lost, and fail everything."""
     try:
         _tell(session, "the cluster is lost")

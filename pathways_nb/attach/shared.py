@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pathways_nb.attach.cluster import by_device, cores_of, platform_of, say_line
+from pathways_nb.attach.cluster import (
+    by_device,
+    cores_of,
+    lose_cluster,
+    lose_island,
+    platform_of,
+    say_line,
+    tell_standstill,
+)
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.gate import Gate
@@ -90,10 +99,11 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
             lambda where: elasticity.follow_loss(session, where),
             lambda island: elasticity.follow_return(session, island),
             lambda island, budget: elasticity.follow_joining(session, island, budget),
-            lambda island: elasticity.withdraw(session, island),
+            partial(lose_island, session),
             link.welcome.gone,
         )
-        connection.on_lost[actor] = driver.lose_cluster
+        driver.on_standstill = partial(tell_standstill, session)
+        connection.on_lost[actor] = partial(lose_cluster, session, driver)
         if connection.lost:  # meanwhile
             driver.lose_cluster(connection.lost)
         return driver

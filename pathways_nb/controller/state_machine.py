@@ -107,6 +107,16 @@ class StateMachine:
         self.of_clients = [PerClient(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
         """Arguments of ``PolicyState`` after ``now``, in its order."""
 
+    @property
+    def promised(self) -> dict[str, Turns]:
+        """The turns of clients that competed, by client; none under a policy that reads no shares."""
+        return self.turns if self.policy is stride else {}
+
+    @property
+    def begun(self) -> frozenset[int]:
+        """The runs under way of which steps are enqueued."""
+        return frozenset(run for run, state in list(self.runs.items()) if any(state.launched.values()))
+
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Apply one event and return the instructions that follow from it.
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 _NEAR = 0.05
 """Parts of all device time up to which what a client got counts as what it was promised."""
-_OFTEN = 0.5
+_OFTEN = 0.1
 """Part of its turns from which on a client without further work explains that it got less."""
+
+_SLOW = ". If you do, processes and not devices are the limit: make several small calls in one program"
 
 
 @dataclass
@@ -47,11 +49,13 @@ class Turns:
         return Turns(self.share, self.count - before.count, self.last - before.last, self.seconds - before.seconds)
 
 
-def told(turns: Mapping[str, Turns]) -> str:
+def told(turns: Mapping[str, Turns], processes: bool = False) -> str:
     """Return in one line what clients got while they competed beside what they asked for, and why it is less.
 
     Args:
         turns: by client; ``""`` stands for calls for no client.
+        processes: whether clients are in several processes, which may take longer to make calls than devices to run
+            them.
 
     Returns:
         The line; empty if fewer than two clients competed, or all asked for the same and got it.
@@ -69,6 +73,6 @@ def told(turns: Mapping[str, Turns]) -> str:
         if got < asked - _NEAR and one.last > _OFTEN * one.count:
             reasons.append(
                 f"{name} had no other call queued at {one.last / one.count:.0%} of its turns, and a share counts only "
-                "for a client with calls queued: make the next calls before you wait for one"
+                f"for a client with calls queued: make the next calls before you wait for one{_SLOW * processes}"
             )
     return "" if plain else "; ".join([f"while they competed {', '.join(parts)}", *reasons])

@@ -115,6 +115,8 @@ class Execution:
     """The thread that called it."""
     asked: int = field(default_factory=asked.__next__)
     """Its number among the calls of all threads and controllers."""
+    called: float = field(default_factory=time.perf_counter)
+    """When it was called, in seconds of this process."""
     begun: bool = False
     """Whether any launch of it has gone out."""
     siblings: dict[int, Execution] = field(init=False)

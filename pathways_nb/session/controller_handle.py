@@ -25,7 +25,8 @@ class Controller(Session):
 
         Nodes that were to run on these devices fail, with everything that depends on them. Data that only these devices
         held is lost, and its futures say so by name. Virtual slices placed on them move to other devices at their next
-        call. Everything else continues.
+        call. Everything else continues. What runs there ends first, and its results are lost; hosts of a cluster that
+        lose all devices have a second for that, and are then replaced.
 
         Args:
             island: index of the island.

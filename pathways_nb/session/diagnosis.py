@@ -32,8 +32,8 @@ def doctor() -> Path:
 
     The file lists the islands with the age of their hosts' last answers, the programs under way and what they wait
     for, the last events, and the stack of every thread of this process. Such a file is written by itself, and named,
-    when hosts are lost or have reported nothing for half a minute while programs are under way; not on a controller
-    that several kernels share (``name=``).
+    when hosts are lost or have reported nothing for half a minute while programs are under way. On a controller that
+    several kernels share (``name=``), each writes about its own programs.
 
     Returns:
         The path of the file, which only this user can read.

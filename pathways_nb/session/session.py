@@ -281,6 +281,11 @@ class Session(Unique):
             driver.close()
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the controller is in a process of its own, for several kernels."""
+        return self._elsewhere is not None
+
+    @property
     def size_text(self) -> str:
         """The number of islands and of their devices, in words."""
         counts = set(self.islands)

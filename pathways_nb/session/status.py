@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import html
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pathways_nb.controller.policies import stride
-from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.controller.store import Buffer
 from pathways_nb.controller.turns import Turns, told
 from pathways_nb.errors import size
@@ -20,6 +19,9 @@ from pathways_nb.util.intervals import joined
 from pathways_nb.util.words import counted
 
 _LARGEST = 5
+"""Lines about buffers, and about programs under way."""
+_LONG = 2.0
+"""Seconds after its call from which on a line tells of a program under way."""
 
 
 def status_of(session: Session) -> str:
@@ -41,6 +43,8 @@ def status_of(session: Session) -> str:
     rows += _store(session)
     watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of ends watched"
     rows.append(f"  {counted(len(driver.runs), 'program')} under way{watched}")
+    if driver.quality != "simulated":  # there, a program's seconds are not this process's
+        rows += _long(session)
     return "\n".join(rows)
 
 
@@ -69,18 +73,32 @@ def _clients(session: Session) -> Iterator[str]:
             limit = f", at most {size(state.memory)} per device" if state.memory else ""
             had = f"{counted(state.unfinished, 'program')} under way, {state.seconds:.3g} device-seconds so far"
             yield f"  client {name}: share {state.share:g}, priority {state.priority:g}{limit}; {had}"
-    if line := told(turns_of(session)):
+    if line := told(turns_of(session), session.is_shared):
         yield f"  clients {line}"
 
 
 def turns_of(session: Session) -> dict[str, Turns]:
-    """Return a copy of the turns of all clients that competed; none under a policy that reads no shares.
+    """Return a copy of the turns of all clients that competed; none under a policy that reads no shares."""
+    return {name: replace(one) for name, one in session.machine.promised.copy().items()}
 
-    None either if the controller is another process's.
-    """
-    machine = session.machine
-    turns = machine.turns if isinstance(machine, StateMachine) and machine.policy is stride else {}
-    return {name: replace(one) for name, one in turns.copy().items()}
+
+def _long(session: Session) -> Iterator[str]:
+    """Yield the lines of programs that were called a while ago, oldest first: where they are, and for how long."""
+    driver, now = session.driver, time.perf_counter()
+    long = [run for run in list(driver.runs.values()) if now - run.called >= _LONG and 0 in run.done]
+    begun = session.machine.begun if long else frozenset()
+    for run in sorted(long, key=lambda run: run.asked)[:_LARGEST]:
+        plan = run.compiled_plan.plan
+        left = [step for step, done in enumerate(run.done) if not done]
+        # Hosts tell of the arguments that came when all of a range has ended, so a computation is named first.
+        step = next((step for step in left if plan.steps[step].kind in ("launch", "host")), left[0] if left else 0)
+        label = run.compiled_plan.actions[step].label
+        line, of = f" ({label.line})" if label.line else "", f" of {run.client}" if run.client else ""
+        state = "running" if run.serial in begun else "waiting"
+        yield (
+            f"    {run.compiled_plan.name}{of}: {state} for {duration(now - run.called)}; {label.name}{line} on "
+            f"{plan.placements[plan.steps[step].place]} has not ended"
+        )
 
 
 def _store(session: Session) -> Iterator[str]:

@@ -40,9 +40,8 @@ class KernelLink:
             raise HostDied("it has let this kernel go")
         return items
 
-    def look(self) -> Any:
-        machine = self.controller.machine
-        return SimpleNamespace(clients=machine.clients, store=machine.store, memory=machine.memory)
+    def look(self, part: str) -> Any:
+        return self.controller.look(part)
 
     def island(self, view: IslandView) -> HostIsland:
         return HostIsland(view.index, view.actors, view.per_host, view.generation, view.lost)

@@ -150,8 +150,8 @@ class StagedModel:
     def _tie(self, params: list[Any], gradients: list[Any]) -> list[Any]:
         """Return the gradients with those of tied parameters replaced by their sum.
 
-        The sum is made on each place in the same order, so that tied parameters stay equal to the last bit and the
-        optimizer's part of each stays on its place.
+        The sum is made on each place in the same order, so that each optimizer gets the same gradient and its part of
+        each stays on its place. Each place compiles its own update: tied parameters may differ by rounding.
         """
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         layouts = [spec for stage, tree in enumerate(params) for spec in self.specs_of(stage, tree)]

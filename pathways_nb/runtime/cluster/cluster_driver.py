@@ -28,7 +28,7 @@ from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland, wait
 from pathways_nb.runtime.cluster.messenger import Beginning, Messenger, RangeLost
-from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
+from pathways_nb.runtime.cluster.pulse import EVERY, UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.remote_array import Placing, RemoteArray
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts, given, sources_of
 from pathways_nb.runtime.driver import Driver, taken
@@ -98,6 +98,8 @@ class ClusterDriver(Driver):
     ):
         super().__init__(attachment, machine, clock, note, 0.0, Condition())
         self._on_lost, self._on_rebuilt, self._on_losing = on_lost, on_rebuilt, on_losing
+        self.on_standstill: Callable[[], None] = lambda: None
+        """Called when hosts have reported nothing for a while though programs are under way."""
         self._on_hosts: dict[int, RunOnHosts] = {}
         self.cluster_lost = ""
         """Why nothing will ever run on these islands again."""
@@ -402,6 +404,10 @@ class ClusterDriver(Driver):
         """Take an island's devices in again."""
         self._on_rebuilt(island)
 
+    def renewed(self, island: int) -> None:
+        """Tell new hosts that they have no devices."""
+        self.messenger.post(island, messages.Devices(self._gone[island]))
+
     def changed(self) -> None:
         """Wake who waits for devices."""
         self.ended.notify_all()
@@ -449,6 +455,21 @@ class ClusterDriver(Driver):
 
     # ---- devices that come and go
 
+    def silent(self, island: int, hosts: dict[int, float]) -> None:
+        """Show which hosts do not answer: in the status, and in pictures as stalls of their devices; see ``Owner``."""
+        there = self.islands[island]
+        told = [f"host {number} has not answered for {seconds:.0f} s" for number, seconds in hosts.items()]
+        there.silent = f"; {', '.join(told)}" if told else ""
+        now, per_host = self.clock(), there.per_host
+        for number in hosts:
+            what, host = f"host {number} does not answer", there.host_of(number * per_host)
+            label = label_of("stall", what, island=island, device=number * per_host, devices=per_host, host=host)
+            self.memory_events.note(Row(label, now - EVERY, now))
+
+    def stands_still(self) -> None:
+        """Have what is under way written down; see ``Owner``."""
+        self.on_standstill()
+
     def lose_cluster(self, why: str) -> None:
         """Fail everything, and from now on every call: the cluster is gone, and with it all hosts."""
         self.messenger.give_up()
@@ -482,8 +503,16 @@ class ClusterDriver(Driver):
         self._gone[where.island] = frozenset(gone)
         self.messenger.post(where.island, messages.Devices(self._gone[where.island]))
 
+    def remove(self, where: Placement) -> None:
+        """Remove devices; hosts of which none is left have a moment to end what they compute, and are then replaced."""
+        super().remove(where)
+        island = self.islands[where.island]
+        if len(self._gone[where.island]) == len(island.devices) and not island.lost:
+            self.messenger.withdraw(where.island)
+
     def _restored(self, island: int) -> None:
         self._gone[island] = frozenset()
+        self.messenger.bring_back(island)
         self.messenger.post(island, messages.Devices(frozenset()))
 
     def _joined(self, island: HostIsland) -> None:

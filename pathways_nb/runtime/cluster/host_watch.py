@@ -24,6 +24,9 @@ class HostWatch:
         islands: the islands; more may be added.
         unresponsive_after: seconds of silence after which a host counts as dead.
         lose: called with an island, a host of it, and why it counts as dead.
+        silent: called with the index of an island of which hosts do not answer, and for how many seconds each has not,
+            at each look, and once without hosts when all do again.
+        stands_still: called, once, when no report has come for a while though one must.
     """
 
     def __init__(
@@ -31,16 +34,19 @@ class HostWatch:
         islands: Sequence[HostIsland],
         unresponsive_after: float,
         lose: Callable[[HostIsland, Link, str], None],
+        silent: Callable[[int, dict[int, float]], None],
+        stands_still: Callable[[], None],
     ):
         self._islands, self._unresponsive_after, self._lose = islands, unresponsive_after, lose
+        self._tell_silent, self._stands_still = silent, stands_still
         self.dead: set[Link] = set()
         """Hosts whose processes have ended."""
         self.heard = 0
         """Reports that have come."""
         self.waits: Callable[[], bool] = lambda: False
         """Returns whether a report must come."""
-        self.on_standstill: Callable[[], None] = lambda: None
-        """Called, once for a driver, when none has come for a while though one must."""
+        self._silent: set[int] = set()
+        """Islands of which a host did not answer at the last look."""
         self._still, self._heard, self._told = 0.0, 0, False
         self._pulse, self._over = Pulse(), threading.Event()
 
@@ -56,7 +62,7 @@ class HostWatch:
         self._still, self._heard = self._still + EVERY if stands else 0.0, self.heard
         if self._still >= STANDSTILL and not self._told:
             self._told = True
-            self.on_standstill()
+            self._stands_still()
 
     def end(self) -> None:
         """Look no more."""
@@ -68,12 +74,10 @@ class HostWatch:
         self._pulse.keep([link for island in living for link in island.links])
         for island in living:
             silent = {link: self._pulse.look(link) for link in island.links}
-            told = [
-                f"host {n} has not answered for {silent[link]:.0f} s"
-                for n, link in enumerate(island.links)
-                if silent[link]
-            ]
-            island.silent = f"; {', '.join(told)}" if told else ""
+            seconds = {number: silent[link] for number, link in enumerate(island.links) if silent[link]}
+            if seconds or island.index in self._silent:
+                (self._silent.add if seconds else self._silent.discard)(island.index)
+                self._tell_silent(island.index, seconds)
             link = max(silent, key=lambda one: silent[one])
             if silent[link] >= self._unresponsive_after:
                 self._lose(island, link, f"it {unanswered(silent[link])}")

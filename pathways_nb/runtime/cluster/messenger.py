@@ -27,6 +27,8 @@ from pathways_nb.util.words import counted
 
 _FORGET = 5e-3
 """Seconds that a ``Drop`` waits for another message to travel with."""
+_DRAIN = 1.0
+"""Seconds in which what runs on removed devices may end."""
 _ATTEMPTS = 3
 """How often new hosts of an island are started before it stays lost."""
 
@@ -71,11 +73,20 @@ class Owner(Protocol):
     def lost(self, island: int, generation: int, why: str) -> None:
         """Fail what needs an island whose hosts died, before anybody else is told."""
 
+    def silent(self, island: int, hosts: dict[int, float]) -> None:
+        """Show for how many seconds hosts of an island have not answered, at each look; ``{}`` if all do again."""
+
+    def stands_still(self) -> None:
+        """Tell once that hosts have reported nothing for ``STANDSTILL`` seconds though programs are under way."""
+
     def removed(self, island: int) -> None:
         """Take an island's devices out; called in a thread of its own."""
 
     def rebuilt(self, island: int) -> None:
         """Take an island's devices in again; called in a thread of its own."""
+
+    def renewed(self, island: int) -> None:
+        """Take note that an island without devices has new hosts; called in a thread of its own."""
 
     def changed(self) -> None:
         """Wake who waits for devices."""
@@ -110,6 +121,8 @@ class Messenger:
     closed: bool = False
     rebuilding: set[int] = field(default_factory=set)
     """Islands whose hosts are being replaced."""
+    withdrawn: set[int] = field(default_factory=set)
+    """Islands whose devices were removed; new hosts do not bring them back."""
     _beginnings: dict[int, Beginning] = field(default_factory=dict)
     _homes: dict[int, int] = field(default_factory=dict)
     """The island that holds each buffer."""
@@ -126,7 +139,8 @@ class Messenger:
     """What looks after the hosts."""
 
     def __post_init__(self) -> None:
-        self.watch = HostWatch(self.islands, self.unresponsive_after, self._lose)
+        after, owner = self.unresponsive_after, self.owner
+        self.watch = HostWatch(self.islands, after, self._lose, owner.silent, owner.stands_still)
         self.watch.waits = lambda: bool(self._out)
 
     def start(self) -> None:
@@ -318,17 +332,38 @@ class Messenger:
             self.owner.completed(run, island.index, start, stop, 0.0)
         self._spawn(lambda: self._replace(island), "pathways-rebuild")
 
+    def withdraw(self, island: int) -> None:
+        """Take note that an island's devices were removed, and replace its hosts if they compute on for long."""
+        self.withdrawn.add(island)
+        with self._counting:
+            running = {key for key in self._out if key[1] == island}
+        if running:
+            self._spawn(partial(self._end_if_busy, self.islands[island], running), "pathways-withdraw")
+
+    def bring_back(self, island: int) -> None:
+        """Take note that an island has its devices again."""
+        self.withdrawn.discard(island)
+
+    def _end_if_busy(self, island: HostIsland, running: set[tuple[int, int, int, int]]) -> None:
+        deadline, link = time.monotonic() + _DRAIN, island.links[0]
+        while running & self._out.keys() and not self.closed:
+            if time.monotonic() > deadline:
+                self._lose(island, link, "it still computed when its devices were removed")
+                return
+            time.sleep(_FORGET)
+
     def _replace(self, island: HostIsland) -> None:
         """Give an island new hosts."""
         try:
-            self.owner.removed(island.index)
+            if island.index not in self.withdrawn:
+                self.owner.removed(island.index)
             if self.closed:
                 return
             self._renew(island)
             for buffer in [buffer for buffer, home in list(self._homes.items()) if home == island.index]:
                 self._homes.pop(buffer, None)
             self.listen(island)
-            self.owner.rebuilt(island.index)
+            (self.owner.renewed if island.index in self.withdrawn else self.owner.rebuilt)(island.index)
         except HostDied:
             if not self.closed:  # else it ended with the cluster, or with this messenger
                 raise
@@ -376,10 +411,11 @@ class Messenger:
             time.sleep(_FORGET)
 
     def join(self, patience: float) -> None:
-        """Wait up to some seconds for each thread."""
+        """Wait up to some seconds for all threads."""
+        deadline = time.monotonic() + patience
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(patience)
+                thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _spawn(self, work: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=work, name=name, daemon=True)

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from pathways_nb.controller.policies import policy_of
@@ -139,16 +138,9 @@ class ControllerActor:
         views = any(isinstance(item, (Returned, Joined)) for item in items)
         return items if views else pickle.dumps(items, protocol=5)
 
-    def look(self) -> bytes:
-        """Return the core's accounts, pickled."""
-        machine = self._controller.machine
-
-        def accounts() -> bytes:
-            store = SimpleNamespace(buffers=machine.store.buffers)
-            memory = SimpleNamespace(islands=machine.memory.islands)
-            return pickle.dumps(SimpleNamespace(clients=machine.clients, store=store, memory=memory))
-
-        return self._controller.event_loop.in_turn(accounts)
+    def look(self, part: str) -> bytes:
+        """Return a part of the core's accounts, pickled."""
+        return self._controller.event_loop.in_turn(lambda: pickle.dumps(self._controller.look(part)))
 
     def clocks(self) -> dict[tuple[int, int], ClockEstimate]:
         """Return how far the hosts' clocks are from this process's, by island and host."""

@@ -119,9 +119,9 @@ class RayControllerLink:
         items: list[ToKernel] = pickle.loads(found) if isinstance(found, bytes) else found
         return items
 
-    def look(self) -> Any:
-        """Return the core's accounts."""
-        return pickle.loads(self.ask("look"))
+    def look(self, part: str) -> Any:
+        """Return a part of the core's accounts."""
+        return pickle.loads(self.ask("look", part))
 
     def island(self, view: IslandView) -> HostIsland:
         """Return an island as this kernel uses it."""

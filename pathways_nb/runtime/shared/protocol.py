@@ -105,11 +105,24 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An island's hosts died in this life of it."""
+    """An island's hosts died in this life of it; ``host`` says which of them, and why."""
 
     island: int
     generation: int
-    why: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """For how many seconds hosts of an island have not answered; none if all do again."""
+
+    island: int
+    hosts: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StandsStill:
+    """Hosts have reported nothing for a while, though programs are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +140,17 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed:
+    """An island whose devices were removed has new hosts."""
+
+    view: IslandView
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """An island was added."""
 
     view: IslandView
 
 
-ToKernel = Instruction | Reported | Lost | Taken | Returned | Joined
+ToKernel = Instruction | Reported | Lost | Silent | StandsStill | Taken | Returned | Renewed | Joined

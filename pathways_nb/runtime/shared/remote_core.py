@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pathways_nb.controller.messages import Event, Instruction, Launch, Stored, Submitted
+from pathways_nb.controller.turns import Turns
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import NOTHING, Footprint
 from pathways_nb.plan.plan import Plan
-from pathways_nb.runtime.cluster.host_island import HostIsland
+from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland
 from pathways_nb.runtime.cluster.messenger import Beginning
 from pathways_nb.runtime.hosts.messages import Message
 from pathways_nb.runtime.shared import protocol
@@ -44,8 +46,8 @@ class RemoteMachine:
 
     def __init__(self) -> None:
         self.wire: Wire | None = None
-        self.look: Callable[[], Any] = lambda: None
-        """Returns the core's accounts: ``clients``, ``store`` and ``memory``."""
+        self.look: Callable[[str], Any] = lambda part: None
+        """Returns a part of the core's accounts (``SharedController.look``)."""
 
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Send an event to the core.
@@ -66,17 +68,29 @@ class RemoteMachine:
     @property
     def clients(self) -> Any:
         """The accounts of all kernels' clients, by name."""
-        return self.look().clients
+        return self.look("clients")
 
     @property
     def store(self) -> Any:
         """The object store's ledger."""
-        return self.look().store
+        return self.look("store")
 
     @property
     def memory(self) -> Any:
         """What is held on each device."""
-        return self.look().memory
+        return self.look("memory")
+
+    @property
+    def promised(self) -> dict[str, Turns]:
+        """The turns of all kernels' clients that competed; none once the controller is gone."""
+        with suppress(HostDied, PathwaysError):  # they end the text of a record, and must not hide why it failed
+            return cast("dict[str, Turns]", self.look("promised"))
+        return {}
+
+    @property
+    def begun(self) -> frozenset[int]:
+        """The runs under way of which steps are enqueued, of all kernels."""
+        return cast("frozenset[int]", self.look("begun"))
 
 
 @dataclass(eq=False)
@@ -129,6 +143,12 @@ class RemoteMessenger:
     def forget_plans(self, digests: Sequence[str]) -> None:
         """Let all hosts forget plans."""
         self.wire.put(protocol.Uninstall(tuple(digests)))
+
+    def withdraw(self, island: int) -> None:
+        """Do nothing: the core is told of the devices, and the controller looks after the hosts."""
+
+    def bring_back(self, island: int) -> None:
+        """Do nothing: the core is told."""
 
     def listen(self, island: HostIsland) -> None:
         """Do nothing: the controller listens."""

@@ -10,6 +10,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 from pathways_nb.controller.messages import (
@@ -37,7 +39,7 @@ from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
 from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.event_loop import Clock, EventLoop
-from pathways_nb.runtime.hosts.messages import Broken, Report
+from pathways_nb.runtime.hosts.messages import Broken, Devices, Report
 from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import ToKernel
 
@@ -181,6 +183,21 @@ class SharedController:
         """Return the islands as kernels see them."""
         return tuple(self._view(island, budget) for island, budget in zip(self.islands, self.budgets, strict=True))
 
+    def look(self, part: str) -> Any:
+        """Return a part of the core's accounts, to be read or copied in turn with its events.
+
+        Args:
+            part: ``clients``, ``promised`` (their turns), ``begun`` (runs), ``store`` (its ``buffers``), or ``memory``
+                (its ``islands``).
+        """
+        match part:
+            case "store":
+                return SimpleNamespace(buffers=self.machine.store.buffers)
+            case "memory":
+                return SimpleNamespace(islands=self.machine.memory.islands)
+            case _:
+                return getattr(self.machine, part)
+
     def add(self, island: HostIsland) -> None:
         """Add an island for all kernels."""
         budget = self.budgets[0]
@@ -196,10 +213,17 @@ class SharedController:
         if isinstance(event, Removed):
             self.gone.append(event.where)
             self._tell_all(protocol.Taken(event.where), but=number)
+            if len(self._gone_of(event.where.island)) == len(self.islands[event.where.island].devices):
+                self.messenger.withdraw(event.where.island)
         elif isinstance(event, Added):
             self.gone = [where for where in self.gone if where.island != event.island]
+            self.messenger.bring_back(event.island)
             self._tell_all(protocol.Returned(self._view(self.islands[event.island], event.budget)), but=number)
         self.event_loop.tell(event)
+
+    def _gone_of(self, island: int) -> frozenset[int]:
+        lost = (range(where.first, where.first + where.count) for where in self.gone if where.island == island)
+        return frozenset(chain.from_iterable(lost))
 
     def _named(self, number: int, client: str) -> str:
         """Return the core's name of a kernel's client: its own, with the kernel's number if it is not unique."""
@@ -267,7 +291,15 @@ class SharedController:
 
     def lost(self, island: int, generation: int, why: str) -> None:
         """Tell all kernels that an island's hosts died."""
-        self._tell_all(protocol.Lost(island, generation, why))
+        self._tell_all(protocol.Lost(island, generation, self.islands[island].lost))
+
+    def silent(self, island: int, hosts: dict[int, float]) -> None:
+        """Tell all kernels which hosts do not answer."""
+        self._tell_all(protocol.Silent(island, hosts))
+
+    def stands_still(self) -> None:
+        """Tell all kernels that hosts report nothing."""
+        self._tell_all(protocol.StandsStill())
 
     def removed(self, island: int) -> None:
         """Take an island's devices out."""
@@ -281,6 +313,11 @@ class SharedController:
         self.gone = [where for where in self.gone if where.island != island]
         self.event_loop.tell(Added(island, devices, self.budgets[island]))
         self._tell_all(protocol.Returned(self._view(self.islands[island], self.budgets[island])))
+
+    def renewed(self, island: int) -> None:
+        """Tell new hosts that they have no devices, and kernels of the hosts."""
+        self.messenger.post(island, Devices(self._gone_of(island)))
+        self._tell_all(protocol.Renewed(self._view(self.islands[island], self.budgets[island])))
 
     def changed(self) -> None:
         """Do nothing: kernels were told."""

@@ -40,8 +40,8 @@ class ControllerLink(Protocol):
             HostDied: the controller is gone.
         """
 
-    def look(self) -> Any:
-        """Return the core's accounts."""
+    def look(self, part: str) -> Any:
+        """Return a part of the core's accounts."""
 
     def island(self, view: protocol.IslandView) -> HostIsland:
         """Return an island as this kernel uses it."""
@@ -129,14 +129,20 @@ class SharedDriver(ClusterDriver):
 
     def _told(self, item: ToKernel) -> None:
         match item:
-            case protocol.Lost(island) if island >= len(self.islands):  # it is still being taken in
-                self._aside(lambda: self._told(item))
+            case protocol.Lost(island) | protocol.Silent(island) if island >= len(self.islands):
+                self._aside(lambda: self._told(item))  # the island is still being taken in
             case protocol.Reported(island, report):
                 self.reported(island, self._in_my_time(report))
-            case protocol.Lost(island, generation, why):
-                self.islands[island].lost = why
+            case protocol.Lost(island, generation, host):
+                self.islands[island].lost = host
                 self.messenger.rebuilding.add(island)
-                self.lost(island, generation, why)
+                self.lost(island, generation, self.islands[island].loss)
+            case protocol.Silent(island, hosts):
+                self.silent(island, hosts)
+            case protocol.StandsStill() if self.runs:
+                self._aside(self.stands_still)
+            case protocol.StandsStill():
+                pass
             case protocol.Taken(where):
                 self._mark_gone(where)
                 self._aside(lambda: self._on_taken(where))
@@ -144,6 +150,9 @@ class SharedDriver(ClusterDriver):
                 self._gone.pop(view.index, None)
                 self._renew(view)
                 self._aside(lambda: self._back(view.index))
+            case protocol.Renewed(view):
+                self._renew(view)
+                self._free_to_use(view.index)
             case protocol.Joined(view):
                 self._aside(lambda: self._on_joined(self.link.island(view), view.budget))
             case Waited() | Grant() | Refuse():
@@ -171,10 +180,13 @@ class SharedDriver(ClusterDriver):
         with island.sending:
             if island.generation != view.generation:
                 island.forget()
-            island.links, island.generation, island.lost = new.links, view.generation, view.lost
+            island.links, island.generation, island.lost, island.silent = new.links, view.generation, view.lost, ""
 
     def _back(self, island: int) -> None:
         self._on_returned(island)
+        self._free_to_use(island)
+
+    def _free_to_use(self, island: int) -> None:
         self.messenger.rebuilding.discard(island)
         self.ended.notify_all()
 

@@ -242,7 +242,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
                 session.recordings.remove(entry)
                 run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
                 turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
-                if shares := told(turns):
+                if shares := told(turns, session.is_shared):
                     run.about["shares"] = shares
             interrupted.leave(run)
             entered.leave()

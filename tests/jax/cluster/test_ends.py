@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -22,15 +23,16 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.errors import LostError, NodeError, UsageError
-from pathways_nb.runtime.cluster import probe, pulse, ray_cluster, reaper
+from pathways_nb.runtime.cluster import messenger, probe, pulse, ray_cluster, reaper
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostDied
 from pathways_nb.runtime.cluster.host_watch import HostWatch
+from pathways_nb.session import status
 from pathways_nb.util import processes
 from tests.support.closeness import close
 from tests.support.hosts_in_process import Cluster, hosts_in_process
-from tests.support.waiting import until
+from tests.support.waiting import held_back, until
 
 X = np.arange(8, dtype=np.float32)
 LOST = "the Ray cluster is lost: its GCS at 127.0.0.1:1 is gone. Attach again: pw.attach('ray', …)."
@@ -71,6 +73,11 @@ def test_a_host_that_does_not_answer_is_shown_and_then_replaced(cluster) -> None
     looked(cluster, 20)
     assert re.search(r"island 0: 2 × cpu.*; host 0 has not answered for 18 s", controller.status())
     assert not cluster.driver.islands[0].lost
+    events = controller.record.events()
+    silences = events.select(events.is_("kind", "stall") & events.is_("name", "host 0 does not answer"))
+    assert float((silences["end"] - silences["start"]).sum()) == pytest.approx(18.0)
+    assert set(silences["island"]) == {0}
+    assert set(silences["devices"]) == {2}
     looked(cluster, 20)
     with pytest.raises(
         NodeError, match=r"place 0 .*LostError: island 0 lost host host-0-0, process \d+: it has not ans"
@@ -94,6 +101,45 @@ def test_a_host_that_computes_for_long_is_not_taken_for_dead(cluster) -> None:
     still.change = lambda messages: [*held, *messages]
     close(program(X), X * 2)
     close(waiting, X * 2)
+
+
+def test_an_island_that_computes_for_long_is_told_of_and_can_be_removed(cluster, monkeypatch) -> None:
+    monkeypatch.setattr(status, "_LONG", 0.0)
+    program, other, controller = doubled(0), doubled(1), cluster.controller
+    assert controller is not None
+    close(program(X), X * 2)
+    close(other(X), X * 2)
+    cluster.links[0, 0].change = lambda messages: []
+    waiting = program(X)
+    until(lambda: bool(cluster.driver.messenger._out))
+    line = r"\n    <lambda>: running for [\d.]+ .?s; <lambda> on island 0, dev 0–1 has not ended"
+    assert re.search(line, controller.status())
+    monkeypatch.setattr(messenger, "_DRAIN", 0.05)
+    controller.remove(island=0)
+    with pytest.raises(NodeError, match="island 0 lost host host-0-0, .*still computed when its devices were removed"):
+        waiting.result()
+    close(other(X), X * 2)
+    assert "running for" not in controller.status()
+    until(lambda: not cluster.driver.messenger.rebuilding)
+    assert "lost: island 0, dev 0–1" in controller.status(), "new hosts do not bring the devices back"
+    controller.add(island=0)
+    close(doubled(0)(X), X * 2)
+    assert cluster.rebuilds == 1
+
+
+def test_what_ends_soon_ends_before_its_island_is_removed(cluster) -> None:
+    program, controller = doubled(0), cluster.controller
+    assert controller is not None
+    close(program(X), X * 2)
+    with held_back(cluster.links[0, 0].host.dispatcher):
+        waiting = program(X)
+        until(lambda: bool(cluster.driver.messenger._out))
+        controller.remove(island=0)
+    with contextlib.suppress(LostError):  # unless it was fetched before the program had ended
+        close(waiting, X * 2)
+    controller.add(island=0)
+    close(doubled(0)(X), X * 2)
+    assert not cluster.rebuilds
 
 
 def test_a_reset_ends_hosts_that_compute_for_ever(cluster, monkeypatch) -> None:
@@ -151,7 +197,7 @@ def test_half_a_minute_without_a_report_is_told_once(cluster) -> None:
     program, watch = doubled(0), cluster.driver.messenger.watch
     close(program(X), X * 2)
     told, held = list[str](), list[Any]()
-    watch.on_standstill = lambda: told.append("told")
+    cluster.driver.on_standstill = lambda: told.append("told")
     cluster.links[0, 0].change = lambda messages: held.extend(messages) or []  # type: ignore[func-returns-value]
     waiting = program(X)
     until(watch.waits)
@@ -197,7 +243,7 @@ def test_only_the_last_files_of_the_doctor_are_kept(controller, tmp_path, monkey
 def test_the_host_that_died_is_named_and_not_those_that_died_with_it() -> None:
     """JAX ends all hosts of an island when the first one dies, and the first to be heard of was named."""
     first, second = object(), object()
-    watch = HostWatch([], 30.0, lambda *_: None)
+    watch = HostWatch([], 30.0, lambda *_: None, lambda *_: None, lambda: None)
     watch.dead.add(second)  # type: ignore[arg-type]
     told = threading.Timer(0.05, watch.dead.add, (first,))
     told.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.controller.messages import Free
+from pathways_nb.controller.turns import Turns
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.runtime.cluster import messenger
 from pathways_nb.runtime.hosts.messages import Stop
+from pathways_nb.session import status
 from tests.support.closeness import close
 from tests.support.kernels_in_process import Lab, acting
 from tests.support.waiting import held_back, until, until_freed
@@ -178,6 +182,64 @@ def test_a_host_dies_for_all_kernels(lab) -> None:
         with acting(kernel):
             close(both(X), X * 2 + 1)
     assert lab.cluster.rebuilds == 1
+
+
+def test_all_kernels_are_told_what_does_not_go_on(lab, monkeypatch) -> None:
+    monkeypatch.setattr(status, "_LONG", 0.0)
+    both, _ = model()
+    kernels, told = [lab.kernel(), lab.kernel()], list[Any]()
+    for kernel in kernels:
+        kernel.driver.on_standstill = partial(told.append, kernel)
+        with acting(kernel):
+            close(both(X), X * 2 + 1)
+    lab.shared.silent(1, {0: 4.0})
+    until(lambda: all("host 0 has not answered for 4 s" in kernel.status() for kernel in kernels))
+    lab.shared.silent(1, {})
+    until(lambda: not any("not answered" in kernel.status() for kernel in kernels))
+    with held_back(lab.cluster.links[0, 0].host.dispatcher), acting(kernels[0]):
+        value = both(X)
+        until(lambda: "    both: running for " in kernels[0].status())
+        assert "both: " not in kernels[1].status()
+        lab.shared.stands_still()
+        until(lambda: bool(told))
+    close(value, X * 2 + 1)
+    assert told == [kernels[0]], "the other has nothing under way"
+
+
+def test_a_kernel_removes_an_island_that_computes_for_long_and_brings_it_back(lab, monkeypatch) -> None:
+    monkeypatch.setattr(messenger, "_DRAIN", 0.05)
+    both, add = model()
+    first, second = lab.kernel(), lab.kernel()
+    for kernel in (first, second):
+        with acting(kernel):
+            close(both(X), X * 2 + 1)
+    lab.cluster.links[0, 0].change = lambda messages: []
+    with acting(second):
+        waiting = both(X)
+        until(lambda: bool(lab.shared.messenger._out))
+    with acting(first):
+        first.remove(island=0)
+    with acting(second), pytest.raises(NodeError, match="still computed when its devices were removed"):
+        waiting.result()
+    until(lambda: not lab.shared.messenger.rebuilding)
+    for kernel in (first, second):
+        assert "lost: island 0, dev 0–1" in kernel.status()
+        with acting(kernel):
+            close(add(X), X + 1)
+    with acting(second):
+        second.add(island=0)
+    until(lambda: not first.resources.lost)
+    for kernel in (first, second):
+        with acting(kernel):
+            close(both(X), X * 2 + 1)
+    assert lab.cluster.rebuilds == 1
+
+
+def test_shares_of_all_kernels_are_told(lab) -> None:
+    kernel = lab.kernel()
+    lab.shared.machine.turns.update(ann=Turns(1.0, 10, 0, 1.0), bob=Turns(3.0, 10, 9, 1.0))
+    assert "while they competed ann 50% (asked 25%), bob 50% (asked 75%); bob had no other call" in kernel.status()
+    assert "before you wait for one. If you do, processes and not devices are the limit: make s" in kernel.status()
 
 
 def test_devices_come_and_go_for_all_kernels(lab) -> None:
