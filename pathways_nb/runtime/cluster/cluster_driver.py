@@ -462,7 +462,7 @@ class ClusterDriver(Driver):
         there.silent = f"; {', '.join(told)}" if told else ""
         now, per_host = self.clock(), there.per_host
         for number in hosts:
-            what, host = f"host {number} does not answer", there.host_of(number * per_host)
+            what, host = f"host {number} of island {island} does not answer", there.host_of(number * per_host)
             label = label_of("stall", what, island=island, device=number * per_host, devices=per_host, host=host)
             self.memory_events.note(Row(label, now - EVERY, now))
 

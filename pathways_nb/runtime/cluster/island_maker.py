@@ -16,6 +16,7 @@ from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER, together, unan
 from pathways_nb.runtime.cluster.ray_link import RayLink
 from pathways_nb.runtime.hosts.host_actor import GROUPS, HostActor
 from pathways_nb.util.host_info import versions
+from pathways_nb.util.words import counted
 
 _PINGS = 8
 """Questions for one estimate of a clock."""
@@ -112,7 +113,8 @@ class IslandMaker:
 
     def rebuild(self, island: HostIsland) -> None:
         """Give an island new hosts."""
-        self.say(f"island {island.index} lost host {island.lost}; starting {len(island.links)} new hosts …")
+        hosts = counted(len(island.links), "new host")
+        self.say(f"island {island.index} lost host {island.lost}; starting {hosts} …")
         links = self._actors(island.index, len(island.links))
         self._begun(links, self._begin(links))
         island.links = tuple(links)

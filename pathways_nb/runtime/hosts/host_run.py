@@ -29,6 +29,7 @@ class HostPlan:
         mine: the steps in which this host takes part.
         steps: the step of each label, by the label's identity.
         unread: slots that are sent away and read by nothing on this island.
+        readers: for slots that this host's devices and its host work both read, these two.
     """
 
     portable: PortablePlan
@@ -37,6 +38,7 @@ class HostPlan:
     mine: frozenset[int]
     steps: Mapping[int, int] = field(init=False)
     unread: frozenset[int] = field(init=False)
+    readers: Mapping[int, frozenset[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.steps = {id(action.label): index for index, action in enumerate(self.compiled.actions)}
@@ -44,6 +46,8 @@ class HostPlan:
         sent = {plan.steps[move].inputs[0] for moves in self.sends.values() for move in moves}
         here = {slot for step in self.mine for slot in plan.steps[step].inputs}
         self.unread = frozenset(sent - here - set(plan.results))
+        mine = {plan.steps[step].reader for step in self.mine}  # other islands read what was sent to them
+        self.readers = {slot: both for slot, found in plan.readers.items() if len(both := found & mine) > 1}
 
 
 @dataclass(eq=False)
@@ -68,8 +72,9 @@ class HostRun(Execution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.remaining_readers = {}  # other islands read what was sent to them
         assert self.call is not None
+        assert self.host_plan is not None
+        self.remaining_readers = {slot: set(both) for slot, both in self.host_plan.readers.items()}
         self.faults = dict(self.call.faults)
         self.left = len(self.compiled_plan.plan.orders[self.host.island])
 

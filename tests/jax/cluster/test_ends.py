@@ -74,7 +74,7 @@ def test_a_host_that_does_not_answer_is_shown_and_then_replaced(cluster) -> None
     assert re.search(r"island 0: 2 × cpu.*; host 0 has not answered for 18 s", controller.status())
     assert not cluster.driver.islands[0].lost
     events = controller.record.events()
-    silences = events.select(events.is_("kind", "stall") & events.is_("name", "host 0 does not answer"))
+    silences = events.select(events.is_("kind", "stall") & events.is_("name", "host 0 of island 0 does not answer"))
     assert float((silences["end"] - silences["start"]).sum()) == pytest.approx(18.0)
     assert set(silences["island"]) == {0}
     assert set(silences["devices"]) == {2}

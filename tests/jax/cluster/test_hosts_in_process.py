@@ -740,6 +740,32 @@ def test_reset_while_hosts_are_replaced(cluster, begun) -> None:
     assert cluster.rebuilds == 1
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_value_that_devices_and_host_work_read_stays_until_both_have(watchdog, hosts) -> None:
+    """The first last use of either dropped it, and the other waited for ever: a pipeline with pw.mean did."""
+    with hosts_in_process(2, 4, 4 // hosts):
+        left, _ = places()
+        a, b, c = (replicated(fn, left) for fn in (double, add_one, jnp.sin))
+        add = replicated(lambda v, w: v + w, left)
+        out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+        total = pw.host(lambda v, w: v + w, on=left, out=out)
+        half = pw.host(lambda v: v / 2, on=left, out=out)
+
+        @pw.program
+        def devices_first(x: Any) -> Any:
+            y = a(x)
+            return total(c(b(y)), y)
+
+        @pw.program
+        def host_first(x: Any) -> Any:
+            y = a(x)
+            return add(half(y), y)
+
+        for _ in range(3):
+            close(devices_first(X), np.sin(X * 2 + 1) + X * 2)
+            close(host_first(X), X * 3)
+
+
 def test_a_reader_of_what_was_cancelled_before_its_hosts_heard_of_it(watchdog) -> None:
     with hosts_in_process(2, 2, 2, dispatch="sequential") as made:
         left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
