@@ -18,8 +18,8 @@ from pathways_nb.attach.cluster import (
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.gate import Gate
+from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
-from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.hosts.travel import by_value
 from pathways_nb.runtime.shared.controller_actor import Terms
 from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, create, find, others

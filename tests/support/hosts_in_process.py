@@ -79,7 +79,7 @@ class LocalLink:
             self.answering.wait()
             if self.dead.is_set():
                 raise HostDied("its process ended")
-            found = None if method == "pulse" else travelled(getattr(self.host, method)(*travelled(args)))
+            found = None if method == "heartbeat" else travelled(getattr(self.host, method)(*travelled(args)))
             if self.dead.is_set():
                 raise HostDied("its process ended")
             return found

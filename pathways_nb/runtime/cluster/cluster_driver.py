@@ -26,9 +26,9 @@ from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler
+from pathways_nb.runtime.cluster.heartbeats import EVERY, UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland, wait
 from pathways_nb.runtime.cluster.messenger import Beginning, Messenger, RangeLost
-from pathways_nb.runtime.cluster.pulse import EVERY, UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.remote_array import Placing, RemoteArray
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts, given, sources_of
 from pathways_nb.runtime.driver import Driver, taken

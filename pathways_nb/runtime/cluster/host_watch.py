@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from pathways_nb.runtime.cluster.heartbeats import EVERY, Heartbeats, unanswered
 from pathways_nb.runtime.cluster.host_island import HostIsland, Link
-from pathways_nb.runtime.cluster.pulse import EVERY, Pulse, unanswered
 
 _TOGETHER = 0.5
 """Seconds within which the death of a host is heard of that made others fail."""
@@ -48,7 +48,7 @@ class HostWatch:
         self._silent: set[int] = set()
         """Islands of which a host did not answer at the last look."""
         self._still, self._heard, self._told = 0.0, 0, False
-        self._pulse, self._over = Pulse(), threading.Event()
+        self._heartbeats, self._over = Heartbeats(), threading.Event()
 
     def run(self) -> None:
         """Look until the end."""
@@ -71,9 +71,9 @@ class HostWatch:
     def look(self) -> None:
         """Look once whether hosts answer, and give up an island of which one has not for too long."""
         living = [island for island in list(self._islands) if not island.lost]
-        self._pulse.keep([link for island in living for link in island.links])
+        self._heartbeats.keep([link for island in living for link in island.links])
         for island in living:
-            silent = {link: self._pulse.look(link) for link in island.links}
+            silent = {link: self._heartbeats.look(link) for link in island.links}
             seconds = {number: silent[link] for number, link in enumerate(island.links) if silent[link]}
             if seconds or island.index in self._silent:
                 (self._silent.add if seconds else self._silent.discard)(island.index)

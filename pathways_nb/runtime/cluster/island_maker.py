@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pathways_nb.errors import PlaceError
 from pathways_nb.runtime.cluster.gate import Gate
+from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER, together, unanswered
 from pathways_nb.runtime.cluster.host_island import Answer, HostDied, HostIsland, Link, wait
-from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER, together, unanswered
 from pathways_nb.runtime.cluster.ray_link import RayLink
 from pathways_nb.runtime.hosts.host_actor import GROUPS, HostActor
 from pathways_nb.util.host_info import versions
@@ -21,7 +21,7 @@ from pathways_nb.util.words import counted
 _PINGS = 8
 """Questions for one estimate of a clock."""
 _BESIDE = ("ask", "stamp", "set_clock", "pull", "process_id")
-_GROUPS = {"reports": "reports", "arrive": "arrivals", "pulse": "pulse", **dict.fromkeys(_BESIDE, "beside")}
+_GROUPS = {"reports": "reports", "arrive": "arrivals", "heartbeat": "heartbeat", **dict.fromkeys(_BESIDE, "beside")}
 RESOURCES = {"cuda": "GPU", "tpu": "TPU"}
 """Ray's names of accelerators, by platform as JAX calls it."""
 _DRIFT = 5e-5

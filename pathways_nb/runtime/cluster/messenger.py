@@ -17,9 +17,9 @@ from pathways_nb.controller.messages import Launch
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Plan
+from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link
 from pathways_nb.runtime.cluster.host_watch import HostWatch
-from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
 from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
@@ -146,7 +146,7 @@ class Messenger:
     def start(self) -> None:
         """Begin to listen to all hosts."""
         self._spawn(self._forgetting, "pathways-forget")
-        self._spawn(self._watching, "pathways-pulse")
+        self._spawn(self._watching, "pathways-heartbeats")
         for island in self.islands:
             if island.lost:  # while the messenger before this one ended
                 self._renew(island)

@@ -15,7 +15,7 @@ from pathways_nb.util import processes
 from pathways_nb.util.processes import ProcessId
 from pathways_nb.util.waiting import Promise
 
-_METHODS = frozenset({"begin", "node", "address", "meet", "stamp", "set_clock", "process_id", "pulse"})
+_METHODS = frozenset({"begin", "node", "address", "meet", "stamp", "set_clock", "process_id", "heartbeat"})
 """Methods of the actor itself; all others are the host's."""
 _AHEAD = 2
 """Questions for reports under way at once."""

@@ -23,7 +23,7 @@ from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.util.host_info import versions
 from pathways_nb.util.processes import ProcessId, this_process
 
-GROUPS = {"reports": 1, "arrivals": 1, "pulse": 1, "beside": 8}
+GROUPS = {"reports": 1, "arrivals": 1, "heartbeat": 1, "beside": 8}
 """Threads for calls that must not wait for others, by group; messages are taken in Ray's default group."""
 _HEARTBEAT = 20.0
 """Seconds later than the controller that JAX's own service takes a host for dead: it ends the others, not that one."""
@@ -123,7 +123,7 @@ class HostActor:
         """Have the controller give up this island."""
         self.host.reports.add(Broken(why))
 
-    def pulse(self) -> None:
+    def heartbeat(self) -> None:
         """Answer: this process lives."""
 
     def process_id(self) -> ProcessId:

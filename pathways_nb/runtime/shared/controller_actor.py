@@ -17,9 +17,9 @@ from typing import Any
 
 from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.island_maker import ClockEstimate, IslandMaker
-from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Returned, Welcome
 from pathways_nb.runtime.shared.shared_controller import SharedController
 

@@ -35,9 +35,9 @@ from pathways_nb.controller.messages import (
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import kernel_of_buffer, kernel_of_run
+from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
-from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.hosts.messages import Broken, Devices, Report
 from pathways_nb.runtime.shared import protocol

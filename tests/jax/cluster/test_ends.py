@@ -23,7 +23,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.errors import LostError, NodeError, UsageError
-from pathways_nb.runtime.cluster import messenger, probe, pulse, ray_cluster, reaper
+from pathways_nb.runtime.cluster import heartbeats, messenger, probe, ray_cluster, reaper
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostDied
@@ -54,8 +54,8 @@ def doubled(island: int) -> pw.Program:
 def looked(cluster: Cluster, seconds: float) -> None:
     """Let the looks of some seconds pass; hosts that answer have done so before each."""
     watch = cluster.driver.messenger.watch
-    for _ in range(int(seconds / pulse.EVERY)):
-        asked = watch._pulse._asked
+    for _ in range(int(seconds / heartbeats.EVERY)):
+        asked = watch._heartbeats._asked
         living = [link for link in cluster.links.values() if link.answering.is_set()]
         until(lambda: all(asked[link].done() for link in living if link in asked))
         watch.look()
@@ -175,7 +175,7 @@ def test_a_host_that_dies_while_others_wait_for_it_ends_their_start() -> None:
     never, died = Future[Any](), Future[Any]()
     died.set_exception(HostDied("its process ended"))
     with pytest.raises(HostDied, match="its process ended"):
-        pulse.together([never, died], [], 30.0)
+        heartbeats.together([never, died], [], 30.0)
 
 
 def test_a_new_host_that_stands_still_ends_the_start() -> None:
@@ -186,8 +186,8 @@ def test_a_new_host_that_stands_still_ends_the_start() -> None:
         def ask(self, method: str) -> Future[None]:
             return answers.pop(0)
 
-    link, looks = Still(), pulse.Pulse()
-    for _ in range(1 + int(30 / pulse.EVERY)):
+    link, looks = Still(), heartbeats.Heartbeats()
+    for _ in range(1 + int(30 / heartbeats.EVERY)):
         looks.check_starting([link], 30.0)  # type: ignore[list-item]
     with pytest.raises(HostDied, match=r"host 0 of 1 has not answered for 30 s.* while it started"):
         looks.check_starting([link], 30.0)  # type: ignore[list-item]

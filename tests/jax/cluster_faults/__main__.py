@@ -50,11 +50,12 @@ class Calls:
 
     Args:
         called: the program.
-        most: number of calls after which they end.
+        least: number of calls before which they do not end.
     """
 
-    def __init__(self, called: pw.Program, most: int):
-        self.called, self.most = called, most
+    def __init__(self, called: pw.Program, least: int):
+        self.called, self.least = called, least
+        self.no_more_faults = False
         self.right = self.failed = 0
         self.bad: list[str] = []
         self.silence, self._last = 0.0, monotonic()
@@ -92,7 +93,7 @@ class Calls:
             told = any(words in str(error) for words in ("island ", "Ray cluster", "another thread has closed"))
             if error is not None and not (isinstance(error, (LostError, NodeError, PlaceError)) and told):
                 self.bad.append(f"{type(error).__name__}: {error}")
-            if self.right + self.failed >= self.most:
+            if self.no_more_faults and self.right + self.failed >= self.least:
                 self.over.set()
 
 
@@ -213,6 +214,7 @@ def main(calls: int, faults: int, seed: int) -> int:
         times[kind].append(injected.inject(kind))
         print(f"{number + 1} of {faults}, {kind}: said after {times[kind][-1][0]:.1f} s, programs run again after "
               f"{times[kind][-1][1]:.1f} s; {found.right} right, {found.failed} failed", flush=True)  # fmt: skip
+    found.no_more_faults = True
     until(found.over.is_set, "calls end", 600.0)
     for thread in threads:
         thread.join(60)

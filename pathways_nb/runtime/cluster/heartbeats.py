@@ -23,7 +23,7 @@ STARTS = 120.0
 """Seconds for a new host to answer for the first time."""
 
 
-class Pulse:
+class Heartbeats:
     """Asks hosts whether they live, each again when it has answered."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Pulse:
         else:
             if asked is not None:
                 self._answered.add(link)
-            self._asked[link], self._silent[link] = link.ask("pulse"), 0.0
+            self._asked[link], self._silent[link] = link.ask("heartbeat"), 0.0
         return self._silent[link]
 
     def keep(self, links: Sequence[Link]) -> None:
@@ -81,7 +81,7 @@ def together(futures: Sequence[Any], links: Sequence[Link], unresponsive_after: 
     Raises:
         HostDied: one has died, or does not answer.
     """
-    pulse, looks = Pulse(), 0
+    beats, looks = Heartbeats(), 0
     while not all(one.done() for one in futures):
         for one in futures:
             if one.done():
@@ -89,5 +89,5 @@ def together(futures: Sequence[Any], links: Sequence[Link], unresponsive_after: 
         time.sleep(_STEP)
         looks += 1
         if looks % round(EVERY / _STEP) == 0:
-            pulse.check_starting(links, unresponsive_after)
+            beats.check_starting(links, unresponsive_after)
     return [one.result(0) for one in futures]
