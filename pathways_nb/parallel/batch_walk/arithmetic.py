@@ -87,7 +87,7 @@ def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
         if rows.is_lost:
             return rows
         shared = rows.shared or any(mark.kind == Kind.SUM for mark in marks)
-        return replace(rows, power=power, shared=shared, masked="" if select else _still_masked(marks))
+        return replace(rows, power=power, shared=shared, masked="" if select else _still_masked(op, marks))
     if any(mark.kind == Kind.SUM for mark in marks):
         if any(mark.counts for mark in (op.marks if op.name == "select_n" else marks)):
             return op.unknown()
@@ -95,11 +95,11 @@ def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
     return Mark(power=power, trained=trained, counts=counts_of_all(marks))
 
 
-def _still_masked(marks: Sequence[Mark]) -> Masked:
+def _still_masked(op: Op, marks: Sequence[Mark]) -> Masked:
     """Return how scores are masked after something was added: very negative ones stay so, and a bias makes them so."""
     scores = next((mark for mark in marks if mark.context is not None), None)
-    if scores is None:
-        return ""
+    if scores is None or (op.name == "sub" and (scores is not marks[0] or marks[1].mask is not None)):
+        return ""  # what is subtracted is positive where it was negative
     bias = any(mark.mask is not None and mark.mask.form == "bias" for mark in marks)
     return "low" if bias else scores.masked if scores.masked in ("low", "maybe") else ""
 
@@ -129,7 +129,8 @@ def _masked_product(name: str, marks: Sequence[Mark], rows: Mark) -> Masked:
     if first.masked == "zero" or (second.masked == "zero" and name == "mul"):
         return "zero"
     low = [(one, other) for one, other in ((first, second), (second, first)) if one.masked == "low"]
-    if len(low) == 1 and low[0][1].number is not None and min(low[0][1].number) >= 0.01:
+    factor = low[0][1].number if len(low) == 1 else None
+    if factor is not None and min(factor) > 0 and (min(factor) >= 0.01 if name == "mul" else max(factor) <= 100):
         return "low"
     return "maybe" if "maybe" in (first.masked, second.masked) else ""
 
@@ -144,7 +145,8 @@ def _converted(op: Op, mark: Mark) -> Mark:
         return _non_linear(op, op.name, [mark])
     if mark.kind == Kind.SUM and op.dtype.kind == "b":
         return _non_linear(op, op.name, [mark])
-    return replace(mark, counter=None, mask=None, number=None, pieces=())
+    masked: Masked = "" if op.name == "neg" and mark.masked == "low" else mark.masked
+    return replace(mark, masked=masked, counter=None, mask=None, number=None, pieces=())
 
 
 def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:

@@ -156,7 +156,7 @@ def _form(
             )
         return Auxiliary(given)
     if dims[0]:
-        return _rows(where, axes, name, one.shape, dims, marks)
+        return _rows(where, axes, name, [first.shape for first, _ in shapes], dims, marks)
     floating = jnp.issubdtype(one.dtype, jnp.inexact) and not _is_python(one, marks)
     if floating and not any(dims) and (marks is None or all(mark.is_mean for mark in marks)):
         return Auxiliary("mean")
@@ -164,15 +164,22 @@ def _form(
 
 
 def _rows(
-    where: str, axes: Sequence[Axis], name: str, shape: tuple[int, ...], dims: Sequence[list[int]], marks: Any
+    where: str,
+    axes: Sequence[Axis],
+    name: str,
+    shapes: Sequence[tuple[int, ...]],
+    dims: Sequence[list[int]],
+    marks: Any,
 ) -> Auxiliary:
-    """Return how an output is joined that grows with the batch."""
+    """Return how an output is joined that grows with the batch; ``shapes`` are those of a part along each axis."""
+    shape = shapes[0]
     at, each = dims[0][0], shape[dims[0][0]] // axes[0].sizes[0]
-    own = marks is None or (marks[0].kind, marks[0].at, marks[0].inner) == (Kind.ROWS, at, each)
+    own = marks is None or _is_of_each(marks[0], at, each)
     if len(dims[0]) > 1 or shape[at] % axes[0].sizes[0] or not own:
         raise UsageError(
             f"{where}: the auxiliary output {name} has the shape {list(shape)} and grows with the batch, but its rows "
-            f"are not those of the batch, one after the other. Return an array with one dimension for the batch."
+            f"are not those of the batch, one after the other, or depend on other rows or on how many there are. "
+            f"Return an array with one dimension for the batch."
         )
     if len(axes) == 1:
         return Auxiliary("rows", at)
@@ -181,4 +188,15 @@ def _rows(
             f"{where}: the auxiliary output {name} has the shape {list(shape)}: token slices are joined along one "
             f"dimension of tokens. Return a value for each token, as (batch, tokens, …)."
         )
-    return Auxiliary("rows", at, dims[1][0])
+    tokens = dims[1][0]
+    if marks is not None and not _is_of_each(marks[1], tokens, shapes[1][tokens] // axes[1].sizes[0]):
+        raise UsageError(
+            f"{where}: the auxiliary output {name} has the shape {list(shape)}, but what belongs to a token depends on "
+            f"other tokens or on how many there are, and a slice has only some. Return what each token has by itself."
+        )
+    return Auxiliary("rows", at, tokens)
+
+
+def _is_of_each(mark: Mark, at: int, inner: int) -> bool:
+    """Return whether what stands along a dimension belongs to one row each, or one token, and to nothing else."""
+    return (mark.kind, mark.at, mark.inner, mark.power) == (Kind.ROWS, at, inner, 0) and not mark.shared

@@ -37,13 +37,21 @@ def _sum(op: Op) -> Mark:
     return left
 
 
+def _with_more(mark: Mark, times: int | None) -> Mark:
+    """Return the mark of a sum over so many dimensions more that grow, and are not those of the rows."""
+    power = None if mark.power is None or times is None else mark.power + times
+    return mark if mark.is_lost else replace(mark, power=power)
+
+
 def _sum_of_rows(op: Op, mark: Mark, gone: tuple[int, ...]) -> Mark:
+    context = mark.context
     if mark.context in gone and mark.context is not None:
         if mark.masked != "zero":
             return unmasked(op, mark)
         mark = replace(mark, context=None, masked="")
     if mark.at is None or mark.at not in gone:
-        return moved(op, replace(mark, masked=mark.masked if mark.context is not None else ""), _left(op, gone))
+        left = moved(op, replace(mark, masked=mark.masked if mark.context is not None else ""), _left(op, gone))
+        return _with_more(left, times_grown(op, op.ins[0], [dim for dim in gone if dim != context]))
     if mark.context is not None or len([dim for dim in grown(op.ins[0]) if dim in gone]) > 1:
         return op.unknown()
     return Mark(Kind.SUM, mark.power, trained=mark.trained)
@@ -75,7 +83,8 @@ def _extreme(op: Op) -> Mark | list[Mark]:
         if mark.shared:
             return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
     left = moved(op, mark.plain(), _left(op, gone))
-    keeps = op.name in ("reduce_max", "reduce_min") or left.power == 0
+    multiplied = op.name == "reduce_prod" and times_grown(op, op.ins[0], gone) != 0
+    keeps = op.name in ("reduce_max", "reduce_min") or (left.power == 0 and not multiplied)
     return op.all(left if keeps else replace(left, power=None))
 
 
@@ -116,6 +125,9 @@ def _dot(op: Op) -> Mark:
     power = of_product(op.name, op.marks)
     if one.kind != Kind.ROWS and two.kind != Kind.ROWS:
         return _dot_without_rows(op, power, contracted)
+    own = [a for a, b in contracted.items() if a not in (one.at, one.context) and b not in (two.at, two.context)]
+    more = times_grown(op, op.ins[0], own)
+    power = None if power is None or more is None else power + more
     if Kind.SUM in (one.kind, two.kind) or ((one.shared or two.shared) and one.kind == two.kind):
         return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
     singles = {mark.loop for mark in (one, two) if mark.is_single}

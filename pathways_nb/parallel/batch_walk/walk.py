@@ -12,6 +12,7 @@ import numpy as np
 
 from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.batch_walk.arithmetic import elementwise, joined
+from pathways_nb.parallel.batch_walk.choices import with_choices
 from pathways_nb.parallel.batch_walk.contraction_rules import CONTRACTIONS
 from pathways_nb.parallel.batch_walk.custom_rules import RULES, is_tangent_of, tangents_of
 from pathways_nb.parallel.batch_walk.index_rules import INDEXING
@@ -113,10 +114,10 @@ class _Walk:
             return op.all(op.worst)
         for rules in (MOVES, CONTRACTIONS, INDEXING):
             if op.name in rules:
-                return op.all(found) if isinstance(found := rules[op.name](op), Mark) else found
+                return with_choices(op, op.all(found) if isinstance(found := rules[op.name](op), Mark) else found)
         if op.marks and op.worst.kind > Kind.FIXED and any(True for _ in jex.jaxprs_in_params(op.params)):
             return op.all(op.unknown())
-        return elementwise(op)
+        return with_choices(op, elementwise(op))
 
     def _follows_rule(self, op: Op, made: Sequence[Mark]) -> bool:
         """Return whether gradients through a call with a rule of its own depend on rows as its results do.
@@ -203,6 +204,8 @@ class _Walk:
         results = [self.run(one, two, rest) for one, two in pairs]
         if chosen.kind > Kind.FIXED and not chosen.is_single:
             return self._decided(op, chosen, "a branch is taken")
+        if chosen.power != 0 and not chosen.is_zero:
+            return op.all(op.unknown(f"a branch is taken by the number of {self.axis.name}"))
         found = results[0]
         for other in results[1:]:
             found = [joined(op, a, b) for a, b in zip(found, other, strict=True)]

@@ -200,7 +200,38 @@ WRONG_GRADIENTS: dict[str, Loss] = {
 }
 """Losses whose parts have the right value, and gradients that only numbers tell from those of the whole."""
 
+WRONG |= {
+    "selected by the size": lambda w, x, y: jnp.where(jnp.asarray(len(x)) > 8, 1.0, 0.3) * each(w, x, y).mean(),
+    "a parameter by the size": lambda w, x, y: each(w, x, y).mean() * w[len(x) % 7, 0],
+    "a slice of parameters by the size": lambda w, x, y: (
+        each(w, x, y).mean() * jax.lax.dynamic_slice(w, (jnp.int32(len(x) % 7), jnp.int32(0)), (1, CLASSES)).sum()
+    ),
+    "parameters by the size": lambda w, x, y: each(w, x, y).mean() * w[jnp.ones_like(y).sum() % 7].sum(),
+    "features by the size": lambda w, x, y: (x[:, len(x) % 7] * each(w, x, y)).mean(),
+    "a table by the size": lambda w, x, y: each(w, x, y).mean() + w[(y * len(x)) % 7].mean(),
+    "a power by the size": lambda w, x, y: jnp.mean((0.5 * logits(w, x)) ** (len(x) // 4)),
+    "noise by the size": lambda w, x, y: each(
+        w + jax.random.normal(jax.random.fold_in(jax.random.key(0), len(x)), w.shape), x, y
+    ).mean(),
+    "sum over a square of the size": lambda w, x, y: (each(w, x, y)[:, None] * jnp.ones((len(x),) * 2)).sum(1).mean(),
+    "sum over repeated rows": lambda w, x, y: jnp.repeat(each(w, x, y)[:, None], len(x), 1).sum(1).mean(),
+    "product with as many": lambda w, x, y: (jnp.repeat(each(w, x, y)[:, None], len(x), 1) @ jnp.ones(len(x))).mean(),
+    "softmax over as many": lambda w, x, y: (
+        jax.nn.softmax(jnp.repeat(each(w, x, y)[:, None], len(x), 1), 1)[:, 0] * each(w, x, y)
+    ).mean(),
+    "sum over classes by the size": lambda w, x, y: logits(w, x)[:, jnp.arange(len(x)) % CLASSES].sum(1).mean(),
+    "one hot of the size": lambda w, x, y: (jax.nn.one_hot(y * 2, len(x)) * each(w, x, y)[:, None]).sum(1).mean(),
+    "product of as many": lambda w, x, y: each(w, x, y).mean() * jnp.prod(jnp.full(len(x), 0.9)),
+}
+RIGHT["mean over a square of the size"] = lambda w, x, y: (
+    (each(w, x, y)[:, None] * jnp.ones((len(x),) * 2)).mean(1).mean()
+)
+
+
 UNKNOWN: dict[str, Loss] = {
+    "a branch by the size": lambda w, x, y: jax.lax.cond(
+        jnp.asarray(len(x)) > 8, lambda v: v.mean(), lambda v: 0.3 * v.mean(), each(w, x, y)
+    ),
     "running by scan": lambda w, x, y: jnp.mean(
         jax.lax.scan(lambda c, a: (c * 0.5 + a,) * 2, jnp.zeros(()), each(w, x, y))[1] ** 2
     ),

@@ -112,6 +112,46 @@ def test_auxiliary_outputs_of_a_pipeline_are_those_of_the_whole_batch(controller
     close(found, pipe.composed(params, x, y))
 
 
+@pytest.mark.parametrize(
+    "of_rows",
+    [
+        lambda w, x, y: logits(w, x) - logits(w, x).mean(0),
+        lambda w, x, y: each(w, x, y) / len(x),
+        lambda w, x, y: x[:, 0] > 1 / len(x),
+    ],
+)
+def test_rows_that_depend_on_other_rows_are_no_auxiliary_output(controller: pw.Controller, of_rows: Any) -> None:
+    w, x, y = data()
+    step = pw.fsdp(lambda w, x, y: (each(w, x, y).mean(), {"c": of_rows(w, x, y)}), w, on=pw.virtual_slice(2),
+                   has_aux=True)  # fmt: skip
+    with pytest.raises(pw.UsageError, match="auxiliary output c has the shape .* or depend on other rows or on how ma"):
+        step.value_and_grad(step.init(w), x, y)
+
+
+@pytest.mark.parametrize(
+    "of_tokens",
+    [
+        lambda e: jnp.cumsum(e, 1),
+        lambda e: e / e.shape[1],
+        lambda e: jax.nn.softmax(e, 1),
+        lambda e: e[:, ::-1],
+        lambda e: e * jnp.arange(e.shape[1]),
+    ],
+)
+def test_tokens_that_depend_on_other_tokens_are_no_auxiliary_output(controller: pw.Controller, of_tokens: Any) -> None:
+    from tests.support.pipelines import cross_entropy, embed, head
+
+    def loss(y: Any, targets: Any) -> Any:
+        return cross_entropy(y, targets), {"c": of_tokens(jnp.mean(y**2, -1))}
+
+    params, x, targets = language_model()
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline([embed, head], on=on, schedule="terapipe", microbatches=2, loss=loss, token_slices=[6, 4, 2],
+                       has_aux=True)  # fmt: skip
+    with pytest.raises(pw.UsageError, match="auxiliary output c has the shape .* what belongs to a token depends on"):
+        pipe.value_and_grad(params, x.astype(np.int32), targets.astype(np.int32))
+
+
 def test_auxiliary_outputs_of_token_slices_are_put_together(controller: pw.Controller) -> None:
     from tests.support.pipelines import cross_entropy, embed, head
 

@@ -1,0 +1,49 @@
+"""What chooses: predicates, indices, keys and static parameters, which may choose otherwise for more rows.
+
+A result of which other elements are chosen where there are more rows has no power: nothing says how it grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pathways_nb.parallel.batch_walk.marks import Mark
+from pathways_nb.parallel.batch_walk.operation import Op
+from pathways_nb.util.primitives import RANDOM
+
+
+def with_choices(op: Op, made: Sequence[Mark]) -> list[Mark]:
+    """Return the marks of an operation's results, without powers if it may choose otherwise for more rows."""
+    if all(_is_alike(mark) for mark in _choosers(op)) and not _differs(op):
+        return list(made)
+    return [mark if mark.is_lost else replace(mark, power=None, number=None) for mark in made]
+
+
+def _is_alike(mark: Mark) -> bool:
+    """Return whether a choice is the same for any number of rows; masks and counts say themselves how they grow."""
+    return mark.power == 0 or mark.is_zero or mark.mask is not None or mark.counter is not None
+
+
+def _choosers(op: Op) -> Sequence[Mark]:
+    """Return the marks of the operands that choose."""
+    if op.name == "select_n":
+        return op.marks[:1]
+    if op.name == "gather":
+        return op.marks[1:2]
+    if op.name == "dynamic_slice":  # a start along rows or tokens is that of the part
+        return [mark for dim, mark in enumerate(op.marks[1:]) if op.outs[0][0][dim] == op.outs[0][1][dim]]
+    if op.name == "dynamic_update_slice":
+        return [mark for dim, mark in enumerate(op.marks[2:]) if op.ins[1][0][dim] == op.ins[1][1][dim]]
+    return op.marks if op.name in RANDOM else ()
+
+
+def _differs(op: Op) -> bool:
+    """Return whether static parameters choose otherwise."""
+    one, two = op.params, op.two.params
+    if op.name == "integer_pow":
+        return bool(one["y"] != two["y"])
+    if op.name == "slice":
+        pairs = zip(one["start_indices"], two["start_indices"], *op.outs[0], strict=True)
+        return any(a != b and size == other for a, b, size, other in pairs)
+    return False
