@@ -103,12 +103,17 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
 
     Raises:
         UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, it names no parameter, or one
-            that is not frozen has no gradient.
+            that is not frozen has no gradient; a parameter is a random key.
     """
     named = tree_leaves_with_path(params)
     still = truths("fsdp", "frozen", "params", params, frozen)
     require_match("fsdp", "frozen", "params", names_of(params), frozen, still)
     for (path, leaf), one in zip(named, still, strict=True):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise UsageError(
+                f"fsdp: parameter {name_of(path)} is {leaf.dtype}, a random key, which no device can have a part of. "
+                f"Close over it in the loss, or give it in the batch."
+            )
         if not one and not jnp.issubdtype(leaf.dtype, jnp.inexact):
             name = name_of(path)
             raise UsageError(

@@ -191,3 +191,12 @@ def test_parameters_are_born_in_shards(left: pw.VirtualSlice) -> None:
     for rows, columns in shapes.values():
         assert f"[{rows},{columns}]" not in text, "a device holds a whole parameter"
         assert f"[{rows * columns}]" not in text
+
+
+@pytest.mark.parametrize("frozen", [None, lambda name: name == "key"])
+def test_a_random_key_is_no_parameter(left: pw.VirtualSlice, frozen: Any) -> None:
+    params = {"w": np.ones(8, np.float32), "key": jax.random.key(0)}
+    with pytest.raises(
+        pw.UsageError, match=r"fsdp: parameter key is key<fry>, a random key, .*or give it in the batch"
+    ):
+        pw.fsdp(lambda p, x: jnp.mean(x * p["w"]), params, on=left, frozen=frozen)
