@@ -88,7 +88,7 @@ def _summed(parts: Iterable[LossAndGradients], exact: LossAndGradients, places: 
     """Add up the gradients of parts, one part after the other.
 
     Args:
-        parts: their losses and gradients, in order.
+        parts: their losses and gradients, each over their number, in order.
         exact: those of the whole.
         places: of each gradient, the dimension of the rows, along which those of parts follow each other; ``None`` of a
             gradient that has none.
@@ -103,13 +103,13 @@ def _summed(parts: Iterable[LossAndGradients], exact: LossAndGradients, places: 
         for total, leaf, at in zip(sums, gradients, places, strict=True):
             count = 0 if at is None else leaf.shape[at]
             total[_span(at, number * count, count)] += np.asarray(leaf, np.float64)
-    return values, [total / len(values) for total in sums], exact
+    return [value * len(values) for value in values], sums, exact
 
 
 def _of_all(value: Callable[..., Any], calls: Calls, whole: tuple[Any, ...]) -> Callable[[], Compared]:
     """Return what computes the loss and the gradients by the parameters, of all parts and of the whole."""
-    run = value_and_gradients(value)
-    of_part, of_whole = Lowered(run, *calls[0]), Lowered(run, *whole)
+    of_part = Lowered(value_and_gradients(value, len(calls)), *calls[0])
+    of_whole = Lowered(value_and_gradients(value), *whole)
     return lambda: _summed((of_part(*call) for call in calls), of_whole(*whole))
 
 
@@ -119,7 +119,7 @@ def _with_means(
     """Return what computes the same of a loss with calls of ``pw.mean``."""
     counting = Lowered(functools.partial(counts_of, where, value, 1), *calls[0])
     counts = [jax.ShapeDtypeStruct((), jnp.float32)] * means
-    of_part = Lowered(value_and_gradients(with_counts(value)), *calls[0], counts)
+    of_part = Lowered(value_and_gradients(with_counts(value), len(calls)), *calls[0], counts)
     of_whole = Lowered(value_and_gradients(value), *whole)
 
     def compute() -> Compared:
@@ -157,8 +157,10 @@ class _Tail:
         """
         leaves = jax.tree.leaves(arguments)
         of_part, of_whole = (
-            Lowered(self._differentiated(run), [shapes[at] for at in self.varied], list(shapes))
-            for run, shapes in zip((self.of_part, self.of_whole), self.shapes, strict=True)
+            Lowered(self._differentiated(run, parts), [shapes[at] for at in self.varied], list(shapes))
+            for run, parts, shapes in zip(
+                (self.of_part, self.of_whole), (sizes[1] // sizes[0], 1), self.shapes, strict=True
+            )
         )
         places = [self.rows[at] for at in self.varied]
         count, total = sizes
@@ -178,12 +180,12 @@ class _Tail:
 
         return compute
 
-    def _differentiated(self, run: Callable[..., list[Any]]) -> Callable[..., LossAndGradients]:
+    def _differentiated(self, run: Callable[..., list[Any]], parts: int) -> Callable[..., LossAndGradients]:
         def value(varied: Sequence[Any], read: Sequence[Any]) -> Any:
             new = dict(zip(self.varied, varied, strict=True))
             return run(*(new.get(at, leaf) for at, leaf in enumerate(read)))[0]
 
-        return value_and_gradients(value)
+        return value_and_gradients(value, parts)
 
 
 def _span(at: int | None, start: int, count: int) -> tuple[Any, ...]:

@@ -51,8 +51,13 @@ def here(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.device_put(leaf, _processor()) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
-def value_and_gradients(fn: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
-    """Return a loss with its gradients by the floating-point arrays of its first argument."""
+def value_and_gradients(fn: Callable[..., Any], parts: int = 1) -> Callable[..., tuple[Any, list[Any]]]:
+    """Return a loss with its gradients by the floating-point arrays of its first argument.
+
+    Args:
+        fn: the loss.
+        parts: what it is divided by, as that of each part is in a step: rules of the user's need not be linear.
+    """
 
     def run(params: Any, *rest: Any) -> tuple[Any, list[Any]]:
         leaves, tree = jax.tree.flatten(params)
@@ -60,7 +65,7 @@ def value_and_gradients(fn: Callable[..., Any]) -> Callable[..., tuple[Any, list
 
         def varied(chosen: list[Any]) -> Any:
             new = dict(zip(at, chosen, strict=True))
-            return fn(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *rest)
+            return fn(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *rest) / parts
 
         return jax.value_and_grad(varied)([leaves[number] for number in at])
 

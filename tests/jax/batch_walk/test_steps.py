@@ -112,6 +112,37 @@ def test_auxiliary_outputs_of_a_pipeline_are_those_of_the_whole_batch(controller
     close(found, pipe.composed(params, x, y))
 
 
+def with_cotangents(change: Any) -> Any:
+    """The identity, whose cotangents are changed."""
+    passed = jax.custom_vjp(lambda v: v)
+    passed.defvjp(lambda v: (v, None), lambda _, g: (change(g),))
+    return passed
+
+
+@pytest.mark.parametrize("change", [jnp.sign, lambda g: jnp.clip(g, -0.05, 0.05)])
+def test_gradients_that_are_not_linear_in_the_loss_are_compared_as_a_step_makes_them(
+    controller: pw.Controller, change: Any
+) -> None:
+    """All parts are alike, so that only a step, where each is a part of the mean, has other gradients."""
+    w, x, y = data()
+    x, y, passed = np.tile(x[:2], (ROWS // 2, 1)), np.tile(y[:2], ROWS // 2), with_cotangents(change)
+    step = pw.fsdp(lambda w, x, y: each(passed(w), x, y).mean(), w, on=pw.virtual_slice(2))
+    with pytest.raises(pw.UsageError, match="gradients of its parts together differ by"):
+        step.value_and_grad(step.init(w), x, y)
+
+
+def test_cotangents_that_are_clipped_in_each_row_are_right(controller: pw.Controller) -> None:
+    passed = with_cotangents(lambda g: jnp.clip(g, -0.01, 0.01))
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(passed(x @ w)), y[:, None], 1).mean()
+
+    w, x, y = data()
+    step = pw.fsdp(loss, w, on=pw.virtual_slice(2))
+    value, gradients = step.value_and_grad(step.init(w), x, y)
+    close((value, step.whole(gradients)), jax.value_and_grad(loss)(w, x, y))
+
+
 @pytest.mark.parametrize(
     "of_rows",
     [
