@@ -30,17 +30,12 @@ def _sum(op: Op) -> Mark:
         return Mark(trained=mark.trained, counts=((at, op.axis.offsets),))
     if times != 0 and (any(dim in gone for dim, _ in mark.counts) or mark.power is None or times is None):
         return replace(op.unknown() if mark.kind == Kind.SUM else Mark(trained=mark.trained), power=None)
-    left = replace(
-        moved(op, mark.plain(), _left(op, gone)),
-        power=None if mark.power is None or times is None else mark.power + times,
-    )
-    return left
+    return replace(moved(op, mark.plain(), _left(op, gone)), power=_plus(mark.power, times))
 
 
-def _with_more(mark: Mark, times: int | None) -> Mark:
-    """Return the mark of a sum over so many dimensions more that grow, and are not those of the rows."""
-    power = None if mark.power is None or times is None else mark.power + times
-    return mark if mark.is_lost else replace(mark, power=power)
+def _plus(power: int | None, times: int | None) -> int | None:
+    """Return the power of a sum over so many dimensions that grow, and are not those of the rows."""
+    return None if power is None or times is None else power + times
 
 
 def _sum_of_rows(op: Op, mark: Mark, gone: tuple[int, ...]) -> Mark:
@@ -51,7 +46,8 @@ def _sum_of_rows(op: Op, mark: Mark, gone: tuple[int, ...]) -> Mark:
         mark = replace(mark, context=None, masked="")
     if mark.at is None or mark.at not in gone:
         left = moved(op, replace(mark, masked=mark.masked if mark.context is not None else ""), _left(op, gone))
-        return _with_more(left, times_grown(op, op.ins[0], [dim for dim in gone if dim != context]))
+        times = times_grown(op, op.ins[0], [dim for dim in gone if dim != context])
+        return left if left.is_lost else replace(left, power=_plus(left.power, times))
     if mark.context is not None or len([dim for dim in grown(op.ins[0]) if dim in gone]) > 1:
         return op.unknown()
     return Mark(Kind.SUM, mark.power, trained=mark.trained)
@@ -126,8 +122,7 @@ def _dot(op: Op) -> Mark:
     if one.kind != Kind.ROWS and two.kind != Kind.ROWS:
         return _dot_without_rows(op, power, contracted)
     own = [a for a, b in contracted.items() if a not in (one.at, one.context) and b not in (two.at, two.context)]
-    more = times_grown(op, op.ins[0], own)
-    power = None if power is None or more is None else power + more
+    power = _plus(power, times_grown(op, op.ins[0], own))
     if Kind.SUM in (one.kind, two.kind) or ((one.shared or two.shared) and one.kind == two.kind):
         return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
     singles = {mark.loop for mark in (one, two) if mark.is_single}
@@ -219,7 +214,7 @@ def _dot_without_rows(op: Op, power: int | None, contracted: dict[int, int]) -> 
     if varies and Kind.SUM in (one.kind, two.kind):
         return op.unknown()
     counts = tuple((dim, None) for dim in grown(op.outs[0])) if varies else ()
-    total = None if power is None or times is None or (varies and times) else power + times
+    total = None if varies and times else _plus(power, times)
     return Mark(max(one.kind, two.kind), total, trained=op.trained, counts=counts)
 
 
