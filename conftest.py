@@ -4,4 +4,4 @@ from tests.support.compiler_effort import prepare
 
 prepare()  # the plugins import JAX, which reads the environment
 
-pytest_plugins = ("tests.support.chromium", "tests.support.durations")
+pytest_plugins = ("tests.support.chromium", "tests.support.durations", "tests.support.failures_at_once")

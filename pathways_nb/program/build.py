@@ -39,10 +39,15 @@ class Code:
         """The items with declared shardings: none, one, or several that were fused."""
         return tuple(item for item in self.items if item.place is not None)
 
-    @property
-    def compiler_options(self) -> dict[str, Any]:
-        """Options of XLA that its computations declare; those of a node are equal."""
-        return {name: value for item in self.items for name, value in item.compiler_options.items()}
+    def options_on(self, platform: str) -> dict[str, Any]:
+        """Return the options of XLA that its computations declare for a platform; those of a node are equal."""
+        found = {}
+        for item in self.items:
+            for name, value in item.compiler_options.items():
+                only, _, option = name.rpartition(":")
+                if only in ("", platform):
+                    found[option] = value
+        return found
 
     @property
     def seconds(self) -> float | None:

@@ -285,7 +285,8 @@ def jit(
         static_argnames: as in ``jax.jit``.
         donate_argnums: as in ``jax.jit``.
         donate_argnames: as in ``jax.jit``.
-        compiler_options: options of XLA for this computation alone, as in ``jax.jit``; the simulator ignores them.
+        compiler_options: options of XLA for this computation alone, as in ``jax.jit``; the simulator ignores them. One
+            that holds for a single platform is named so, ``"cpu:xla_disable_hlo_passes"``, and ignored elsewhere.
 
     Returns:
         The computation, or a decorator that makes one.

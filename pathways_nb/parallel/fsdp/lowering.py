@@ -18,8 +18,11 @@ _WITHOUT_PASSES = (
     "cse_barrier_expander",  # it drops barriers on CPU; then the second gather of a parameter is merged with the first
     "small-while-loop-hoisting",  # it makes one kernel of a small loop, and a barrier in a kernel ends the process
 )
-KEEP_BARRIERS = {"xla_disable_hlo_passes": ",".join(_WITHOUT_PASSES)}
-"""Options with which XLA on CPU keeps barriers, our own and those of ``jax.checkpoint`` (measured)."""
+KEEP_BARRIERS = {"cpu:xla_disable_hlo_passes": ",".join(_WITHOUT_PASSES)}
+"""Options with which XLA on CPU keeps barriers, our own and those of ``jax.checkpoint`` (measured).
+
+XLA on GPU has a pass of the first name, too, and without it compiles no barrier at all (seen with JAX 0.11 on an H200).
+"""
 
 
 def per_device(graph: StepGraph) -> Callable[..., list[Any]]:

@@ -83,7 +83,7 @@ def export(request: CompileRequest, platform: str) -> PortableNode:
     exported = _serialised(request, platform)
     arriving = tuple(sharding.spec for sharding in request.arriving)
     leaving = tuple(None if s is None else s.spec for s in out_shardings(code, request.mesh))
-    options = tuple(sorted(code.compiler_options.items()))
+    options = tuple(sorted(code.options_on(platform).items()))
     shape, axes = tuple(request.mesh.shape.values()), tuple(request.mesh.axis_names)
     facts = repr((shape, axes, arriving, leaving, request.donated, options, module_of(code.name), request.contexts))
     digest = hashlib.sha256(exported + facts.encode()).hexdigest()

@@ -93,7 +93,7 @@ class Executables:
 
     def _get(self, lowered: Any, kept: Kept | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
-        start, options = self.clock(), sorted(request.code.compiler_options.items())
+        start, options = self.clock(), sorted(_options(request).items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
         key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices, request.contexts)
         with self._lock:
@@ -111,6 +111,10 @@ class Executables:
             raise
         record.add(Row(_relabel(request.label, "compile"), start, self.clock(), quality="exact"))
         return ours.result()
+
+
+def _options(request: CompileRequest) -> dict[str, Any]:
+    return request.code.options_on(request.mesh.devices.flat[0].platform)
 
 
 def _lower(request: CompileRequest, kept: Kept | None) -> Any:
@@ -152,7 +156,7 @@ def _types(lowered: Any) -> str:
 
 
 def _compile(lowered: Any, kept: Kept | None, request: CompileRequest) -> Executable:
-    compiled = accept_small_elements(lowered.compile(request.code.compiler_options or None))
+    compiled = accept_small_elements(lowered.compile(_options(request) or None))
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)
     shardings = tuple(whole if is_on_one(sharding, request.mesh) else sharding for sharding in found)

@@ -46,6 +46,17 @@ def test_nodes_with_different_options_are_not_fused(left) -> None:
     assert names(f.graph(v)) == ["<lambda> ×2@left", "<lambda> ×2@left"]
 
 
+def test_an_option_of_one_platform_is_left_out_on_others(controller, left) -> None:
+    known, options = (
+        set(controller.driver.executables._compiled),
+        {"cpu:xla_disable_hlo_passes": "cse_barrier_expander"},
+    )
+    kept = pw.shard_map(gathered_twice, on=left, in_specs=pw.P("x"), out_specs=pw.P("x"), compiler_options=options)
+    kept(v).wait()
+    assert gathers(controller, known) == [2]
+    pw.jit(lambda x: x * 3, on=left, compiler_options={"gpu:xla_x": 1})(v).wait()  # XLA does not know it
+
+
 def test_options_are_a_dictionary(left) -> None:
     with pytest.raises(pw.UsageError, match=r"compiler_options='xla_x' is a str; give a dictionary, such as"):
         pw.jit(lambda x: x, on=left, compiler_options="xla_x")
