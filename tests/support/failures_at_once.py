@@ -7,23 +7,23 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     """Listen in the process that hears of all tests."""
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(FailuresAtOnce(terminal), "pathways-failures-at-once")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config), "pathways-failures-at-once")
 
 
 class FailuresAtOnce:
     """Writes the report of each failure.
 
     Args:
-        terminal: pytest's reporter.
+        config: of the run; its reporter is registered later than this.
     """
 
-    def __init__(self, terminal: pytest.TerminalReporter):
-        self.terminal = terminal
+    def __init__(self, config: pytest.Config):
+        self.config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write a failure of a test, its setup or its teardown."""
-        if report.failed:
-            self.terminal.write_sep("_", f"{report.nodeid} ({report.when})")
-            self.terminal.write_line(report.longreprtext)
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_sep("_", f"{report.nodeid} ({report.when})")
+            terminal.write_line(report.longreprtext)

@@ -32,7 +32,7 @@ from pathways_nb.session import status
 from pathways_nb.util import processes
 from tests.support.closeness import close
 from tests.support.hosts_in_process import Cluster, hosts_in_process
-from tests.support.waiting import held_back, until
+from tests.support.waiting import LIMIT, held_back, until
 
 X = np.arange(8, dtype=np.float32)
 LOST = "the Ray cluster is lost: its GCS at 127.0.0.1:1 is gone. Attach again: pw.attach('ray', …)."
@@ -127,7 +127,8 @@ def test_an_island_that_computes_for_long_is_told_of_and_can_be_removed(cluster,
     assert cluster.rebuilds == 1
 
 
-def test_what_ends_soon_ends_before_its_island_is_removed(cluster) -> None:
+def test_what_ends_soon_ends_before_its_island_is_removed(cluster, monkeypatch) -> None:
+    monkeypatch.setattr(messenger, "_DRAIN", LIMIT)  # soon, however busy the machine is
     program, controller = doubled(0), cluster.controller
     assert controller is not None
     close(program(X), X * 2)
