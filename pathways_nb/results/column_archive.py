@@ -73,6 +73,9 @@ class Archive:
     def __exit__(self, *_: object) -> None:
         self._zip.close()
 
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._zip.NameToInfo
+
     def columns(self, wanted: Mapping[str, Any], most: int, unit: str) -> dict[str, np.ndarray]:
         """Return columns of equal length; read-only.
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.label_fields import FIELDS, MOST_SECONDS
-from pathways_nb.trace.record import LABEL_COLUMNS, QUALITIES, STATUSES, TUPLES, Events, Label
+from pathways_nb.trace.record import LABEL_COLUMNS, QUALITIES, STATUSES, STORED, TUPLES, UNKNOWN, Events, Label
 from pathways_nb.util.json_text import DamagedError, Field, shortened
 
 MOST_EVENTS = 2**24
@@ -33,12 +34,15 @@ def events_of(labels: Field, columns: dict[str, np.ndarray], islands: Sequence[i
         DamagedError: naming the label or column that is wrong, and what it may be.
     """
     made = _labels(labels, islands)
-    for name, choices in (("label", len(made)), ("quality", len(QUALITIES)), ("status", len(STATUSES))):
+    columns = {**{name: np.full(len(columns["label"]), one, STORED[name]) for name, one in UNKNOWN.items()}, **columns}
+    known = {"label": len(made), "quality": len(QUALITIES), "status": len(STATUSES)}
+    for name, choices in {**known, "why": len(WHY), "released_label": len(made)}.items():
         column = columns[name]
-        if len(column) and not 0 <= column.min() <= column.max() < choices:
+        if len(column) and not UNKNOWN.get(name, 0) <= column.min() <= column.max() < choices:
             raise DamagedError(f"column {name!r} has numbers from {column.min()} to {column.max()}, of {choices}")
-    if len(columns["run"]) and columns["run"].min() < -1:
-        raise DamagedError(f"column 'run' has {columns['run'].min()}, not a number from -1 on")
+    for name in ("run", "released_run"):
+        if len(columns[name]) and columns[name].min() < -1:
+            raise DamagedError(f"column {name!r} has {columns[name].min()}, not a number from -1 on")
     check_times(columns)
     return Events(made, columns, np.arange(len(columns["label"]), dtype=np.int64))
 

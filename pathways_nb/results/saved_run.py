@@ -26,7 +26,7 @@ from pathways_nb.results.saved_record import MOST_EVENTS, check_times, events_of
 from pathways_nb.trace.exact_stamps import Stamps
 from pathways_nb.trace.label_fields import MOST_SECONDS
 from pathways_nb.trace.launch_ops import Ops
-from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Events
+from pathways_nb.trace.record import LABEL_COLUMNS, STORED, UNKNOWN, Events
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
@@ -127,7 +127,9 @@ def _parts_of(archive: Archive) -> SavedRun:
     islands = meta["islands"].wholes(1, SIMULATED)
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
         raise DamagedError(f"islands are {len(islands)} of {counted(sum(islands), 'device')}, not up to {SIMULATED}")
-    columns = archive.columns(STORED, MOST_EVENTS, "events")
+    older = not any(name in archive for name in UNKNOWN)
+    known = {name: dtype for name, dtype in STORED.items() if not (older and name in UNKNOWN)}
+    columns = archive.columns(known, MOST_EVENTS, "events")
     events, stamps = events_of(meta["labels"], columns, islands), _stamps(meta.get("stamps"))
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
     places: dict[int, VirtualSlice] = {}

@@ -49,12 +49,13 @@ from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.holds import Hold, hold
+from pathways_nb.runtime.launch_causes import LaunchCauses
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
 from pathways_nb.runtime.run_state import Entry, Execution, will_read
-from pathways_nb.trace.record import Record, Row, label_of
+from pathways_nb.trace.record import Cause, Record, Row, label_of
 from pathways_nb.util.waiting import Condition
 
 QUEUED = 64
@@ -98,6 +99,7 @@ class Driver(ABC):
         self._submitting = threading.Lock()
         self.faults: list[Fault] = []
         self.memory_events = MemoryEvents(clock, note)
+        self._causes = LaunchCauses(self.runs, machine)
         self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all, self._is_held)
 
     quality = "exact"
@@ -141,8 +143,8 @@ class Driver(ABC):
         """Put a value onto devices and return the array."""
 
     @abstractmethod
-    def _launch(self, run: Execution, launch: Launch) -> None:
-        """Begin to carry out a range of a run's order."""
+    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+        """Begin to carry out a range of a run's order, for a reason."""
 
     @abstractmethod
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
@@ -445,7 +447,7 @@ class Driver(ABC):
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Launch(run):
-                self._launch(self.runs[run], instruction)
+                self._launch(self.runs[run], instruction, self._causes.of(instruction, self.event_loop.event))
             case Free(buffers):
                 for buffer in buffers:
                     self.entries.pop(buffer).array = None  # a closed client's user may still hold the future
@@ -457,6 +459,7 @@ class Driver(ABC):
             case MemoryHeld():
                 self.memory_events.change(instruction)
             case Waited(run, since, reason):
+                self._causes.waited(instruction)
                 under_way = self.runs[run]
                 label = label_of("stall", reason, under_way.compiled_plan.name, under_way.client)
                 under_way.record.add(Row(label, since, self.clock(), run, "exact"))
@@ -474,6 +477,7 @@ class Driver(ABC):
                 self.launched.notify_all()
             case Finish(run):
                 ended = self.runs.pop(run)
+                self._causes.finished(ended, self.event_loop.event)
                 del ended.siblings[run]
                 ended.finish()
 

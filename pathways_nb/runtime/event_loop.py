@@ -61,6 +61,8 @@ class EventLoop:
         self.failure: BaseException | None = None
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="pathways-event-loop", daemon=True)
+        self.event: Event | None = None
+        """What the core handles, while its instructions are carried out; else what it handled last."""
         self._decider = 0
         self._posted = self._taken = -1
         """The last run that was posted, and the last posted run that the core has handled."""
@@ -140,7 +142,7 @@ class EventLoop:
 
     def obey(self, event: Event) -> None:
         """Let the core handle an event, and carry out its instructions; the caller must satisfy ``safely``."""
-        self._decider = threading.get_ident()
+        self._decider, self.event = threading.get_ident(), event
         try:
             instructions = self.machine.handle(event, self.clock())
         finally:

@@ -9,7 +9,8 @@ import itertools
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
@@ -18,7 +19,7 @@ from pathways_nb.plan.run_numbers import shown
 from pathways_nb.program.guarded_callbacks import NOTE
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.trace.record import Record
+from pathways_nb.trace.record import Label, Record
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.waiting import Condition
 
@@ -87,6 +88,11 @@ def will_read(entries: Iterable[Entry]) -> None:
         entry.reads.append(None)
 
 
+@lru_cache(maxsize=4096)
+def _of_client(label: Label, client: str) -> Label:
+    return replace(label, client=client)
+
+
 @dataclass(eq=False)
 class Execution:
     """One run of a compiled plan.
@@ -133,8 +139,19 @@ class Execution:
     finished: bool = False
     remaining_readers: dict[int, set[int]] = field(init=False)
     """By slot that is not dropped by its only reader: the islands, and the late steps (``~step``), still to read it."""
+    recorded: dict[int, Label] = field(default_factory=dict)
+    """By step, the label of its event, where it is not the plan's with this run's client."""
     late: set[int] = field(default_factory=set)
     """Steps that are carried out after steps behind them."""
+
+    def own(self, label: Label) -> Label:
+        """Return a label with this run's client."""
+        return _of_client(label, self.client) if self.client else label
+
+    def label(self, step: int) -> Label:
+        """Return the label under which a step is recorded."""
+        found = self.recorded.get(step)
+        return self.own(self.compiled_plan.actions[step].label) if found is None else found
 
     def __post_init__(self) -> None:
         plan = self.compiled_plan.plan

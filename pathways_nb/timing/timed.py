@@ -33,12 +33,14 @@ class Timed:
         start: when each starts, in seconds.
         lasts: how long each takes, in seconds.
         same: seconds up to which two times count as equal.
+        told: why each began, a position in ``WHY``, where that was observed; -1 where it follows from the times.
     """
 
     waits: Waits
     start: np.ndarray
     lasts: np.ndarray
     same: float = 0.0
+    told: np.ndarray | None = None
 
     @classmethod
     def solved(cls, waits: Waits, lasts: np.ndarray) -> Timed:
@@ -60,8 +62,11 @@ class Timed:
     @cached_property
     def latest(self) -> np.ndarray:
         """When the last edge of each task lets it start; 0 for tasks without edges."""
+        return self._latest_of(np.ones(len(self.waits.target), bool))
+
+    def _latest_of(self, edges: np.ndarray) -> np.ndarray:
         found = np.full(len(self.start), -np.inf)
-        np.maximum.at(found, self.waits.target, self.lets)
+        np.maximum.at(found, self.waits.target[edges], self.lets[edges])
         return np.where(np.isfinite(found), found, 0.0)
 
     @property
@@ -71,12 +76,27 @@ class Timed:
 
     @cached_property
     def edge(self) -> np.ndarray:
-        """The edge that released each task, the last one in time; -1 for tasks without edges."""
+        """The edge that released each task, the last one in time that may have; -1 for tasks without edges."""
         target = self.waits.target
-        tight = np.flatnonzero(self.lets >= self.latest[target] - self.same)
+        tight = np.flatnonzero(self._may_release & (self.lets >= self._latest_release[target] - self.same))
         found = np.full(len(self.start), -1)
         found[target[tight]] = tight
         return found
+
+    @cached_property
+    def _may_release(self) -> np.ndarray:
+        """Which edges may have released their targets: those of the reason told, if there are any."""
+        if self.told is None:
+            return np.ones(len(self.waits.target), bool)
+        fits = self.waits.why == self.told[self.waits.target]
+        some = np.zeros(len(self.start), bool)
+        some[self.waits.target[fits]] = True
+        return fits | ~some[self.waits.target]
+
+    @cached_property
+    def _latest_release(self) -> np.ndarray:
+        """When the last edge that may have released each task lets it start."""
+        return self.latest if self.told is None else self._latest_of(self._may_release)
 
     @cached_property
     def source(self) -> np.ndarray:
@@ -91,7 +111,7 @@ class Timed:
     @cached_property
     def released(self) -> np.ndarray:
         """When each task was released: not after its start, whatever its edges say."""
-        return np.minimum(self.latest, self.start)
+        return np.minimum(self._latest_release, self.start)
 
     def lets_without(self, why: int) -> np.ndarray:
         """Return when each task could start if no edge of one reason held it; at the earliest 0."""

@@ -22,10 +22,22 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import UsageError
+from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.label_fields import FIELDS, MOST_SECONDS
 from pathways_nb.trace.memory_history import memory_of
-from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, HOST_KIND, QUALITIES, STATUSES, TUPLES, Events, Label, Row
+from pathways_nb.trace.record import (
+    COLUMNS,
+    GAUGE_KINDS,
+    HOST_KIND,
+    QUALITIES,
+    STATUSES,
+    TUPLES,
+    Cause,
+    Events,
+    Row,
+    label_of,
+)
 from pathways_nb.util.json_text import DamagedError, Field, parse, said, shortened
 
 MICROSECONDS = 1e6
@@ -98,17 +110,21 @@ def from_chrome(path: str | Path) -> Events:
     try:
         content = Field(parse((gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()))
         bars = [bar["args"] for bar in content["traceEvents"].rows() if bar["ph"].text() == "X"]
-        rows = dict(map(_row, (*bars, *content["otherData"]["levels"].rows())))
+        rows, told = dict[int, Row](), dict[int, int]()
+        for args in (*bars, *content["otherData"]["levels"].rows()):
+            at = args["id"].whole()
+            rows[at] = _row(args)
+            told[at] = -1 if args.get("released_by").value is None else args["released_by"].whole(-1)
     except (ValueError, OSError, EOFError, zlib.error) as error:  # no text, or no whole file of gzip
         raise UsageError(f"{path} is no trace that run.to_chrome wrote: {said(error)}.") from None
-    labels: dict[Label, Label] = {}
-    return Events.from_rows(
-        [rows[at]._replace(label=labels.setdefault(rows[at].label, rows[at].label)) for at in sorted(rows)]
-    )
+    for at, by in told.items():
+        if (cause := rows[at].cause) is not None and by in rows:
+            rows[at] = rows[at]._replace(cause=cause._replace(label=rows[by].label, run=rows[by].run))
+    return Events.from_rows([rows[at] for at in sorted(rows)])
 
 
-def _row(args: Field) -> tuple[int, Row]:
-    """Return the number and the row of an event in a trace."""
+def _row(args: Field) -> Row:
+    """Return the row of an event in a trace, without what released it."""
     values: dict[str, Any] = {}
     for name, (fits, wanted) in FIELDS.items():
         value = args[name].value
@@ -117,7 +133,9 @@ def _row(args: Field) -> tuple[int, Row]:
             raise DamagedError(f"{args.where}.{name} is {shortened(value)}, not {wanted}")
     start, end = (args[name].number(-MOST_SECONDS, MOST_SECONDS) for name in ("start", "end"))
     quality, status = args["quality"].one_of(*QUALITIES), args["status"].one_of(*STATUSES)
-    return args["id"].whole(), Row(Label(**values), start, end, args["run"].whole(-1), quality, status)
+    why = "" if args.get("why").value is None else args["why"].one_of(*WHY, "")
+    cause = Cause(WHY.index(why)) if why else None
+    return Row(label_of(**values), start, end, args["run"].whole(-1), quality, status, cause)
 
 
 def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -105,6 +105,8 @@ def together(first: Events, second: Events, islands: int) -> Events:
     for offset, events in ((0, first), (islands, second)):
         ours, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
         shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
+        by = ours.stored("released_label")
+        shifted["released_label"] = np.where(by < 0, by, by + len(labels))
         parts.append({name: ours.stored(name) for name in STORED} | shifted)
         labels += [
             replace(label, island=label.island + offset) if label.island >= 0 else label for label in ours.labels

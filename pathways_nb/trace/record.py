@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from pathways_nb.timing.waits import WHY
+from pathways_nb.util.columns import last_before
 from pathways_nb.util.words import counted
 
 KINDS = (
@@ -100,6 +102,24 @@ label_of = lru_cache(maxsize=4096)(Label)
 each of them would add a row to the table of labels."""
 
 
+class Cause(NamedTuple):
+    """Why an event began when it did, where whoever recorded it knows.
+
+    Args:
+        why: position in ``timing.waits.WHY``. Data, lane, link and message are found in the plan and the record by it.
+        label: of the event that let it begin, where only the controller knows which one did.
+        run: serial of that event's run.
+    """
+
+    why: int
+    label: Label | None = None
+    run: int = -1
+
+
+BY = tuple(map(Cause, range(len(WHY))))
+"""Causes of which only the reason is said, by position in ``timing.waits.WHY``."""
+
+
 class Row(NamedTuple):
     """One occurrence of an event.
 
@@ -119,8 +139,11 @@ class Row(NamedTuple):
     ``"simulated"`` (from the cost model)."""
     status: str = "ok"
     """``"ok"``, ``"draining"`` (ended after an interrupt) or ``"failed"``."""
+    cause: Cause | None = None
+    """Why it began when it did; ``None`` if that is not known."""
 
 
+_NOT_TOLD = Cause(-1)
 _NUMBERS: dict[str, type] = {
     **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice", "host"), np.int32),
     **{"bytes": np.int64, "flops": np.float64, "latency": np.float64},
@@ -128,10 +151,14 @@ _NUMBERS: dict[str, type] = {
 STORED: dict[str, type] = {  # what is kept for each event
     **{"label": np.int32, "start": np.float64, "end": np.float64, "run": np.int32},
     **{"quality": np.uint8, "status": np.uint8},
+    **{"why": np.int8, "released_label": np.int32, "released_run": np.int32},
 }
-_WORDS = {"quality": np.array(QUALITIES, object), "status": np.array(STATUSES, object)}
+UNKNOWN = {"why": -1, "released_label": -1, "released_run": -1}
+"""What stands in the columns of ``STORED`` for an event whose cause is not known, as in older files."""
+_WORDS = {"quality": np.array(QUALITIES, object), "status": np.array(STATUSES, object),
+          "why": np.array([*WHY, ""], object)}  # fmt: skip
 LABEL_COLUMNS = tuple(field.name for field in fields(Label))
-COLUMNS, TUPLES = ("id", *LABEL_COLUMNS, *Row._fields[1:]), ("parents", "links")
+COLUMNS, TUPLES = ("id", *LABEL_COLUMNS, *Row._fields[1:-1], "why", "released_by"), ("parents", "links")
 
 
 class Events:
@@ -172,6 +199,8 @@ class Events:
             return _WORDS[name][self._stored[name]]
         if name in self._stored:
             return self._stored[name]
+        if name == "released_by":
+            return np.append(self._ids, -1)[self.releasers]
         if name not in LABEL_COLUMNS:
             raise KeyError(f"{name!r} is no column of events; choose from {', '.join(COLUMNS)}")
         return self.by_label(name)[self.label]
@@ -185,6 +214,17 @@ class Events:
         """Return a column of ``STORED``: quality and status as positions in ``QUALITIES`` and ``STATUSES``."""
         return self._stored[name]
 
+    @property
+    def releasers(self) -> np.ndarray:
+        """The position of the event that let each begin, where the controller said which; -1 elsewhere."""
+        found = np.full(len(self), -1)
+        told = np.flatnonzero(self._stored["released_label"] >= 0)
+        if len(told):
+            rows, begun, of = np.arange(len(self)), self._stored["start"], self._stored
+            asked = begun[told], of["released_label"][told], of["released_run"][told]
+            found[told] = last_before(rows, (begun, of["label"], of["run"]), asked)
+        return found
+
     def by_label(self, name: str) -> np.ndarray:
         """Return column ``name`` of the labels: one value for each of ``labels``, not for each event."""
         return column([getattr(label, name) for label in self.labels], _NUMBERS.get(name, object))
@@ -195,8 +235,8 @@ class Events:
         Only the labels are compared, of which there are few, so this is fast for many events.
         """
         if name in _WORDS:
-            codes = [code for code, word in enumerate(_WORDS[name]) if word in values]
-            return np.isin(self._stored[name], codes)
+            words = _WORDS[name]
+            return np.isin(self._stored[name], [code for code in (*range(len(words)), -1) if words[code] in values])
         fits = [getattr(label, name) in values for label in self.labels]
         return np.array(fits, bool)[self.label]
 
@@ -306,9 +346,13 @@ class Record:
         """Add all events of another record, which may have another origin."""
         events = other.events()
         columns = (events[name].tolist() for name in ("label", "start", "end", "run", "quality", "status"))
-        for number, start, end, run, quality, status in zip(*columns, strict=True):
-            at = other.origin
-            self.add(Row(events.labels[number], start + at, end + at, run, quality, status))
+        causes = zip(*(events.stored(name).tolist() for name in UNKNOWN), strict=True)
+        for (number, start, end, run, quality, status), (why, by, of) in zip(
+            zip(*columns, strict=True), causes, strict=True
+        ):
+            at, label = other.origin, None if by < 0 else events.labels[by]
+            cause = None if why < 0 else Cause(why, label, of)
+            self.add(Row(events.labels[number], start + at, end + at, run, quality, status, cause))
 
     def clear(self) -> None:
         """Forget everything."""
@@ -339,6 +383,10 @@ class Record:
         yield "run", [row.run for row in rows]
         yield "quality", [QUALITIES.index(row.quality) for row in rows]
         yield "status", [STATUSES.index(row.status) for row in rows]
+        causes = [row.cause or _NOT_TOLD for row in rows]
+        yield "why", [cause.why for cause in causes]
+        yield "released_label", [-1 if cause.label is None else self._number(cause.label) for cause in causes]
+        yield "released_run", [cause.run for cause in causes]
 
     def _number(self, label: Label) -> int:
         number = self._numbers.get(label)

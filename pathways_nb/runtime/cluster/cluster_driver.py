@@ -39,14 +39,13 @@ from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.host_run import plain
 from pathways_nb.runtime.hosts.messages import Argument, Call, Coming, Held, NodeFacts, PortableNode
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan, located, packed
-from pathways_nb.runtime.local.watcher import owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.trace.record import BY, Cause, Label, Record, Row, label_of
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition, Workers
 
@@ -307,7 +306,8 @@ class ClusterDriver(Driver):
             boxes[(target.where.first + at) // island.per_host].append(shards.box(at))
         return [given(mine, values, impl) for mine in boxes]
 
-    def _launch(self, run: Execution, launch: Launch) -> None:
+    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+        self._on_hosts[run.serial].causes[launch.island].append(cause)
         self.messenger.launch(launch)
 
     def _faults(self, run: Execution) -> tuple[tuple[int, str], ...]:
@@ -358,10 +358,9 @@ class ClusterDriver(Driver):
             case messages.StepRow():
                 self._record_step(state.run, report)
             case messages.HostRow():
-                self._record_host(state.run, island, report)
+                self._record_host(state, island, report)
             case messages.OtherRow(_, row):
-                label = owned(row.label, state.run.client) if state.run.client else row.label
-                state.run.record.add(row._replace(label=label, run=state.run.serial))
+                state.run.record.add(row._replace(label=state.run.own(row.label), run=state.run.serial))
             case messages.StepEnded(_, step, value):
                 if state.step_ended(step, hosts, value) and step not in state.run.errors:
                     self._fill(state.run, step, state.values.pop(step, None))
@@ -436,18 +435,24 @@ class ClusterDriver(Driver):
     def _remote(self, buffer: int, aval: Any, there: Located, value: Any = None) -> RemoteArray:
         return RemoteArray(aval, there, partial(_fetch, self.islands[there.where.island], buffer, there), value)
 
-    def _record_host(self, run: Execution, island: int, report: messages.HostRow) -> None:
+    def _record_host(self, state: RunOnHosts, island: int, report: messages.HostRow) -> None:
+        run, cause = state.run, None if report.why < 0 else BY[report.why]
         name, route = run.compiled_plan.name, "" if report.kind == "enqueue" else "DCN"
+        if route:
+            cause = state.cause(island, report.device)
         what = f"message to island {island} on its way" if route else name
         host = self.islands[island].host_of(report.device)
         label = label_of(report.kind, what, name, run.client, island=island, route=route, host=host)
-        run.record.add(Row(label, report.start, report.end, run.serial, "estimated" if route else "exact"))
+        quality = "estimated" if route else "exact"
+        run.record.add(Row(label, report.start, report.end, run.serial, quality, cause=cause))
 
     def _record_step(self, run: Execution, report: messages.StepRow) -> None:
         label = run.compiled_plan.actions[report.step].label
         host = self.islands[label.island].host_of(report.device)
         label = _on_host(label, run.client, report.device, report.devices, report.route, report.bytes, host)
-        run.record.add(Row(label, report.start, report.end, run.serial, report.quality, report.status))
+        run.recorded[report.step] = label
+        cause = None if report.why < 0 else BY[report.why]
+        run.record.add(Row(label, report.start, report.end, run.serial, report.quality, report.status, cause))
 
     def _messenger(self, unresponsive_after: float) -> Messenger:
         attachment = self.attachment

@@ -7,6 +7,7 @@ A step has ended when all hosts of its island say so: one of them may have gone 
 from __future__ import annotations
 
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pathways_nb.errors import PathwaysError
 from pathways_nb.runtime.hosts.messages import Argument, Coming, Given
 from pathways_nb.runtime.run_state import Execution
+from pathways_nb.trace.record import Cause
 
 
 @dataclass(eq=False)
@@ -38,6 +40,16 @@ class RunOnHosts:
     values: dict[int, Any] = field(default_factory=dict)
     """By step, its only output if a host has sent it along."""
     lock: Any = field(default_factory=threading.Lock)
+    causes: defaultdict[int, list[Cause]] = field(default_factory=lambda: defaultdict(list))
+    """By island, why each of its ranges was sent."""
+    arrived: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """By island and first device of a host, the number of ranges that have arrived there."""
+
+    def cause(self, island: int, device: int) -> Cause | None:
+        """Return why the range was sent whose arrival the host of a device reports: ranges arrive in order."""
+        at = self.arrived[island, device]
+        self.arrived[island, device] += 1
+        return self.causes[island][at] if at < len(self.causes[island]) else None
 
     def range_ended(self, island: int, start: int, stop: int, hosts: int) -> None:
         """Count one host more on which a range has ended."""

@@ -238,7 +238,10 @@ class RangeEnded:
 
 
 class StepRow(NamedTuple):
-    """An event of a step, whose label the controller has; bytes and route only where they differ from the label's."""
+    """An event of a step, whose label the controller has; bytes and route only where they differ from the label's.
+
+    ``why`` it began is a position in ``timing.waits.WHY``, and -1 if that is not known.
+    """
 
     run: int
     step: int
@@ -250,6 +253,7 @@ class StepRow(NamedTuple):
     devices: int
     route: str = ""
     bytes: int = 0
+    why: int = -1
 
 
 class HostRow(NamedTuple):
@@ -263,6 +267,7 @@ class HostRow(NamedTuple):
     start: float
     end: float
     device: int
+    why: int = -1
 
 
 @dataclass(frozen=True, slots=True)

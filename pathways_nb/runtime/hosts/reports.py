@@ -76,24 +76,27 @@ class RunRecord:
 
     def add(self, row: Row) -> None:
         """Report an event."""
-        step = self._steps.get(id(row.label))
+        step, why = self._steps.get(id(row.label)), -1 if row.cause is None else row.cause.why
         if step is None and row.label.kind == "enqueue":
-            self._add_own("enqueue", row.start, row.end)
+            self._add_own("enqueue", row.start, row.end, why)
         elif step is None:
             self._reports.quietly(OtherRow(self._run, row))
         else:
-            self.add_step(step, row.label, row.start, row.end, row.quality, row.status)
+            self.add_step(step, row.label, row.start, row.end, row.quality, row.status, why=why)
 
     def arrived(self, sent: float, now: float) -> None:
         """Report that a message arrived at ``now``; an error of this host's clock does not make it arrive early."""
         self._add_own("stall", sent, max(sent, now))
 
-    def _add_own(self, kind: str, start: float, end: float) -> None:
-        self._reports.quietly(HostRow(self._run, kind, start, end, self._devices[0]))
+    def _add_own(self, kind: str, start: float, end: float, why: int = -1) -> None:
+        self._reports.quietly(HostRow(self._run, kind, start, end, self._devices[0], why))
 
     def add_step(
         self, step: int, label: Label, start: float, end: float, quality: str, status: str, **differs: Any
     ) -> None:
-        """Report an event of a step; ``differs`` are the fields ``route`` and ``bytes`` where the label has others."""
+        """Report an event of a step.
+
+        ``differs`` are the fields ``route`` and ``bytes`` where the label has others, and ``why`` if that is known.
+        """
         device, devices = narrowed(label, *self._devices)
         self._reports.quietly(StepRow(self._run, step, start, end, quality, status, device, devices, **differs))

@@ -20,11 +20,12 @@ from pathways_nb.runtime.local.host_lane import HostLane
 from pathways_nb.runtime.local.late_transfers import LateTransfers
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
-from pathways_nb.runtime.local.watcher import Launched, LaunchRange, owned
+from pathways_nb.runtime.local.watcher import Launched, LaunchRange
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import WINDOW_FULL, Row, label_of
+from pathways_nb.timing.waits import MESSAGE
+from pathways_nb.trace.record import BY, WINDOW_FULL, Cause, Label, Row, label_of
 
 Clock = Callable[[], float]
 IN_FLIGHT = 24
@@ -59,10 +60,12 @@ class Dispatcher(threading.Thread):
         self.gone: set[int] = set()
         """Devices that are lost."""
         self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
-        self.inbox: queue.SimpleQueue[tuple[LaunchRange, float] | None] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[LaunchRange, float, Cause] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
         self._began = 0.0
         """When the dispatching under way began, on the clock: at the start of a range, or after its last wait."""
+        self._cause, self._over = BY[MESSAGE], 0.0
+        """Why it began then, and when the last range was dispatched."""
         self.late = LateTransfers(f"pathways-late-{island}", self._is_ready, self._carry_out)
         self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, self._ended, devices)
         self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
@@ -80,7 +83,9 @@ class Dispatcher(threading.Thread):
         """This thread and those that belong to it; the host lane if that has begun."""
         return self, self.late, self.computing, self.moving, *([self.host] if self.host.begun else [])
 
-    def send(self, run: Execution, start: int, stop: int, sent: float | None = None) -> None:
+    def send(
+        self, run: Execution, start: int, stop: int, sent: float | None = None, cause: Cause = BY[MESSAGE]
+    ) -> None:
         """Queue steps ``start`` to ``stop`` of the run's order on this island, after everything sent before.
 
         Args:
@@ -88,13 +93,14 @@ class Dispatcher(threading.Thread):
             start: position of the first step.
             stop: position after the last step.
             sent: when the message is sent, on the clock; now if left out.
+            cause: why it is sent.
         """
         # One more than its steps: the range is over when its own enqueue is recorded, too.
         launch_range = LaunchRange(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
         sent = self.clock() if sent is None else sent
         if run.compiled_plan.plan.has_host_work:  # at once: it runs ahead of what the dispatcher still waits for
             self.host.hand(launch_range, sent + self.latency)
-        self.inbox.put((launch_range, sent))
+        self.inbox.put((launch_range, sent, cause))
 
     def stop(self) -> None:
         """End after what was sent before."""
@@ -120,18 +126,22 @@ class Dispatcher(threading.Thread):
         """
         order = self.inbox.get()
         if order is not None:
-            launch_range, sent = order
+            launch_range, sent, cause = order
             if self.latency:
-                self._arrive(launch_range.run, sent)
+                self._arrive(launch_range.run, sent, cause)
+            # Behind another range, that one's end is what it waited for, and not what the controller sent it for.
+            self._cause = BY[MESSAGE] if self.latency or sent < self._over else cause
             self._launch_range(launch_range)
+            self._over = self.clock()
         return order is not None
 
-    def _arrive(self, run: Execution, sent: float) -> None:
+    def _arrive(self, run: Execution, sent: float, cause: Cause) -> None:
         """Wait until a message sent at ``sent`` would arrive; a cancelled run is not waited for."""
         run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
         label = label_of("stall", f"message to island {self.island} on its way", run.compiled_plan.name, run.client,
                          island=self.island, route="DCN")  # fmt: skip
-        run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
+        until = min(sent + self.latency, self.clock())
+        run.record.add(Row(label, sent, until, run.serial, "exact", cause=cause))
 
     def _launch_range(self, launch_range: LaunchRange) -> None:
         run, at_once = launch_range.run, 0
@@ -148,16 +158,16 @@ class Dispatcher(threading.Thread):
         launch_range.step_done(at_once + 1)
 
     def _record_enqueued(self, run: Execution, until: float) -> None:
-        name = run.compiled_plan.name
-        label = label_of("enqueue", name, name, run.client, island=self.island)
-        run.record.add(Row(label, self._began, until, run.serial, "exact"))
+        label = _enqueue(run, self.island)
+        run.record.add(Row(label, self._began, until, run.serial, "exact", cause=self._cause))
 
-    def _wait(self, run: Execution, wait: Callable[[], object], reason: str = "") -> None:
+    def _wait(self, run: Execution, wait: Callable[[], object], cause: Callable[[], Cause], reason: str = "") -> None:
         """Wait; waiting is not dispatching, so it is left out of the lane.
 
         Args:
             run: whose step waits.
             wait: returns when the wait is over.
+            cause: returns what ended the wait.
             reason: under which the wait itself is recorded; empty if other events tell what it was for.
         """
         began = self.clock()
@@ -165,7 +175,7 @@ class Dispatcher(threading.Thread):
         if self.clock() - began <= _NOTABLE:
             return
         self._record_enqueued(run, began)
-        self._began = self.clock()
+        self._began, self._cause = self.clock(), cause()
         if reason:
             label = label_of("stall", reason, run.compiled_plan.name, run.client, island=self.island)
             run.record.add(Row(label, began, self._began, run.serial, "exact"))
@@ -200,7 +210,9 @@ class Dispatcher(threading.Thread):
                 run.hold_inputs(step, self.island)
                 self.late.add(launch_range, step)
                 return
-            self._wait(run, lambda: run.launched.wait(lambda: self._is_ready(run, step)))
+            self._wait(
+                run, lambda: run.launched.wait(lambda: self._is_ready(run, step)), lambda: _brought_by(run, step)
+            )
         self._carry_out(launch_range, step)
 
     def _is_ready(self, run: Execution, step: int) -> bool:
@@ -252,9 +264,8 @@ class Dispatcher(threading.Thread):
 
     def _record_failed(self, run: Execution, action: CompiledStep) -> None:
         """Record a step that was never launched as an event without duration."""
-        label = owned(action.label, run.client) if run.client else action.label
         now = self.clock()
-        run.record.add(Row(label, now, now, run.serial, status="failed"))
+        run.record.add(Row(run.own(action.label), now, now, run.serial, status="failed"))
 
     def _launch(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
         run = launch_range.run
@@ -266,7 +277,7 @@ class Dispatcher(threading.Thread):
             fault.strike(action.label, run.client)
         inputs = [run.slots[slot] for slot in action.step.inputs]
         if not self.window.acquire(blocking=False):
-            self._wait(run, self.window.acquire, WINDOW_FULL)
+            self._wait(run, self.window.acquire, lambda: self.computing.last, WINDOW_FULL)
         dispatched = self.clock()
         try:
             arrays = list(action.call(*inputs))
@@ -339,3 +350,20 @@ class Dispatcher(threading.Thread):
 
     def _ended(self, count: int) -> None:
         self.window.release(count)
+
+
+def _enqueue(run: Execution, island: int) -> Label:
+    return label_of("enqueue", run.compiled_plan.name, run.compiled_plan.name, run.client, island=island)
+
+
+def _brought_by(run: Execution, step: int) -> Cause:
+    """Return what made the inputs of a step exist: the dispatching of their producers, on other islands."""
+    plan = run.compiled_plan.plan
+    made = [(run, producer) for producer in plan.steps[step].producers]
+    if (argument := plan.steps[step].argument) >= 0 and (maker := run.arguments[argument].run) is not None:
+        made.append((maker, run.arguments[argument].step))
+    if len(made) != 1:
+        return BY[MESSAGE]
+    ((maker, at),) = made
+    placements = maker.compiled_plan.plan.placements
+    return Cause(MESSAGE, _enqueue(maker, placements[maker.compiled_plan.plan.steps[at].place].island), maker.serial)

@@ -21,7 +21,7 @@ from pathways_nb.plan import source_lines
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.faults import Fault, InjectedFault
 from pathways_nb.runtime.local.transfer_watcher import routed
-from pathways_nb.runtime.local.watcher import Clock, LaunchRange, owned
+from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Execution
@@ -181,5 +181,4 @@ class HostLane(threading.Thread):
         return None
 
     def _record(self, run: Execution, label: Label, start: float, end: float, status: str = "ok") -> None:
-        label = owned(label, run.client) if run.client else label
-        run.record.add(Row(label, start, end, run.serial, "exact", status))
+        run.record.add(Row(run.own(label), start, end, run.serial, "exact", status))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pathways_nb.runtime.local.watcher import Clock, Launched, Watcher
+from pathways_nb.timing.waits import DATA, LANE, MESSAGE, WINDOW
+from pathways_nb.trace.record import Cause
 
 
 class LaunchWatcher(Watcher):
@@ -21,6 +23,8 @@ class LaunchWatcher(Watcher):
         super().__init__(name, clock, on_ended)
         self.free_at = [0.0] * devices
         """When the last launch on each device ended."""
+        self.last = Cause(WINDOW)
+        """The launch that ended last, as the cause of what waited for room."""
 
     def _lost(self, lost: list[range], launched: Launched) -> list[range]:
         """Return the devices of launches whose output was taken over, and after which no other ran there.
@@ -37,12 +41,15 @@ class LaunchWatcher(Watcher):
 
     def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
         label = launched.launch_range.run.compiled_plan.actions[launched.step].label
-        start = max(self._ready_at(launched), launched.dispatched)
+        ready, why = self._released(launched)
+        start, why = max(ready, launched.dispatched), MESSAGE if launched.dispatched > ready else why
         self.free_at[label.device : label.device + label.devices] = [end] * label.devices
         launched.launch_range.device_seconds += max(end - start, 0.0) * label.devices
         if self._row > 1:
             launched.launch_range.run.compiled_plan.lasts[launched.step] = max(end - start, 0.0)
-        self._record(launched, label, start, end, quality, failure)
+        run = launched.launch_range.run
+        self.last = Cause(WINDOW, run.own(label), run.serial)
+        self._record(launched, label, start, end, quality, failure, why)
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
         """Return the seconds that each took when it was last watched; for one never watched, the mean of the others."""
@@ -52,10 +59,14 @@ class LaunchWatcher(Watcher):
         return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
 
     def _ready_at(self, launched: Launched) -> float:
-        """Return when it could begin: its devices are free and its inputs from elsewhere have arrived."""
+        return self._released(launched)[0]
+
+    def _released(self, launched: Launched) -> tuple[float, int]:
+        """Return when it could begin, its devices free and its inputs from elsewhere there, and which came last."""
         run = launched.launch_range.run
         action = run.compiled_plan.actions[launched.step]
-        ready = max(self.free_at[action.label.device : action.label.device + action.label.devices])
+        ready, why = max(self.free_at[action.label.device : action.label.device + action.label.devices]), LANE
         for step in action.waits_for:
-            ready = max(ready, run.ends.get(step, 0.0))
-        return ready
+            if (end := run.ends.get(step, 0.0)) >= ready:
+                ready, why = end, DATA
+        return ready, why

@@ -25,7 +25,7 @@ from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import Record, Row
+from pathways_nb.trace.record import Cause, Record, Row
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition
 
@@ -110,8 +110,8 @@ class LocalDriver(Driver):
         seen = sum(d.computing.seen for d in self._dispatchers)
         return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
 
-    def _launch(self, run: Execution, launch: Launch) -> None:
-        self._dispatchers[launch.island].send(run, launch.start, launch.stop)
+    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+        self._dispatchers[launch.island].send(run, launch.start, launch.stop, cause=cause)
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
         return lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Launched, Watcher, stamp, wait_for
+from pathways_nb.timing.waits import DATA, MESSAGE
 from pathways_nb.trace.record import Label
 
 _RETRY = 2e-3
@@ -53,7 +54,8 @@ class TransferWatcher(Watcher):
             return False
         label = launched.launch_range.run.compiled_plan.actions[launched.step].label
         label = routed(label, launched.route, launched.size) if launched.route else label
-        self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
+        start, why = max((ready or 0.0, DATA), (launched.dispatched, MESSAGE))
+        self._record(launched, label, start, end, quality, failure, why)
         return True
 
     def _ready_at(self, launched: Launched) -> float | None:

@@ -13,13 +13,12 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from time import thread_time
 from typing import Any
 
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.trace.record import BY, Label, Row
 
 Clock = Callable[[], float]
 BUDGET = 0.02
@@ -184,12 +183,17 @@ class Watcher(threading.Thread, ABC):
 
     @staticmethod
     def _record(
-        launched: Launched, label: Label, start: float, end: float, quality: str, failure: BaseException | None
+        launched: Launched,
+        label: Label,
+        start: float,
+        end: float,
+        quality: str,
+        failure: BaseException | None,
+        why: int,
     ) -> None:
         run, step = launched.launch_range.run, launched.step
         status = "failed" if failure is not None else "draining" if run.stopped else "ok"
-        label = owned(label, run.client) if run.client else label
-        run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
+        run.record.add(Row(run.own(label), min(start, end), end, run.serial, quality, status, BY[why]))
         if failure is not None:
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
         else:
@@ -218,12 +222,6 @@ def stamp(run: Execution, step: int, seen: float) -> float:
 
 
 _stamping = threading.Lock()
-
-
-@lru_cache(maxsize=4096)
-def owned(label: Label, client: str) -> Label:
-    """Return the label with a client."""
-    return replace(label, client=client)
 
 
 def _interpolated(ready: Sequence[float], weights: Sequence[float], now: float) -> list[float]:

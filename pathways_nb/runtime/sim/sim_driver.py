@@ -27,7 +27,6 @@ from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.driver import QUEUED, Driver
-from pathways_nb.runtime.local.watcher import owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
@@ -41,7 +40,8 @@ from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought
 from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
 from pathways_nb.timing.event_queue import EventQueue
-from pathways_nb.trace.record import Record, Row, label_of
+from pathways_nb.timing.waits import MESSAGE
+from pathways_nb.trace.record import BY, Cause, Record, Row, label_of
 
 
 class SimDriver(Driver):
@@ -196,7 +196,7 @@ class SimDriver(Driver):
 
     # ---- launches
 
-    def _launch(self, run: Execution, launch: Launch) -> None:
+    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
         """Send a launch to its island's host.
 
         The controller sends messages one after another; their latencies overlap.
@@ -206,18 +206,18 @@ class SimDriver(Driver):
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
             self._virtual[run.serial] = VirtualRun(run.serial, self.costs.timed(run.compiled_plan), run)
-        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
+        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now, cause)
 
-    def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
+    def _arrive(self, run: Execution, launch: Launch, sent: float, cause: Cause) -> None:
         """Enqueue a launch that reaches its island's host, and record the message and the enqueue."""
         name, now = run.compiled_plan.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
                          island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
                          latency=self.dcn_latency)  # fmt: skip
-        run.record.add(Row(label, sent, now, run.serial, "simulated"))
+        run.record.add(Row(label, sent, now, run.serial, "simulated", cause=cause))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
-        run.record.add(Row(label, now, through, run.serial, "simulated"))
+        run.record.add(Row(label, now, through, run.serial, "simulated", cause=BY[MESSAGE]))
 
     # ---- ``Owner`` of the islands
 
@@ -290,9 +290,10 @@ class SimDriver(Driver):
             if task.queues:
                 task.ongoing.device_seconds += (end - start) * label.devices
             status = "draining" if run.stopped else "ok"
-            run.record.add(
-                Row(owned(label, run.client) if run.client else label, start, end, run.serial, "simulated", status)
-            )
+            row = Row(run.own(label), start, end, run.serial, "simulated", status, BY[task.why])
+            if label is not run.compiled_plan.actions[index].label:
+                run.recorded[index] = row.label
+            run.record.add(row)
         if index not in run.errors:
             run.done[index] = 1
             if index in run.compiled_plan.awaited:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
-from pathways_nb.runtime.local.watcher import owned
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Label, Row
 
@@ -76,8 +75,8 @@ class Failures:
             for fault in self.faults if label.kind != "transfer" else ():
                 fault.strike(label, run.client)
         except (InjectedFault, LostError) as cause:
-            mine, now = owned(label, run.client) if run.client else label, self.clock()
-            run.record.add(Row(mine, now, now, run.serial, "simulated", "failed"))
+            now = self.clock()
+            run.record.add(Row(run.own(label), now, now, run.serial, "simulated", "failed"))
             run.fail(index, run.node_error(index, cause))
             return True
         return False

@@ -21,6 +21,7 @@ from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.footprint import overlap
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.timing.event_queue import EventQueue
+from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE
 from pathways_nb.util.intervals import Intervals
 
 HOST = (-1, 0)
@@ -123,6 +124,8 @@ class Task:
     start: float = -1.0
     label: Any = None
     """Its label in the record, set by the owner; ``None`` for a step that is not recorded."""
+    why: int = MESSAGE
+    """What it waited for last, a position in ``timing.waits.WHY``."""
 
 
 class Owner(Protocol):
@@ -231,9 +234,10 @@ class Islands:
                 queue.append(task)
         return task
 
-    def supply(self, task: Task) -> None:
+    def supply(self, task: Task, why: int = DATA) -> None:
         """Count one condition less that a step waits for; begin it after the last."""
         task.lacks -= 1
+        task.why = why
         if not task.lacks:
             self._begin(task)
 
@@ -241,12 +245,15 @@ class Islands:
         """Begin a step whose conditions hold, after its host has enqueued it; a transfer also waits for its links."""
         start = self.agenda.now
         if task.earliest > start:
+            task.why = MESSAGE
             self.agenda.at(task.earliest, self._begin, task)
             return
         lasts = self.owner.lasts(task)
         if lasts and not task.queues:
             links, left = self.owner.link(task)
-            start = max(start, *(self._links.get(link, 0.0) for link in links))
+            free = max((self._links.get(link, 0.0) for link in links), default=0.0)
+            if free > start:
+                start, task.why = free, LINK
             self._links.update(dict.fromkeys(links, start + max(lasts - left, 0.0)))
         task.start = start
         self.agenda.at(start + lasts, self._end, task)
@@ -261,7 +268,7 @@ class Islands:
         for queue in task.queues:
             queue.popleft()
             if queue:
-                self.supply(queue[0])
+                self.supply(queue[0], LANE)
         for consumer in run.timed.consumers[index]:
             waiting = run.tasks.get(consumer)
             if waiting is not None:

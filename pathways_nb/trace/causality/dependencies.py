@@ -1,8 +1,9 @@
 """Which event waited for which: the edges of a record's happened-before graph.
 
-A record has stamps, not reasons; reasons are reconstructed from what the record says of nodes, links, devices and
-messages. Events are those of a ``Dag`` (see ``happened_before``), in the order of their starts, and every edge goes
-from an earlier to a later one, so the graph has no cycles by construction.
+Whoever recorded an event may have said why it began, and what let it begin (``record.Cause``). Where nobody did, as in
+profiles and older files, that is inferred from what the record says of nodes, links, devices and messages. Events are
+those of a ``Dag`` (see ``happened_before``), in the order of their starts, and every edge goes from an earlier to a
+later one, so the graph has no cycles by construction.
 
 - *Data*: from what produced or brought a node's inputs in the same run.
 - *Link*: from the transfer before it on any of its links.
@@ -22,9 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE
+from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE, WINDOW
 from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, held_back, sent, window_full
 from pathways_nb.trace.record import HOST_KIND, Events, Label
+from pathways_nb.util.columns import last_before
 from pathways_nb.util.intervals import Intervals
 
 _HOST = 1 << 30
@@ -47,10 +49,10 @@ class Edges(NamedTuple):
     sort: np.ndarray
 
     @classmethod
-    def of(cls, source: np.ndarray, target: np.ndarray, sort: int) -> Edges:
-        """Return edges of one sort, without sources of -1, which mean none, and without edges that would go back."""
+    def of(cls, source: np.ndarray, target: np.ndarray, sort: int | np.ndarray) -> Edges:
+        """Return edges without sources of -1, which mean none, and without edges that would go back."""
         known = (source >= 0) & (source < target)
-        return cls(source[known], target[known], np.full(int(known.sum()), sort, np.int8))
+        return cls(source[known], target[known], np.broadcast_to(np.int8(sort), known.shape)[known])
 
     @classmethod
     def joined(cls, *parts: Edges) -> Edges:
@@ -74,18 +76,29 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
     asked = Edges.of(data.source[apart], heads[data.target[apart]], DATA)  # dispatched when they were done
     messages = np.flatnonzero(sent(events))
     held = _held_back(events, np.union1d(heads[rows], messages), rows, answers)
-    return Edges.joined(data, order, dispatch, asked, held, _room(events))
+    return Edges.joined(data, order, dispatch, asked, held, _room(events), _told(events))
+
+
+def _told(events: Events) -> Edges:
+    """Return the edges of which the record says both ends and why."""
+    source = events.releasers
+    target = np.flatnonzero(source >= 0)
+    return Edges.of(source[target], target, events.stored("why")[target])
 
 
 def _room(events: Events) -> Edges:
-    """Return the edges to enqueues that waited because the window was full, from the launch that made room."""
+    """Return the edges to enqueues that waited because the window was full, from the launch that made room.
+
+    They are guessed where the record does not say it.
+    """
     start, end, island = events["start"], events["end"], events["island"]
     enqueues, launches = np.flatnonzero(events.is_("kind", "enqueue")), np.flatnonzero(events.is_("kind", *BUSY))
     waited = _last_over(np.flatnonzero(window_full(events)), enqueues, start, end, island)
     before = _last_over(enqueues, enqueues, start, end, island, events["host"])
-    mine = (waited >= 0) & ((before < 0) | (end[waited] > end[before]))
+    told, known = events.stored("why")[enqueues], events.stored("released_label")[enqueues] >= 0
+    mine = (waited >= 0) & ((before < 0) | (end[waited] > end[before])) & (told < 0) | (told == WINDOW) & ~known
     freed = _last_over(launches, enqueues[mine], start, end, island, events["host"])
-    return Edges.of(freed, enqueues[mine], LANE)
+    return Edges.of(freed, enqueues[mine], np.where(told[mine] == WINDOW, WINDOW, LANE))
 
 
 def _data(events: Events, rows: np.ndarray) -> Edges:
@@ -238,8 +251,8 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     freed = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
     freed[~_held(start[heads], run[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
     at_once = _at_once(events, heads, rows)
-    freed = np.where(at_once >= 0, at_once, freed)
-    stalled = np.where(freed >= 0, -1, stalled)  # freed capacity is the reason
+    freed = np.where(events.stored("why")[heads] >= 0, -1, np.where(at_once >= 0, at_once, freed))
+    stalled = np.where((freed >= 0) | (events.releasers[heads] >= 0), -1, stalled)  # freed capacity is the reason
     first = np.concatenate([heads[first], stalls, compiling])
     answered = np.searchsorted(answers[1], start[first], "right") - 1
     at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
@@ -287,26 +300,3 @@ def _last_over(
     """Return for each of ``targets`` the last of ``sources`` with equal keys that had ended when it began, or -1."""
     asked = (start[targets], *(key[targets] for key in keys))
     return last_before(sources, (end[sources], *(key[sources] for key in keys)), asked)
-
-
-def last_before(sources: np.ndarray, there: tuple[np.ndarray, ...], asked: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return for each query the last of ``sources`` with the same keys that is not later; -1 for none.
-
-    One sort of sources and queries together answers all queries at once.
-
-    Args:
-        sources: positions to choose from.
-        there: a time or position of each source, then its keys.
-        asked: the same columns of the queries.
-    """
-    columns = [np.concatenate(pair) for pair in zip(there, asked, strict=True)]
-    asks = np.arange(len(columns[0])) >= len(sources)
-    order = np.lexsort((asks, *columns))
-    last = np.maximum.accumulate(np.where(asks[order], -1, np.arange(len(order))))
-    same = last >= 0
-    for key in columns[1:]:
-        same &= key[order][last] == key[order]
-    found = np.empty(len(order), np.int64)
-    found[order] = order[last]
-    found[order[~same]] = -1
-    return np.where(found >= 0, np.append(sources, -1)[np.minimum(found, len(sources))], -1)[len(sources) :]

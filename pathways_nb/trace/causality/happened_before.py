@@ -95,7 +95,8 @@ class Dag:
         lasts, until = self.lasts[source], self.start[target] - self.start[source]
         part = np.where(lasts > until, until / np.where(lasts > 0, lasts, 1.0), 1.0)
         part = np.where(why == LINK, self._on_links[source], part)
-        return Timed(Waits.of(source, target, why, part), self.start, self.lasts, _SAME)
+        told = self.events.stored("why")
+        return Timed(Waits.of(source, target, why, part), self.start, self.lasts, _SAME, told)
 
     @cached_property
     def _on_links(self) -> np.ndarray:

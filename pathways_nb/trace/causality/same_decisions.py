@@ -13,9 +13,10 @@ import numpy as np
 
 from pathways_nb.timing.timed import Timed
 from pathways_nb.timing.waits import LINK
-from pathways_nb.trace.causality.dependencies import last_before, turns
+from pathways_nb.trace.causality.dependencies import turns
 from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, held_back, sent
+from pathways_nb.util.columns import last_before
 
 _SAME = 1e-12
 """Seconds up to which two times count as equal."""

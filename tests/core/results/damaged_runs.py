@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 import pathways_nb as pw
+from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import COLUMNS, STORED
 from pathways_widgets.drawing.views import Moment
@@ -113,8 +114,20 @@ def _change(meta: Any, chance: random.Random) -> str:
     return ".".join(path)
 
 
+def with_causes(parts: dict[str, np.ndarray], chance: random.Random) -> dict[str, np.ndarray]:
+    """Return the parts of an older file with causes as newer ones have them: any event may be released by any other."""
+    count = len(parts["label"])
+    by = [chance.randrange(count) if chance.random() < 0.3 else -1 for _ in range(count)]
+    found = {
+        "why": [chance.randrange(len(WHY)) if at >= 0 or chance.random() < 0.5 else -1 for at in by],
+        "released_label": [-1 if at < 0 else parts["label"][at] for at in by],
+        "released_run": [-1 if at < 0 else parts["run"][at] for at in by],
+    }
+    return parts | {name: np.array(values, STORED[name]) for name, values in found.items()}
+
+
 def _columns(source: Path, target: Path, chance: random.Random) -> str:
-    parts = parts_of(source)
+    parts = with_causes(parts_of(source), chance)
     name = chance.choice((*STORED, "meta"))
     column = parts[name].copy()
     how = chance.choice(("drop", "dtype", "shape", "cut", "longer", "value", "value", "values", "objects", "all cut"))

@@ -240,7 +240,7 @@ def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     actions = [SimpleNamespace(label=label, reader=-1, waits_for=()) for label in labels]
     compiled_plan = SimpleNamespace(actions=actions, lasts={0: 0.04, 1: 0.01})
     record = Record()
-    run: Any = SimpleNamespace(
+    run: Any = SimpleNamespace(own=lambda label: label,
         compiled_plan=compiled_plan, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
         mark_done=lambda step: None,
     )  # fmt: skip

@@ -50,15 +50,15 @@ class Gate:
         self.controller, self.driver = controller, controller.driver
         self.launches: list[Launch] = []
         self._carry_out = self.driver._launch
-        self._held: list[tuple[Any, Launch]] | None = []
+        self._held: list[tuple[Any, Launch, Any]] | None = []
         self.driver._launch = self._hold  # type: ignore[method-assign]
 
-    def _hold(self, run: Any, launch: Launch) -> None:
+    def _hold(self, run: Any, launch: Launch, cause: Any) -> None:
         self.launches.append(launch)
         if self._held is None:
-            self._carry_out(run, launch)
+            self._carry_out(run, launch, cause)
         else:
-            self._held.append((run, launch))
+            self._held.append((run, launch, cause))
 
     def open(self) -> None:
         """All has been called: let it happen."""
@@ -66,8 +66,8 @@ class Gate:
 
     def _release(self) -> None:
         held, self._held = self._held or [], None
-        for run, launch in held:
-            self._carry_out(run, launch)
+        for run, launch, cause in held:
+            self._carry_out(run, launch, cause)
 
     def orders(self) -> dict[int, list[tuple[int, int]]]:
         """By island: what it was given, as (number of the call, position in its order there).

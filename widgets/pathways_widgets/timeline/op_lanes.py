@@ -15,7 +15,7 @@ import numpy as np
 
 from pathways_nb.trace.launch_ops import OpLabel, Ops
 from pathways_nb.trace.metrics import BUSY
-from pathways_nb.trace.record import QUALITIES, STATUSES, STORED, Events, Label
+from pathways_nb.trace.record import QUALITIES, STATUSES, STORED, UNKNOWN, Events, Label
 from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, MARGIN, Lanes
 
@@ -101,6 +101,7 @@ def with_ops(events: Events, ops: Ops) -> Events:
     stored = {"label": label.reshape(-1) + len(events.labels), **{name: ops[name] for name in ("start", "end", "run")}}
     stored |= {"quality": np.full(len(ops), QUALITIES.index("exact"))}
     stored |= {"status": np.full(len(ops), STATUSES.index("ok"))}
+    stored |= {name: np.full(len(ops), unknown) for name, unknown in UNKNOWN.items()}
     both = {name: np.concatenate([events.stored(name), stored[name].astype(STORED[name])]) for name in STORED}
     ids = np.concatenate([events["id"], -1 - np.arange(len(ops))])  # of no event of a record
     return Events([*events.labels, *labels], both, ids)
