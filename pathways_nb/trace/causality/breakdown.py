@@ -72,10 +72,12 @@ class Idle(Printed):
     Args:
         span: makespan of the run, in seconds.
         devices: in the order of islands and devices; devices with the same events are one entry.
+        inferred: how many causes are inferred from stamps, in words; empty if all were recorded.
     """
 
     span: float
     devices: tuple[DeviceTime, ...]
+    inferred: str = ""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -107,7 +109,8 @@ class Idle(Printed):
             [part.where, *(duration(part.seconds[c]) if part.seconds[c] else "" for c in seen)] for part in self.devices
         ]
         shares = ", ".join(f"{cause} {self.seconds[cause] / total:.0%}" for cause in seen)
-        return Table(f"time of each device, of {duration(self.span)}: {shares}", ("devices", *seen), rows)
+        guessed = f" ({self.inferred})" if self.inferred else ""
+        return Table(f"time of each device, of {duration(self.span)}: {shares}{guessed}", ("devices", *seen), rows)
 
 
 def idle(events: Events, islands: Sequence[int]) -> Idle:
@@ -124,7 +127,7 @@ def idle(events: Events, islands: Sequence[int]) -> Idle:
         for low, high, here in alike(dag.events.select(rows), count):
             seconds = _partition(dag, chains, rows[here], *dag.span, False)
             found.append(DeviceTime(island, low, high - low, seconds))
-    return Idle(dag.span[1] - dag.span[0], tuple(found))
+    return Idle(dag.span[1] - dag.span[0], tuple(found), dag.guessed(np.arange(len(dag.events))))
 
 
 def breakdown(events: Events, islands: Sequence[int], start: float, end: float) -> list[Breakdown]:

@@ -53,9 +53,11 @@ class CriticalPath(Printed):
 
     Args:
         segments: the segments.
+        inferred: how many causes are inferred from stamps, in words; empty if all were recorded.
     """
 
     segments: tuple[Segment, ...]
+    inferred: str = ""
 
     @property
     def length(self) -> float:
@@ -84,7 +86,7 @@ class CriticalPath(Printed):
         ranked = sorted(groups.items(), key=lambda item: -sum(item[1]))
         rows = [(*key, str(len(parts)), duration(sum(parts)), f"{sum(parts) / total:.0%}") for key, parts in ranked]
         causes = ", ".join(f"{cause} {seconds / total:.0%}" for cause, seconds in self.seconds.items())
-        title = f"critical path {duration(self.length)}: {causes}"
+        title = f"critical path {duration(self.length)}: {causes}" + (f" ({self.inferred})" if self.inferred else "")
         return Table(title, ("what", "cause", "times", "takes", "share"), rows)
 
 
@@ -110,7 +112,7 @@ def path_of(dag: Dag, timed: Timed) -> CriticalPath:
     start, counted = timed.start, np.flatnonzero(dag.counts)
     begin, ends = start[counted].min(), timed.end[counted]
     until = float(ends.max())
-    gaps, found = dag.causes_of_gaps(timed.source), list[Segment]()
+    gaps, found, passed = dag.causes_of_gaps(timed.source), list[Segment](), list[int]()
     for event in timed.chain(int(counted[np.flatnonzero(ends == until)[-1]])):
         found.append(_segment(dag, event, max(start[event], begin), until, CAUSES[dag.causes[event]]))
         until = float(max(timed.released[event], begin)) if timed.source[event] >= 0 else begin
@@ -118,9 +120,11 @@ def path_of(dag: Dag, timed: Timed) -> CriticalPath:
             until = float(start[event])
         elif until < start[event]:
             found.append(_segment(dag, event, until, start[event], CAUSES[gaps[event]], gap=True))
+        passed.append(event)
         if until <= begin:
             break
-    return CriticalPath(tuple(segment for segment in found[::-1] if segment.end > segment.start))
+    segments = tuple(segment for segment in found[::-1] if segment.end > segment.start)
+    return CriticalPath(segments, dag.guessed(np.array(passed)))
 
 
 def _segment(dag: Dag, event: int, start: float, end: float, cause: str, gap: bool = False) -> Segment:

@@ -19,8 +19,9 @@ import numpy as np
 from pathways_nb.timing.timed import Timed
 from pathways_nb.timing.waits import LINK, Waits
 from pathways_nb.trace.causality.dependencies import edges_of
-from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, makes_span
+from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, makes_span, sent
 from pathways_nb.trace.record import Events
+from pathways_nb.util.words import counted
 
 CAUSES = ("dependency", "host", "transfer", "dispatch", "memory", "scheduling", "compile", "other")
 """What an event can have waited for: work on devices, work on a host, a transfer, its dispatch, memory or
@@ -120,6 +121,19 @@ class Dag:
             known |= {kind: kind for kind in ("host", "transfer")}
             words.append(CAUSES.index(known.get(label.kind, "compile" if label.kind in COMPILING else "other")))
         return np.array(words, np.int8)[self.events.label]
+
+    def guessed(self, rows: np.ndarray) -> str:
+        """Return in words how many of these events have causes that follow from stamps; empty if none has.
+
+        Args:
+            rows: positions of events.
+        """
+        asked = (self.on_devices | self.events.is_("kind", "enqueue") | sent(self.events))[rows]
+        rows = rows[asked & (self.timed.source[rows] >= 0)]
+        inferred = int((self.events.stored("why")[rows] < 0).sum())
+        if inferred < len(rows):
+            return f"causes of {inferred} of {counted(len(rows), 'event')} inferred" if inferred else ""
+        return "causes inferred" if inferred else ""
 
     def causes_of_gaps(self, waited_for: np.ndarray) -> np.ndarray:
         """Return why each event began later than its release by ``waited_for``, as positions in ``CAUSES``."""

@@ -87,11 +87,30 @@ def test_slack_is_what_a_task_may_take_longer(drawn: tuple[Waits, np.ndarray, np
 
 
 @given(waiting(), st.data())
+def test_what_was_told_decides_and_the_last_in_time_where_nothing_was(
+    drawn: tuple[Waits, np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    waits, lasts, gaps = drawn
+    told = np.array(data.draw(st.lists(st.sampled_from([-1, MESSAGE, LANE, DATA]), min_size=len(lasts),
+                                       max_size=len(lasts))))  # fmt: skip
+    start = FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start
+    timed, plain = Timed(waits, start, lasts, told=told), Timed(waits, start, lasts)
+    for task, mine in enumerate(let(waits, start, lasts)):
+        fits = [edge for edge in mine if edge[1] == told[task]] or mine
+        last = max((at for at, _, _ in fits), default=0.0)
+        assert timed.released[task] == min(last, start[task])
+        assert not mine or timed.source[task] in [source for at, _, source in fits if at == last]
+    assert timed.gap.tolist() == plain.gap.tolist(), "other durations keep the same gaps"
+    assert timed.again(lasts).start.tolist() == start.tolist()
+
+
+@given(waiting(), st.data())
 def test_time_along_a_chain_is_what_a_walk_over_it_adds_up(
     drawn: tuple[Waits, np.ndarray, np.ndarray], data: st.DataObject
 ) -> None:
     waits, lasts, gaps = drawn
-    timed = Timed(waits, FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start, lasts)
+    told = np.array(data.draw(st.lists(st.integers(-1, len(WHY) - 1), min_size=len(lasts), max_size=len(lasts))))
+    timed = Timed(waits, FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start, lasts, told=told)
     of_tasks, of_gaps = (np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(lasts), max_size=len(lasts))))
                          for _ in range(2))  # fmt: skip
     task = data.draw(st.integers(0, len(lasts) - 1))

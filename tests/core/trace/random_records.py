@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.timing.waits import WHY
+from pathways_nb.trace.record import BY, Cause, Events, Label, Row
 
 DEVICES = 4
 """Of each of two islands."""
@@ -102,8 +103,8 @@ KINDS = ("compute", "collective", "transfer", "enqueue", "stall", "message", "co
 
 @st.composite
 def records(draw: st.DrawFn, most: int = 25) -> Events:
-    """Any events at any time: overlaps, unknown parents, nothing of a length."""
-    rows = []
+    """Any events at any time: overlaps, unknown parents, nothing of a length, causes that cannot be."""
+    rows: list[Row] = []
     for _ in range(draw(st.integers(0, most))):
         kind, first = draw(st.sampled_from(KINDS)), draw(st.integers(0, DEVICES - 1))
         label = Label(
@@ -118,5 +119,8 @@ def records(draw: st.DrawFn, most: int = 25) -> Events:
             route="DCN" if kind == "message" else "",
         )
         start = draw(st.integers(0, 40)) / 4
-        rows.append(Row(label, start, start + draw(st.integers(0, 20)) / 4, draw(st.integers(-1, 1))))
+        by = draw(st.sampled_from([None, *rows]))
+        causes = [None, BY[why := draw(st.integers(0, len(WHY) - 1))], by and Cause(why, by.label, by.run)]
+        lasts, run = draw(st.integers(0, 20)) / 4, draw(st.integers(-1, 1))
+        rows.append(Row(label, start, start + lasts, run, cause=draw(st.sampled_from(causes))))
     return Events.from_rows(rows)

@@ -75,7 +75,7 @@ def test_devices_of_a_run_are_told_apart() -> None:
     assert found.seconds["busy"] == 4 * 3.5 + 2 * 3
     assert repr(found).splitlines()[:2] == [
         "time of each device, of 10 s: busy 25%, dependency 15%, transfer 15%, dispatch 8%, warm-up 5%, drain 8%, "
-        "other 25%",
+        "other 25% (causes inferred)",
         "  devices             busy  dependency  transfer  dispatch  warm-up  drain  other",
     ]
     with pytest.raises(LookupError, match="no device 4 on island 1; there are 0 to 3 on island 0, 0 to 3 on island 1"):

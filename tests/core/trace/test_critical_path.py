@@ -81,7 +81,7 @@ def test_a_path_through_messages_work_and_transfers_reads_well() -> None:
     ]
     assert path.seconds == {"compute": 8, "dispatch": 1, "transfer": 1}
     assert path.events == {0, 1, 2, 3}
-    assert repr(path).splitlines()[0] == "critical path 10 s: compute 80%, dispatch 10%, transfer 10%"
+    assert repr(path).splitlines()[0] == "critical path 10 s: compute 80%, dispatch 10%, transfer 10% (causes inferred)"
     assert ["before", "left", "→", "right", "transfer", "1", "500", "ms", "5%"] in [
         line.split() for line in repr(path).splitlines()
     ]

@@ -1,0 +1,129 @@
+"""What records say of why events began: true to their stamps, on every driver, and kept wherever a record goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
+from pathways_nb.timing.waits import CALL, MEMORY, MESSAGE, TURN, WHY, WINDOW
+from pathways_nb.trace.causality.critical_path import critical_path
+from pathways_nb.trace.causality.happened_before import Dag
+from pathways_nb.trace.formats import from_chrome
+from pathways_nb.trace.record import UNKNOWN, Events, Record
+from tests.support.hosts_in_process import hosts_in_process
+
+X = np.ones((1024, 1024), np.float32)
+
+
+def two_tenants() -> pw.Run:
+    """Two tenants whose programs cross islands, more of them than go out at once, and then one after another."""
+    here, there = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
+    a, b, f = pw.work(1e-3, on=here, name="a"), pw.work(1e-3, on=there, name="b"), pw.jit(lambda x: x * 2, on=there)
+    ann, bob = pw.program(lambda x: f(a(b(a(x))))), pw.program(lambda x: b(a(f(b(x)))))
+    pw.wait((ann(X), bob(X)))
+    with pw.record() as run, pw.client("ann") as one, pw.client("bob") as other:
+        for _ in range(6):
+            with one.acting():
+                last = ann(X)
+            with other.acting():
+                bob(X)
+        with one.acting():
+            last.wait()
+            for _ in range(3):
+                ann(X).wait()
+    return run
+
+
+def untold(events: Events) -> Events:
+    """The events as a record without causes has them."""
+    stored = {name: events.stored(name) for name in ("label", "start", "end", "run", "quality", "status")}
+    return Events(events.labels, stored | {n: np.full(len(events), one) for n, one in UNKNOWN.items()}, events["id"])
+
+
+def reasons(events: Events) -> Counter[str]:
+    return Counter(word for word in events["why"].tolist() if word)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "fifo"},
+        {"policy": "stride"},
+        {"dispatch": "sequential"},
+        {"dcn_latency": 1e-3},
+        {"hbm": 40e6},
+    ],
+    ids=str,
+)
+def test_in_simulated_time_an_event_begins_when_what_is_told_lets_it(options) -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=2, **options):
+        run = two_tenants()
+    graph = Dag.of(run.events)
+    timed, made = graph.timed, graph.on_devices | graph.events.is_("kind", "enqueue")
+    assert (timed.told[made] >= 0).all()
+    told = np.flatnonzero((timed.told >= 0) & (timed.told != CALL))
+    assert (timed.waits.why[timed.edge[told]] == timed.told[told]).all(), "there is an edge for each reason"
+    assert np.abs((timed.start - timed.released)[told]).max() < 1e-9
+    assert {TURN, MESSAGE} <= set(timed.told[told].tolist())
+    assert ("memory" in reasons(run.events)) == ("hbm" in options)
+
+
+def test_on_real_devices_nothing_is_released_by_what_had_not_ended() -> None:
+    with pw.attach("cpu", islands=2, devices_per_island=2):
+        place = pw.virtual_slice(2, island=0)
+        wait = pw.work(1e-3, on=place)
+        many = pw.program(lambda x: [x := wait(x) for _ in range(2 * IN_FLIGHT)][-1])
+        many(np.float32(1)).wait()
+        with pw.record() as full:
+            many(np.float32(1)).wait()
+        run = two_tenants()
+    for events in (full.events, run.events):
+        order = np.lexsort((events["id"], events["start"]))
+        events = events.select(order)
+        by = events.releasers
+        at = np.flatnonzero((by >= 0) & events.is_("why", *(WHY[why] for why in (TURN, MEMORY, WINDOW))))
+        assert (events["end"][by[at]] <= events["start"][at]).all()
+        launched = events.is_("kind", "compute", "collective", "transfer", "enqueue")
+        assert (events.stored("why")[launched] >= 0).all()
+    assert reasons(full.events)["window"]
+    assert reasons(run.events)["turn"]
+
+
+@pytest.mark.parametrize("per_host", [2, 1])
+def test_hosts_say_why_what_they_carry_out_began(watchdog, per_host) -> None:
+    with hosts_in_process(2, 2, per_host):
+        run = two_tenants()
+    launched = run.events.is_("kind", "compute", "collective", "enqueue")
+    assert (run.events.stored("why")[launched] >= 0).all()
+    assert {"call", "turn"} <= set(reasons(run.events))
+    at = np.flatnonzero(run.events.is_("why", "turn"))
+    assert (run.events["released_by"][at] >= 0).all()
+
+
+def test_causes_are_kept_in_files_parts_and_merged_records(tmp_path) -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=2, policy="fifo"):
+        run = two_tenants()
+    run.save(tmp_path / "a.run")
+    run.to_chrome(tmp_path / "a.json")
+    absorbed = Record(origin=5.0)
+    absorbed.absorb(Record.of(run.events))
+    for again in (pw.load(tmp_path / "a.run").events, from_chrome(tmp_path / "a.json"), absorbed.events()):
+        assert again["why"].tolist() == run.events["why"].tolist()
+        assert again.releasers.tolist() == run.events.releasers.tolist()
+    part = run.events.of_kind("compute")
+    assert reasons(part) == Counter(run.events["why"][run.events.is_("kind", "compute")].tolist())
+    assert (part["released_by"] == -1).all(), "messages alone are released by others, and they are not in this part"
+
+
+def test_a_record_without_causes_says_that_they_are_inferred() -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=2, policy="fifo"):
+        run = two_tenants()
+    told, guessed = run.critical_path(), critical_path(untold(run.events))
+    assert "inferred" not in repr(told).splitlines()[0]
+    assert repr(guessed).splitlines()[0].endswith("(causes inferred)")
+    assert replace(told, inferred="").segments == guessed.segments, "in simulated time equal stamps tell the same"
