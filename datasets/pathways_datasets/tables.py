@@ -6,6 +6,7 @@ The numbers are JSON; their units and allowed values are declared by the classes
 
 from __future__ import annotations
 
+import gzip
 import json
 from importlib.resources import files
 from typing import Any
@@ -38,3 +39,23 @@ def published(paper: str) -> dict[str, Any]:
         known = [name[len("published_") : -len(".json")] for name in here if name.startswith("published_")]
         raise ValueError(f"published({paper!r}): there is no such table; there is {', '.join(map(repr, known))}.")
     return json.loads(found.read_text("utf-8"))
+
+
+def recorded(name: str) -> bytes:
+    """Return the bytes of a file that a real accelerator or compiler wrote; ``recorded_files`` says what it holds.
+
+    Args:
+        name: of the file, such as ``"h200_plain_step.xplane.pb"``.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if name not in (known := recorded_files()):
+        raise ValueError(f"recorded({name!r}): there is no such file; there is {', '.join(map(repr, known))}.")
+    return gzip.decompress(files("pathways_datasets").joinpath("recorded", f"{name}.gz").read_bytes())
+
+
+def recorded_files() -> dict[str, dict[str, Any]]:
+    """Return by name what each file of ``recorded`` holds: the program, the devices, versions and source."""
+    text = files("pathways_datasets").joinpath("recorded", "index.json").read_text("utf-8")
+    return {name.removesuffix(".gz"): about for name, about in json.loads(text).items()}

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.profiler import ProfileData
 
-from pathways_datasets import batches, stdlib_source
+from pathways_datasets import batches, recorded, recorded_files, stdlib_source
 from tests.support.examples import examples
 
 
@@ -102,3 +103,21 @@ def test_a_seed_decides_the_windows():
 def test_bad_arguments_are_refused_before_the_first_batch(data, batch, length, text):
     with pytest.raises(ValueError, match=text):
         batches(data, batch=batch, length=length, seed=0)
+
+
+def test_recorded_files_hold_what_the_index_says():
+    known = recorded_files()
+    step = ProfileData.from_serialized_xspace(recorded("h200_plain_step.xplane.pb"))
+    (gpu,) = (plane for plane in step.planes if plane.name == "/device:GPU:0")
+    kernels = [event for line in gpu.lines for event in line.events]
+    seconds = (max(k.start_ns + k.duration_ns for k in kernels) - min(k.start_ns for k in kernels)) * 1e-9
+    assert seconds / 2 == pytest.approx(known["h200_plain_step.xplane.pb"]["seconds_per_step"], rel=0.02)
+    assert recorded("h200_plain_step.hlo.txt").startswith(b"HloModule jit_step, is_scheduled=true")
+    launches = ProfileData.from_serialized_xspace(recorded("h200_four_launches.xplane.pb"))
+    (cpu,) = (plane for plane in launches.planes if plane.name == "/host:CPU")
+    executed = [
+        e for line in cpu.lines for e in line.events if e.name.startswith("CommonPjRtLoadedExecutable::Execute (")
+    ]
+    assert len(executed) == len({dict(event.stats)["run_id"] for event in executed}) == 4
+    with pytest.raises(ValueError, match="there is no such file; there is 'h200_plain_step.xplane.pb', "):
+        recorded("h100")
