@@ -105,6 +105,7 @@ def test_bad_arguments_are_refused_before_the_first_batch(data, batch, length, t
         batches(data, batch=batch, length=length, seed=0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as an error it would abort the process in jaxlib
 def test_recorded_files_hold_what_the_index_says():
     known = recorded_files()
     step = ProfileData.from_serialized_xspace(recorded("h200_plain_step.xplane.pb"))

@@ -1,9 +1,10 @@
 """JAX's own profiler for the length of a block: when each launch, and each op in it, began and ended on its devices.
 
 It is expensive (measured: 3 to 9 % of the time on one CPU device, 12 to 21 % on four), so the user asks for it by name.
-Only public interfaces read it: on CPU, ops carry the launch's number, its module and its device; GPU and TPU have a
-line of modules and a line of ops for each device. The latter are written from XLA's public description of its profiles
-(``xplane.proto``, ``xplane_schema.cc``) and have not been tried on a device.
+Only public interfaces read it. On CPU, ops carry the launch's number, its module and its device. A GPU has a line for
+each stream, whose kernels carry the number of the call that sent them; the call lies within its launch on the host
+(seen with JAX 0.11 on an H200). A TPU has a line of modules and a line of ops for each device; that is written from
+XLA's public description of its profiles (``xplane.proto``, ``xplane_schema.cc``) and has not been tried on a device.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from pathways_nb.trace.exact_stamps import OpSpan, Span
 _DEVICE_PLANE = re.compile(r"/device:(?:GPU|TPU):(\d+)")
 _MODULES = "XLA Modules"
 _OPS = ("XLA Ops", "Async XLA Ops")
+_STREAM = "Stream #"
+_GRAPH = "command_buffer"
+"""What a kernel calls its op if a CUDA graph of many ops has launched it; then its own name says more."""
 _ON_HOST = 2
 """The tracer's level of detail that names operations."""
 
@@ -48,6 +52,8 @@ class _Launch:
 
 _Found = defaultdict[tuple[int, str, Any], _Launch]
 """Launches by device, module and number of the launch."""
+_Sent = dict[tuple[int, int], tuple[str, Any]]
+"""Module and number of the launch in which a call to a GPU was made, by the call's device and number."""
 
 
 class Profiler:
@@ -102,12 +108,13 @@ class Profiler:
         if "Task Environment" not in planes:  # without it nobody knows when the times began
             return
         offset = dict(planes["Task Environment"].stats)["profile_start_time"] * 1e-9 + _unix_to(self.clock)
-        found: _Found = defaultdict(_Launch)
-        for name, plane in planes.items():
-            if on_device := _DEVICE_PLANE.match(name):
-                _read_device(plane, int(on_device[1]), found)
-            else:
-                _read_host(plane, found)
+        found, sent = _Found(_Launch), _Sent()
+        devices = {name: int(match[1]) for name in planes if (match := _DEVICE_PLANE.match(name))}
+        for name in planes.keys() - devices:
+            _read_host(planes[name], found, sent)
+        for name, device in devices.items():
+            _read_device(planes[name], device, found)
+            _read_streams(planes[name], device, sent, found)
 
         def at(time: float) -> float:
             return float(offset + time * 1e-9)
@@ -127,16 +134,40 @@ def _ordinal(device: Any) -> int:
     return int(device.id if device.platform == "cpu" or number is None else number)
 
 
-def _read_host(plane: Any, found: _Found) -> None:
-    """Add the ops on CPU devices, each of which says to which launch it belongs."""
+def _read_host(plane: Any, found: _Found, sent: _Sent) -> None:
+    """Add the ops on CPU devices, each of which says to which launch it belongs, and the calls that launches made."""
     for line in plane.lines:
+        begun: list[tuple[float, float, tuple[str, Any]]] = []
+        calls: list[tuple[float, tuple[int, int]]] = []
         for event in line.events:
             said = dict(event.stats)
-            if "hlo_op" in said and "run_id" in said and "device_ordinal" in said:
+            if "correlation_id" in said and "device_id" in said:
+                calls.append((event.start_ns, (said["device_id"], said["correlation_id"])))
+            elif "run_id" in said and "name" in said and "Execute (" in event.name:
+                begun.append((event.start_ns, event.start_ns + event.duration_ns, (said["name"], said["run_id"])))
+            elif "hlo_op" in said and "run_id" in said and "device_ordinal" in said:
                 launch = found[said["device_ordinal"], said["hlo_module"], said["run_id"]]
                 start, end = event.start_ns, event.start_ns + event.duration_ns
                 launch.extend(start, end)
                 launch.ops.append((said["hlo_op"], start, end))
+        begun.sort(key=lambda one: one[0])
+        for start, call in calls:
+            at = bisect(begun, start, key=lambda one: one[0]) - 1
+            if at >= 0 and start <= begun[at][1]:
+                sent[call] = begun[at][2]
+
+
+def _read_streams(plane: Any, device: int, sent: _Sent, found: _Found) -> None:
+    """Add the kernels and copies on a GPU's streams to the launches that sent them."""
+    for line in plane.lines:
+        for event in line.events if line.name.startswith(_STREAM) else ():
+            said = dict(event.stats)
+            launch = sent.get((device, said.get("correlation_id", -1)))
+            if launch is not None:
+                start, end = event.start_ns, event.start_ns + event.duration_ns
+                name = said.get("hlo_op", _GRAPH)
+                found[device, *launch].extend(start, end)
+                found[device, *launch].ops.append((event.name if name.startswith(_GRAPH) else name, start, end))
 
 
 def _read_device(plane: Any, device: int, found: _Found) -> None:

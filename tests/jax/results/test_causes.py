@@ -64,12 +64,12 @@ def test_in_simulated_time_an_event_begins_when_what_is_told_lets_it(options) ->
     with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=2, **options):
         run = two_tenants()
     graph = Dag.of(run.events)
-    timed, made = graph.timed, graph.on_devices | graph.events.is_("kind", "enqueue")
-    assert (timed.told[made] >= 0).all()
-    told = np.flatnonzero((timed.told >= 0) & (timed.told != CALL))
-    assert (timed.waits.why[timed.edge[told]] == timed.told[told]).all(), "there is an edge for each reason"
+    timed, made, why = graph.timed, graph.on_devices | graph.events.is_("kind", "enqueue"), graph.events.stored("why")
+    assert (why[made] >= 0).all()
+    told = np.flatnonzero((why >= 0) & (why != CALL))
+    assert (timed.waits.why[timed.edge[told]] == why[told]).all(), "there is an edge for each reason"
     assert np.abs((timed.start - timed.released)[told]).max() < 1e-9
-    assert {TURN, MESSAGE} <= set(timed.told[told].tolist())
+    assert {TURN, MESSAGE} <= set(why[told].tolist())
     assert ("memory" in reasons(run.events)) == ("hbm" in options)
 
 
