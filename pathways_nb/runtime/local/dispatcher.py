@@ -277,7 +277,7 @@ class Dispatcher(threading.Thread):
             fault.strike(action.label, run.client)
         inputs = [run.slots[slot] for slot in action.step.inputs]
         if not self.window.acquire(blocking=False):
-            self._wait(run, self.window.acquire, lambda: self.computing.last, WINDOW_FULL)
+            self._wait(run, self.window.acquire, lambda: self.computing.room, WINDOW_FULL)
         dispatched = self.clock()
         try:
             arrays = list(action.call(*inputs))

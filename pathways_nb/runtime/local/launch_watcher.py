@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pathways_nb.runtime.local.watcher import Clock, Launched, Watcher
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE, WINDOW
-from pathways_nb.trace.record import Cause
+from pathways_nb.trace.record import Cause, Label
 
 
 class LaunchWatcher(Watcher):
@@ -23,8 +23,13 @@ class LaunchWatcher(Watcher):
         super().__init__(name, clock, on_ended)
         self.free_at = [0.0] * devices
         """When the last launch on each device ended."""
-        self.last = Cause(WINDOW)
+        self._last: tuple[Label | None, int] = None, -1
+        """The label of the launch that ended last, and its run."""
+
+    @property
+    def room(self) -> Cause:
         """The launch that ended last, as the cause of what waited for room."""
+        return Cause(WINDOW, *self._last)
 
     def _lost(self, lost: list[range], launched: Launched) -> list[range]:
         """Return the devices of launches whose output was taken over, and after which no other ran there.
@@ -47,9 +52,8 @@ class LaunchWatcher(Watcher):
         launched.launch_range.device_seconds += max(end - start, 0.0) * label.devices
         if self._row > 1:
             launched.launch_range.run.compiled_plan.lasts[launched.step] = max(end - start, 0.0)
-        run = launched.launch_range.run
-        self.last = Cause(WINDOW, run.own(label), run.serial)
-        self._record(launched, label, start, end, quality, failure, why)
+        label = self._record(launched, label, start, end, quality, failure, why)
+        self._last = label, launched.launch_range.run.serial
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
         """Return the seconds that each took when it was last watched; for one never watched, the mean of the others."""

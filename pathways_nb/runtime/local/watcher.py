@@ -190,15 +190,18 @@ class Watcher(threading.Thread, ABC):
         quality: str,
         failure: BaseException | None,
         why: int,
-    ) -> None:
+    ) -> Label:
+        """Record the end of a step, pass it on, and return the label under which it is recorded."""
         run, step = launched.launch_range.run, launched.step
         status = "failed" if failure is not None else "draining" if run.stopped else "ok"
-        run.record.add(Row(run.own(label), min(start, end), end, run.serial, quality, status, BY[why]))
+        label = run.own(label)
+        run.record.add(Row(label, min(start, end), end, run.serial, quality, status, BY[why]))
         if failure is not None:
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
         else:
             run.mark_done(step)
         launched.launch_range.step_done()
+        return label
 
 
 def stamp(run: Execution, step: int, seen: float) -> float:
