@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
+from pathways_nb.controller import log_text
+from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
@@ -28,6 +30,7 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
+from pathways_nb.util.json_text import DamagedError
 from pathways_nb.util.words import a_type_of, counted
 
 if TYPE_CHECKING:
@@ -79,8 +82,27 @@ class Run:
     _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
     """Pairs (execution, node) for which Python has waited; each counts once."""
     executions: list[Execution] = field(default_factory=list, repr=False)
+    kept_log: Log | bytes = field(default=b"", repr=False)
+    """The controller's log of the run, of a loaded one as text; empty without one."""
     launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
     """While a profile is taken: the plan of each run, by its serial. ``run.ops`` gets its names from it."""
+
+    @property
+    def log(self) -> Log | None:
+        """What the controller was told during the run, and answered, from a copy of its state before.
+
+        ``log.replay()`` lets the controller's core answer again, without devices. ``None`` of a run whose controller is
+        another process's, and of an older file.
+
+        Raises:
+            UsageError: the log in the file that was loaded is damaged.
+        """
+        if isinstance(self.kept_log, bytes) and self.kept_log:
+            try:
+                self.kept_log = log_text.from_bytes(self.kept_log)
+            except DamagedError as error:
+                raise UsageError(f"the log of the run {self.name!r} is damaged: {error}.") from None
+        return None if isinstance(self.kept_log, bytes) else self.kept_log
 
     def add(self, execution: Execution) -> None:
         """Record that a program of this run was submitted."""
@@ -304,7 +326,8 @@ class Run:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
         kept = self.programs, self.stamps, self.about, self.ops
-        parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept)
+        log = self.kept_log if isinstance(self.kept_log, bytes) else log_text.as_bytes(self.kept_log)
+        parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept, log)
         saved_run.write(parts, path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -335,7 +358,7 @@ def load(path: str | Path) -> Run:
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
-    run.ops = saved.ops
+    run.ops, run.kept_log = saved.ops, saved.log
     run.set_programs(saved.programs)
     return run
 

@@ -48,6 +48,7 @@ class SavedRun(NamedTuple):
         stamps: result of ``pw.profile``; ``None`` if it was not used.
         about: options, cell source and the like.
         ops: what ran inside launches; empty without ``pw.profile``.
+        log: the controller's log as JSON text; empty without one.
     """
 
     name: str
@@ -57,6 +58,7 @@ class SavedRun(NamedTuple):
     stamps: Stamps | None
     about: dict[str, Any]
     ops: Ops
+    log: bytes = b""
 
 
 def write(run: SavedRun, path: str | Path) -> None:
@@ -94,6 +96,8 @@ def write(run: SavedRun, path: str | Path) -> None:
             f"save({str(path)!r}): {counted(len(events), 'event')} and {len(text)} bytes of labels and graphs; pw.load "
             f"reads up to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
         )
+    if 0 < len(run.log) <= MOST_TEXT:
+        columns["log"] = np.frombuffer(run.log, np.uint8)
     with open(path, "wb") as file:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
 
@@ -134,7 +138,11 @@ def _parts_of(archive: Archive) -> SavedRun:
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
     places: dict[int, VirtualSlice] = {}
     programs = [from_json(program, places) for program in meta["programs"].rows()]
-    return SavedRun(name, islands, events, programs, stamps, about, saved_ops.read(meta.get("ops"), archive, islands))
+    ops = saved_ops.read(meta.get("ops"), archive, islands)
+    log = (
+        archive.columns({"log": np.uint8}, MOST_TEXT, "bytes of the log")["log"].tobytes() if "log" in archive else b""
+    )
+    return SavedRun(name, islands, events, programs, stamps, about, ops, log)
 
 
 def _meta(archive: Archive) -> Field:

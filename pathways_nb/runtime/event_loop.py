@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, TypeVar
 
+from pathways_nb.controller.log import Logbook
 from pathways_nb.controller.messages import (
     Event,
     Instruction,
@@ -61,6 +62,8 @@ class EventLoop:
         self.failure: BaseException | None = None
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="pathways-event-loop", daemon=True)
+        self.logbook = Logbook(machine) if isinstance(machine, StateMachine) else None
+        """What the core was told and answered; ``None`` if the core is another process's."""
         self.event: Event | None = None
         """What the core handles, while its instructions are carried out; else what it handled last."""
         self._decider = 0
@@ -144,7 +147,7 @@ class EventLoop:
         """Let the core handle an event, and carry out its instructions; the caller must satisfy ``safely``."""
         self._decider, self.event = threading.get_ident(), event
         try:
-            instructions = self.machine.handle(event, self.clock())
+            instructions = (self.logbook or self.machine).handle(event, self.clock())
         finally:
             self._decider = 0
         for instruction in instructions:

@@ -17,23 +17,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pathways_nb.controller import log_text
+from pathways_nb.controller.log import Log
+from pathways_nb.errors import UsageError
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.host_info import machine
+from pathways_nb.util.json_text import DamagedError
 
 _EVENTS = 100
 """Events of the record that are written, the last ones."""
 _FILES = 20
 """Files that are kept."""
+_LOG = "the controller's log, for pathways_nb.session.diagnosis.log_of"
 
 
 def doctor() -> Path:
     """Write down what the current controller is doing: for a report when a program does not go on.
 
     The file lists the islands with the age of their hosts' last answers, the programs under way and what they wait
-    for, the last events, and the stack of every thread of this process. Such a file is written by itself, and named,
-    when hosts are lost or have reported nothing for half a minute while programs are under way. On a controller that
-    several kernels share (``name=``), each writes about its own programs.
+    for, the last events, the stack of every thread of this process, and the controller's log, which can be played
+    again. Such a file is written by itself, and named, when hosts are lost or have reported nothing for half a minute
+    while programs are under way. On a controller that several kernels share (``name=``), each writes about its own
+    programs, without the log.
 
     Returns:
         The path of the file, which only this user can read.
@@ -59,11 +65,28 @@ def written(session: Session, why: str = "asked for") -> Path:
         file.write(f"{why}\n{datetime.now().isoformat(timespec='seconds')}, {machine()}\n")
         for title, lines in {
             "devices": _devices, "under way": _under_way, f"last {_EVENTS} events": _events, "threads": _threads,
+            _LOG: _log,
         }.items():  # fmt: skip
             file.write(f"\n---- {title}\n")
             file.writelines(f"{line}\n" for line in _safe(lines, session))
     _forget_old(Path(path).parent)
     return Path(path)
+
+
+def log_of(path: str | Path) -> Log:
+    """Return the controller's log in a file of ``pw.doctor``: ``log_of(path).replay()`` plays it again without devices.
+
+    Args:
+        path: path of the file.
+
+    Raises:
+        UsageError: there is no whole log in it.
+    """
+    line = Path(path).read_text(errors="backslashreplace").partition(f"---- {_LOG}\n")[2].strip()
+    try:
+        return log_text.from_bytes(line.encode())
+    except DamagedError as error:
+        raise UsageError(f"log_of({str(path)!r}): there is no log that can be read in it: {error}.") from None
 
 
 def _forget_old(folder: Path) -> None:
@@ -107,6 +130,12 @@ def _events(session: Session) -> Iterator[str]:
     columns = {name: events[name][-_EVENTS:] for name in ("start", "end", "kind", "name", "program", "run", "status")}
     for start, end, kind, name, program, run, status in zip(*columns.values(), strict=True):
         yield f"{start:.6f} to {end:.6f}: {kind} {name} of {program}, run {run}, {status}"
+
+
+def _log(session: Session) -> Iterator[str]:
+    driver = session.driver_or_none
+    if driver is not None and driver.event_loop.logbook is not None:
+        yield log_text.as_bytes(driver.event_loop.logbook.log()).decode()
 
 
 def _threads(session: Session) -> Iterator[str]:

@@ -213,7 +213,8 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     entry = (run, batcher)
     entered = session.driver
     _mark(session)
-    before = turns_of(session)
+    before, book = turns_of(session), entered.event_loop.logbook
+    beginning = book.begin() if book is not None else None
     entered.enter()
     try:
         interrupted.enter(run)
@@ -240,6 +241,8 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         finally:
             if entry in session.recordings:
                 session.recordings.remove(entry)
+                if book is not None:
+                    run.kept_log = book.log(beginning)
                 run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
                 turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
                 if shares := told(turns, session.is_shared):

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import zlib
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.log import Beginning, Logbook
+from pathways_nb.controller.log_text import from_json, to_json
 from pathways_nb.controller.messages import (
     Added,
     Cancelled,
@@ -31,10 +35,12 @@ from pathways_nb.controller.messages import (
 )
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
+from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.footprint import Allocation, Footprint, Sizes, footprint_of, overlap
 from pathways_nb.plan.memory_categories import PARAMETERS, VALUES
 from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.util.json_text import Field
 from tests.core.controller.imagined_devices import Devices, plan_of
 
 ISLANDS, DEVICES, MOST_ISLANDS = 3, 4, 5
@@ -84,6 +90,7 @@ class World(RuleBasedStateMachine):
     def begin(self, policy: Any, budgets: tuple[int, ...], most_passed: int) -> None:
         self.policy, self.budgets, self.most_passed = policy, budgets, most_passed
         self.machine, self.devices = self.fresh(), Devices(budgets)
+        self.logbook, self.beginnings = Logbook(self.machine, most=50), list[Beginning]()
         self.buffers, self.serials = itertools.count(), itertools.count()
         self.handles: dict[int, str] = {}
         """Buffers that a user holds, and whose they are."""
@@ -110,7 +117,9 @@ class World(RuleBasedStateMachine):
         self.devices.now += later
         now = self.devices.now
         twin = self.twin() if len(self.log) % self.twin_every == 0 else None
-        out = self.machine.handle(event, now)
+        if len(self.log) % 30 == 0:
+            self.beginnings.append(self.logbook.begin())
+        out = self.logbook.handle(event, now)
         if twin is not None:
             again = [repr(instruction) for instruction in twin.handle(event, now)]
             assert again == [*map(repr, out)], "the same state and event gave other instructions"
@@ -396,6 +405,19 @@ class World(RuleBasedStateMachine):
             again.handle(event, now)
         assert again.store.buffers == self.machine.store.buffers
         assert again.clients == self.machine.clients
+        self.play_again()
+
+    def play_again(self) -> None:
+        """From any snapshot, and from a file, the same events have the same instructions, and end in the same state."""
+        logs = [replace(self.logbook.log(since), why_not="") for since in (None, *self.beginnings)]
+        loaded = from_json(Field(json.loads(json.dumps(to_json(logs[0])))))
+        with_policy = loaded.snapshot.machine()
+        with_policy.policy = self.policy
+        for log in (*logs, replace(loaded, snapshot=Snapshot.of(with_policy), why_not="")):
+            played = list(log.replay())
+            assert [entry for entry, _, _ in played] == list(log.entries)
+            if played:
+                assert played[-1][2].clients == self.machine.clients
 
     def run_dry(self) -> None:
         """Everything ends: what waits for memory that only handles hold ends with an error."""

@@ -1,0 +1,236 @@
+"""A log as JSON: the objects of the controller's state and its events, each once, by number.
+
+Only the classes of the controller and of plans are written and read, field by field, and nothing of a file is called.
+So a file from elsewhere can at worst give a state that answers otherwise, which ``Log.replay`` notices.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import types
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pathways_nb import errors
+from pathways_nb.controller.log import Log
+from pathways_nb.controller.policies import POLICIES
+from pathways_nb.controller.snapshot import Snapshot
+from pathways_nb.util.json_text import DamagedError, Field, parse, said
+
+_MODULES = ("pathways_nb.controller.", "pathways_nb.plan.", "pathways_nb.util.intervals")
+"""Where the classes and functions come from that a log may name."""
+_LISTS = (list, tuple, set, frozenset, deque)
+_TABLES: dict[str, Any] = {kind.__name__: kind for kind in (dict, Counter, defaultdict, WeakKeyDictionary)}
+_FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (list, dict, set, int, Counter)}}
+
+
+def to_json(log: Log) -> dict[str, Any]:
+    """Return a log as values that JSON can hold.
+
+    Raises:
+        TypeError: something in it is of a class that a log cannot hold.
+    """
+    writer = _Writer()
+    return {
+        "snapshot": writer.write(log.snapshot.machine()),
+        "entries": [[entry.now, writer.write(entry.event), entry.digest] for entry in log.entries],
+        "why_not": log.why_not,
+        "objects": writer.objects,
+    }
+
+
+def as_bytes(log: Log) -> bytes:
+    """Return a log as JSON text."""
+    return json.dumps(to_json(log), separators=(",", ":")).encode()
+
+
+def from_bytes(data: bytes) -> Log:
+    """Return the log that ``as_bytes`` wrote.
+
+    Raises:
+        DamagedError: naming the part that is wrong.
+    """
+    try:
+        return from_json(Field(parse(data.decode())))
+    except DamagedError:
+        raise
+    except Exception as error:  # of whatever class a part of the wrong shape brings about
+        raise DamagedError(f"the log has a part of the wrong shape ({said(error)})") from None
+
+
+def from_json(field: Field) -> Log:
+    """Return the log that ``to_json`` returned.
+
+    Raises:
+        DamagedError: naming the part that is wrong.
+    """
+    reader = _Reader(field["objects"])
+    snapshot = reader.read(field["snapshot"].value)
+    noted = []
+    for row in field["entries"].rows():
+        now, event, digest = row.rows()
+        noted.append((now.number(-1e300), reader.read(event.value), digest.text()))
+    why_not = field["why_not"].text()
+    if not why_not and snapshot.policy not in POLICIES.values():
+        why_not = "its policy is a function of a user's, which a file does not hold"
+    return Log(Snapshot.of(snapshot), noted, why_not)
+
+
+class _Writer:
+    """Writes objects as rows of a table; a reference to one is ``[number]``, whatever else is no list is itself."""
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        """So that no other object gets the identity of one that was written."""
+
+    def write(self, value: Any) -> Any:
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if abs(value) < float("inf") else {"float": repr(value)}
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self.objects)
+            self._kept.append(value)
+            self.objects.append(None)
+            self.objects[number] = self._row(value)
+        return [number]
+
+    def _row(self, value: Any) -> list[Any]:
+        kind = type(value)
+        if kind in _TABLES.values():
+            factory = getattr(value, "default_factory", None)
+            items = [[self.write(key), self.write(one)] for key, one in value.items()]
+            return ["table", kind.__name__, items, factory.__name__ if factory else ""]
+        if kind in _LISTS:
+            return [kind.__name__, [self.write(one) for one in value]]
+        if kind is slice:
+            return ["slice", [value.start, value.stop, value.step]]
+        if isinstance(value, types.FunctionType):
+            return ["function", value.__module__, value.__qualname__]
+        if isinstance(value, Exception):
+            return ["error", kind.__name__, [str(one) for one in value.args]]
+        if not kind.__module__.startswith(_MODULES):
+            raise TypeError(f"a log cannot hold a {kind.__module__}.{kind.__qualname__}")
+        if isinstance(value, tuple):  # a named one
+            return ["object", kind.__module__, kind.__qualname__, [[None, self.write(one)] for one in value]]
+        return ["object", kind.__module__, kind.__qualname__,
+                [[name, self.write(one)] for name, one in _attributes(value)]]  # fmt: skip
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return what an object consists of: the fields of what cannot change, all that others hold."""
+    if is_dataclass(value) and type(value).__setattr__ is not object.__setattr__:  # frozen
+        names = [one.name for one in fields(value)]
+    else:
+        names = list(getattr(value, "__dict__", {}))
+        for kind in type(value).__mro__:
+            slots = getattr(kind, "__slots__", ())
+            names += [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]
+    return [(name, getattr(value, name)) for name in dict.fromkeys(names) if hasattr(value, name)]
+
+
+class _Reader:
+    """Reads rows back; what may refer to itself exists before its parts."""
+
+    def __init__(self, table: Field):
+        self._table, self._made = [row.value for row in table.rows()], dict[int, Any]()
+
+    def read(self, value: Any) -> Any:
+        """Return what a written value stands for."""
+        if isinstance(value, dict):
+            return float(str(value.get("float")))
+        if not isinstance(value, list):
+            return value
+        (number,) = value
+        if number not in self._made:
+            kind, *rest = self._table[number]
+            _KINDS[kind](self, number, *rest)
+        return self._made[number]
+
+    def _list(self, number: int, parts: list[Any]) -> None:
+        made = self._made[number] = []
+        made += map(self.read, parts)
+
+    def _deque(self, number: int, parts: list[Any]) -> None:
+        made = self._made[number] = deque[Any]()
+        made.extend(map(self.read, parts))
+
+    def _set(self, number: int, parts: list[Any]) -> None:
+        made = self._made[number] = set()
+        made.update(map(self.read, parts))
+
+    def _tuple(self, number: int, parts: list[Any]) -> None:
+        self._made[number] = tuple(map(self.read, parts))
+
+    def _frozenset(self, number: int, parts: list[Any]) -> None:
+        self._made[number] = frozenset(map(self.read, parts))
+
+    def _slice(self, number: int, parts: list[Any]) -> None:
+        self._made[number] = slice(*parts)
+
+    def _dict(self, number: int, kind: str, items: list[Any], factory: str) -> None:
+        made = self._made[number] = defaultdict(_FACTORIES[factory]) if kind == "defaultdict" else _TABLES[kind]()
+        for key, value in items:
+            found = self.read(key)
+            made[found] = self.read(value)
+
+    def _function(self, number: int, module: str, name: str) -> None:
+        self._made[number] = _function(module, name)
+
+    def _error(self, number: int, name: str, args: list[str]) -> None:
+        kind = getattr(errors, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise DamagedError(f"{name} is no error of pathways_nb")
+        made = self._made[number] = kind.__new__(kind)
+        made.args = tuple(args)
+
+    def _object(self, number: int, module: str, name: str, parts: list[Any]) -> None:
+        kind = _named(module, name)
+        if not isinstance(kind, type):
+            raise DamagedError(f"{module}.{name} is no class")
+        if issubclass(kind, tuple):
+            self._made[number] = tuple.__new__(kind, [self.read(one) for _, one in parts])
+            return
+        made = self._made[number] = object.__new__(kind)
+        for attribute, one in parts:
+            object.__setattr__(made, attribute, self.read(one))
+
+
+_KINDS: dict[str, Callable[..., None]] = {
+    "list": _Reader._list, "deque": _Reader._deque, "set": _Reader._set, "tuple": _Reader._tuple,
+    "frozenset": _Reader._frozenset, "slice": _Reader._slice, "table": _Reader._dict,
+    "function": _Reader._function, "error": _Reader._error, "object": _Reader._object,
+}  # fmt: skip
+"""How a row is read, by its first entry."""
+
+
+def _function(module: str, name: str) -> Any:
+    """Return one of our own functions; of a user's only its name is known."""
+    if module.startswith(_MODULES):
+        return _named(module, name)
+
+    def unknown(*_: object) -> None:
+        raise errors.UsageError(f"{name} is a function of a user's, which a saved log does not hold.")
+
+    unknown.__name__ = unknown.__qualname__ = name
+    return unknown
+
+
+def _named(module: str, name: str) -> Any:
+    """Return a class or function of ours by its name."""
+    if not module.startswith(_MODULES):
+        raise DamagedError(f"{module}.{name} is not of the controller")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        raise DamagedError(f"there is no {module}.{name}") from None
+    return found

@@ -1,0 +1,82 @@
+"""A copy of the core's whole state, as bytes: quick to take, made objects again when it is asked for.
+
+Pickle is used within this process alone, and never read from a file. It is ten times as fast as a deep copy (measured),
+and the core waits for it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from pathways_nb.controller.policies import Policy
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.plan.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The state at one moment.
+
+    Args:
+        data: of all objects but those in ``kept``.
+        kept: what is not copied: plans, and the policy.
+    """
+
+    data: bytes
+    kept: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, machine: StateMachine, plan_of: Callable[[Plan], Plan] = lambda plan: plan) -> Snapshot:
+        """Return the state of a core, with ``plan_of(plan)`` in place of each plan."""
+        file, kept, numbers = io.BytesIO(), list[Any](), dict[int, int]()
+
+        def keep(value: Any) -> tuple[Any, ...]:
+            number = numbers.get(id(value))
+            if number is None:
+                number = numbers[id(value)] = len(kept)
+                kept.append(plan_of(value) if isinstance(value, Plan) else value)
+            return _kept, (number,)
+
+        def with_policy(core: StateMachine) -> tuple[Any, ...]:
+            state = {**vars(core), "policy": _Policy(core.policy)}
+            return object.__new__, (StateMachine,), state
+
+        writer = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+        writer.dispatch_table = {
+            Plan: keep, StateMachine: with_policy, _Policy: lambda one: keep(one.policy),
+            WeakKeyDictionary: lambda table: (WeakKeyDictionary, (), None, None, iter(list(table.items()))),
+        }  # fmt: skip
+        writer.dump(machine)
+        return cls(file.getvalue(), tuple(kept))
+
+    def machine(self) -> StateMachine:
+        """Return a core in this state; another one at each call."""
+        found: StateMachine = _Reader(self).load()
+        return found
+
+
+class _Policy(NamedTuple):
+    """A function that is kept as it is: pickle would look for its name."""
+
+    policy: Policy
+
+
+def _kept(number: int) -> Any:
+    raise LookupError(f"what was kept as {number} is known to the reader of its snapshot alone")
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, snapshot: Snapshot):
+        super().__init__(io.BytesIO(snapshot.data))
+        self._kept = snapshot.kept
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a name stands for; ``_kept`` for what this snapshot has kept."""
+        return (
+            self._kept.__getitem__ if (module, name) == (__name__, _kept.__name__) else super().find_class(module, name)
+        )

@@ -1,0 +1,206 @@
+"""The controller's log: what cannot be played again says why, and what was changed is noticed.
+
+That a log is played again alike, from any snapshot and from a file, is held by the random worlds (``random_world``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pathways_nb.controller import log_text
+from pathways_nb.controller.log import Log, Logbook, why_not
+from pathways_nb.controller.messages import Completed, Opened, Released, Submitted
+from pathways_nb.controller.policies import POLICIES, stride
+from pathways_nb.controller.snapshot import Snapshot
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.errors import UsageError
+from pathways_nb.util.json_text import DamagedError
+from tests.core.controller.imagined_devices import plan_of
+
+LIMIT, SEEN = 3, list[int]()
+
+
+def shortest(ready: Any, state: Any) -> Any:
+    return min(ready, key=lambda gang: (gang.expected_seconds or 0.0, math.log1p(gang.serial), -LIMIT))
+
+
+def through_another(ready: Any, state: Any) -> Any:
+    return shortest(ready, state)
+
+
+def drawn(ready: Any, state: Any) -> Any:
+    return random.choice(ready)
+
+
+def drawn_within(ready: Any, state: Any) -> Any:
+    return min(ready, key=lambda gang: random.random())
+
+
+def remembered(ready: Any, state: Any) -> Any:
+    SEEN.append(1)
+    return ready[len(SEEN) % len(ready)]
+
+
+def numbered(ready: Any, state: Any) -> Any:
+    numbered.calls = getattr(numbered, "calls", 0) + 1  # type: ignore[attr-defined]
+    return ready[0]
+
+
+def shifted(ready: Any, state: Any) -> Any:
+    global LIMIT
+    LIMIT += 1
+    return ready[LIMIT % len(ready)]
+
+
+def by_identity(ready: Any, state: Any) -> Any:
+    return min(ready, key=id)
+
+
+def with_a_default(ready: Any, state: Any, seen: list[int] = []) -> Any:  # noqa: B006
+    seen.append(1)
+    return ready[0]
+
+
+def imported(ready: Any, state: Any) -> Any:
+    import random
+
+    return random.choice(ready)
+
+
+def counting() -> Any:
+    counts = itertools.count()
+
+    def counted(ready: Any, state: Any) -> Any:
+        return ready[next(counts) % len(ready)]
+
+    return counted
+
+
+class Caller:
+    def __call__(self, ready: Any, state: Any) -> Any:
+        return ready[0]
+
+
+@pytest.mark.parametrize("policy", [*POLICIES.values(), shortest, through_another], ids=lambda one: one.__name__)
+def test_a_policy_that_computes_from_its_arguments_can_be_asked_again(policy) -> None:
+    assert not why_not(policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (drawn, "the policy 'drawn' uses 'random', the module random, so it may be random or keep state"),
+        (drawn_within, "uses 'random', the module random"),
+        (remembered, "uses 'SEEN', which may change"),
+        (numbered, "changes or imports 'calls'"),
+        (shifted, "changes or imports 'LIMIT'"),
+        (by_identity, "uses 'id', which differs"),
+        (with_a_default, "uses 'default 0', which may change"),
+        (imported, "changes or imports 'random'"),
+        (counting(), "uses 'counts', which may change"),
+        (Caller(), "the policy 'Caller' is no plain function"),
+    ],
+    ids=lambda one: getattr(one, "__name__", None) or type(one).__name__,
+)
+def test_a_policy_that_may_be_random_or_keep_state_is_marked_and_not_called(policy, reason) -> None:
+    before = len(SEEN)
+    log = Logbook(StateMachine(policy=policy)).log()
+    assert reason in log.why_not
+    assert len(SEEN) == before
+    with pytest.raises(UsageError, match=f"this log cannot be played again: {re.escape(log.why_not)}."):
+        next(log.replay())
+
+
+def used(policy: Any = stride) -> Logbook:
+    """A log of two programs, of which one has ended."""
+    book = Logbook(StateMachine(policy=policy))
+    plan = plan_of([0, 1, 2], 0)
+    book.handle(Opened("ann", 1.0, 0.0), 0.0)
+    for run in range(2):
+        book.handle(Submitted(run, "ann", plan, (), (run,), (4,)), 0.1)
+    for island, order in plan.orders.items():
+        book.handle(Completed(0, island, 0, len(order), 0.5), 1.0)
+    return book
+
+
+def test_an_answer_that_differs_is_named_with_its_event() -> None:
+    log = used().log()
+    (now, event, made), *rest = log.noted[1:]
+    other = Log(log.snapshot, [log.noted[0], (now, event, made[:-1]), *rest])
+    with pytest.raises(
+        UsageError, match=r"replay: event 1 of \d, Submitted of run 0 at 0.100000 s, is answered otherwise"
+    ):
+        list(other.replay())
+
+
+def test_a_users_policy_is_not_in_a_file() -> None:
+    log = used(shortest).log()
+    assert len(list(log.replay())) == len(log.entries)
+    again = log_text.from_bytes(log_text.as_bytes(log))
+    assert again.why_not == "its policy is a function of a user's, which a file does not hold"
+    whole = replace(again, snapshot=with_policy(again.snapshot, shortest), why_not="")
+    assert len(list(whole.replay())) == len(log.entries)
+
+
+def with_policy(snapshot: Snapshot, policy: Any) -> Snapshot:
+    machine = snapshot.machine()
+    machine.policy = policy
+    return Snapshot.of(machine)
+
+
+def test_a_log_is_bounded_and_begins_where_a_recording_does() -> None:
+    book = Logbook(StateMachine(), most=10)
+    for number in range(100):
+        if number == 95:
+            beginning = book.begin()
+        book.handle(Released((number,)), float(number))
+        assert len(book.log().entries) < 2 * 10 + 1
+    assert [entry.now for entry in book.log(beginning).entries] == [95.0, 96.0, 97.0, 98.0, 99.0]
+    assert not book.log(book.begin()).entries, "nothing has happened since"
+
+
+def test_a_plan_is_not_kept_alive() -> None:
+    import gc
+    import weakref
+
+    book = used()
+    plans = [weakref.ref(plan) for plan in book.machine._estimates]
+    for run in list(book.machine.runs.values()):
+        for island, order in run.plan.orders.items():
+            if run.done[island] < len(order):
+                book.handle(Completed(run.submitted.run, island, 0, len(order), 0.5), 2.0)
+    del run
+    gc.collect()
+    assert not book.machine.runs
+    assert plans
+    assert all(plan() is None for plan in plans)
+    assert len(list(book.log().replay())) == len(book.log().entries)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.pop("snapshot"),
+        lambda log: log.update(objects=[]),
+        lambda log: log["objects"].__setitem__(0, ["object", "os", "system", []]),
+        lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.util.processes", "this_process", []]),
+        lambda log: log["objects"].__setitem__(0, ["function", "pathways_nb.controller.log", "nothing"]),
+        lambda log: log["objects"].__setitem__(0, ["error", "SystemExit", []]),
+        lambda log: log["objects"].__setitem__(0, ["call", "print"]),
+        lambda log: log["entries"].append([0.0]),
+        lambda log: log["entries"].append(["now", [0], "x"]),
+    ],
+)
+def test_a_damaged_log_is_refused(change) -> None:
+    log = log_text.to_json(used().log())
+    change(log)
+    with pytest.raises(DamagedError):
+        log_text.from_bytes(json.dumps(log).encode())
