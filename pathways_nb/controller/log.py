@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from pathways_nb.controller.messages import Event, Instruction, Submitted
+from pathways_nb.controller.messages import Event, Instruction, Released, Submitted
 from pathways_nb.controller.policies import Policy, fifo, priority, stride
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
@@ -30,7 +30,9 @@ from pathways_nb.plan.run_numbers import shown
 from pathways_nb.util.words import counted
 
 MOST = 5_000
-"""Events after which a new snapshot is taken."""
+"""Events after which a new snapshot is taken; fewer if they name many buffers."""
+_BUFFERS = 64
+"""Number of buffers that count as one event more: a training step names thousands, and each is a number to keep."""
 _PURE = ("math", "_operator", "operator", "itertools", "functools", "_functools", "bisect", "_bisect", "pathways_nb")
 """Modules of which a policy may use anything and still give the same answers."""
 _DIFFERS = ("id", "hash", "input", "open", "globals", "vars", "eval", "exec", "__import__", "cache", "lru_cache")
@@ -117,6 +119,8 @@ class _Part:
 
     snapshot: Snapshot
     noted: list[tuple[float, Event, Sequence[Instruction]]] = field(default_factory=list)
+    size: int = 0
+    """Number of events, and of ``_BUFFERS`` that they name."""
 
 
 @dataclass(eq=False)
@@ -147,11 +151,16 @@ class Logbook:
         if self._asked:
             self._begin()
         made = self.machine.handle(event, now)
+        buffers = 0
         if isinstance(event, Submitted):
             event = replace(event, plan=self._bared(event.plan))
-        noted = self._parts[-1].noted
-        noted.append((now, event, made))
-        if len(noted) >= self.most:
+            buffers = len(event.arguments) + len(event.results)
+        elif isinstance(event, Released):
+            buffers = len(event.buffers)
+        part = self._parts[-1]
+        part.noted.append((now, event, made))
+        part.size += 1 + buffers // _BUFFERS
+        if part.size >= self.most:
             self._snapshot()
         return made
 
@@ -182,7 +191,7 @@ class Logbook:
 
     def _snapshot(self) -> None:
         self._parts.append(_Part(Snapshot.of(self.machine, self._bared)))
-        while sum(len(part.noted) for part in self._parts[1:]) >= self.most:
+        while sum(part.size for part in self._parts[1:]) >= self.most:
             del self._parts[0]
 
     def _bared(self, plan: Plan) -> Plan:

@@ -11,7 +11,7 @@ import json
 import types
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,7 +39,7 @@ def to_json(log: Log) -> dict[str, Any]:
         "snapshot": writer.write(log.snapshot.machine()),
         "entries": [[entry.now, writer.write(entry.event), entry.digest] for entry in log.entries],
         "why_not": log.why_not,
-        "objects": writer.objects,
+        "objects": writer.rows(),
     }
 
 
@@ -84,10 +84,9 @@ class _Writer:
     """Writes objects as rows of a table; a reference to one is ``[number]``, whatever else is no list is itself."""
 
     def __init__(self) -> None:
-        self.objects: list[Any] = []
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []
-        """So that no other object gets the identity of one that was written."""
+        self._found: list[Any] = []
+        """All objects by number; kept, so that no other gets the identity of one that was written."""
 
     def write(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -96,11 +95,14 @@ class _Writer:
             return value if abs(value) < float("inf") else {"float": repr(value)}
         number = self._numbers.get(id(value))
         if number is None:
-            number = self._numbers[id(value)] = len(self.objects)
-            self._kept.append(value)
-            self.objects.append(None)
-            self.objects[number] = self._row(value)
+            number = self._numbers[id(value)] = len(self._found)
+            self._found.append(value)
         return [number]
+
+    def rows(self) -> list[Any]:
+        """Return the rows of all objects that were written, and of all that these refer to."""
+        # One after another, since a run refers to the next one: one within the other would be too deep for Python.
+        return [self._row(value) for value in self._found]
 
     def _row(self, value: Any) -> list[Any]:
         kind = type(value)
@@ -126,7 +128,7 @@ class _Writer:
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     """Return what an object consists of: the fields of what cannot change, all that others hold."""
-    if is_dataclass(value) and type(value).__setattr__ is not object.__setattr__:  # frozen
+    if _is_frozen(type(value)):
         names = [one.name for one in fields(value)]
     else:
         names = list(getattr(value, "__dict__", {}))
@@ -136,14 +138,25 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     return [(name, getattr(value, name)) for name in dict.fromkeys(names) if hasattr(value, name)]
 
 
+def _is_frozen(kind: type) -> bool:
+    return bool(getattr(getattr(kind, "__dataclass_params__", None), "frozen", False))
+
+
 class _Reader:
-    """Reads rows back; what may refer to itself exists before its parts."""
+    """Reads rows back: what can change is made empty and filled later, since a run refers to the next one."""
 
     def __init__(self, table: Field):
         self._table, self._made = [row.value for row in table.rows()], dict[int, Any]()
+        self._left: list[Callable[[], None]] = []
 
     def read(self, value: Any) -> Any:
-        """Return what a written value stands for."""
+        """Return what a written value stands for, whole."""
+        made = self._part(value)
+        while self._left:
+            self._left.pop()()
+        return made
+
+    def _part(self, value: Any) -> Any:
         if isinstance(value, dict):
             return float(str(value.get("float")))
         if not isinstance(value, list):
@@ -155,31 +168,29 @@ class _Reader:
         return self._made[number]
 
     def _list(self, number: int, parts: list[Any]) -> None:
-        made = self._made[number] = []
-        made += map(self.read, parts)
+        made = self._made[number] = list[Any]()
+        self._left.append(lambda: made.extend(map(self._part, parts)))
 
     def _deque(self, number: int, parts: list[Any]) -> None:
         made = self._made[number] = deque[Any]()
-        made.extend(map(self.read, parts))
+        self._left.append(lambda: made.extend(map(self._part, parts)))
 
     def _set(self, number: int, parts: list[Any]) -> None:
-        made = self._made[number] = set()
-        made.update(map(self.read, parts))
+        made = self._made[number] = set[Any]()
+        self._left.append(lambda: made.update(map(self._part, parts)))
 
     def _tuple(self, number: int, parts: list[Any]) -> None:
-        self._made[number] = tuple(map(self.read, parts))
+        self._made[number] = tuple(map(self._part, parts))
 
     def _frozenset(self, number: int, parts: list[Any]) -> None:
-        self._made[number] = frozenset(map(self.read, parts))
+        self._made[number] = frozenset(map(self._part, parts))
 
     def _slice(self, number: int, parts: list[Any]) -> None:
         self._made[number] = slice(*parts)
 
     def _dict(self, number: int, kind: str, items: list[Any], factory: str) -> None:
         made = self._made[number] = defaultdict(_FACTORIES[factory]) if kind == "defaultdict" else _TABLES[kind]()
-        for key, value in items:
-            found = self.read(key)
-            made[found] = self.read(value)
+        self._left.append(lambda: made.update({self._part(key): self._part(value) for key, value in items}))
 
     def _function(self, number: int, module: str, name: str) -> None:
         self._made[number] = _function(module, name)
@@ -196,11 +207,18 @@ class _Reader:
         if not isinstance(kind, type):
             raise DamagedError(f"{module}.{name} is no class")
         if issubclass(kind, tuple):
-            self._made[number] = tuple.__new__(kind, [self.read(one) for _, one in parts])
+            self._made[number] = tuple.__new__(kind, [self._part(one) for _, one in parts])
             return
         made = self._made[number] = object.__new__(kind)
-        for attribute, one in parts:
-            object.__setattr__(made, attribute, self.read(one))
+
+        def fill() -> None:
+            for attribute, one in parts:
+                object.__setattr__(made, attribute, self._part(one))
+
+        if _is_frozen(kind):  # at once: it may be a key, by its parts
+            fill()
+        else:
+            self._left.append(fill)
 
 
 _KINDS: dict[str, Callable[..., None]] = {

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pathways_nb.controller.policies import Policy
+from pathways_nb.controller.state import RunState
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Plan
 
@@ -25,15 +26,17 @@ class Snapshot:
     Args:
         data: of all objects but those in ``kept``.
         kept: what is not copied: plans, and the policy.
+        runs: number of runs, whose states follow the rest.
     """
 
     data: bytes
     kept: tuple[Any, ...]
+    runs: int
 
     @classmethod
     def of(cls, machine: StateMachine, plan_of: Callable[[Plan], Plan] = lambda plan: plan) -> Snapshot:
         """Return the state of a core, with ``plan_of(plan)`` in place of each plan."""
-        file, kept, numbers = io.BytesIO(), list[Any](), dict[int, int]()
+        file, kept, numbers, runs = io.BytesIO(), list[Any](), dict[int, int](), list[RunState]()
 
         def keep(value: Any) -> tuple[Any, ...]:
             number = numbers.get(id(value))
@@ -46,17 +49,27 @@ class Snapshot:
             state = {**vars(core), "policy": _Policy(core.policy)}
             return object.__new__, (StateMachine,), state
 
+        def empty(run: RunState) -> tuple[Any, ...]:
+            runs.append(run)
+            return object.__new__, (RunState,)
+
         writer = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
         writer.dispatch_table = {
-            Plan: keep, StateMachine: with_policy, _Policy: lambda one: keep(one.policy),
+            Plan: keep, RunState: empty, StateMachine: with_policy, _Policy: lambda one: keep(one.policy),
             WeakKeyDictionary: lambda table: (WeakKeyDictionary, (), None, None, iter(list(table.items()))),
         }  # fmt: skip
         writer.dump(machine)
-        return cls(file.getvalue(), tuple(kept))
+        for run in runs:  # which grows: runs refer to the next ones, and one within the other would be too deep
+            writer.dump((run, vars(run)))
+        return cls(file.getvalue(), tuple(kept), len(runs))
 
     def machine(self) -> StateMachine:
         """Return a core in this state; another one at each call."""
-        found: StateMachine = _Reader(self).load()
+        reader = _Reader(self)
+        found: StateMachine = reader.load()
+        for _ in range(self.runs):
+            run, state = reader.load()
+            vars(run).update(state)
         return found
 
 

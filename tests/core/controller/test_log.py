@@ -167,6 +167,26 @@ def test_a_log_is_bounded_and_begins_where_a_recording_does() -> None:
     assert not book.log(book.begin()).entries, "nothing has happened since"
 
 
+def test_events_that_name_many_buffers_count_for_several() -> None:
+    book = Logbook(StateMachine(), most=10)
+    for number in range(40):
+        book.handle(Released(tuple(range(640 * number, 640 * number + 640))), float(number))
+    assert len(book.log().entries) <= 3
+
+
+def test_a_long_line_of_programs_that_read_each_others_results() -> None:
+    machine = StateMachine(devices=(4, 4, 4), budgets=(8, 8, 8))
+    book, plan = Logbook(machine), plan_of([0, 1, 2, 0], 1)
+    book.handle(Submitted(0, "ann", plan, (), (0,), (4,)), 0.0)
+    for run in range(1, 3000):
+        book.handle(Submitted(run, f"client {run % 50}", plan, (run - 1,), (run,), (4,)), 1e-3 * run)
+    assert len(machine.runs) == 3000
+    snapshot = Snapshot.of(machine)
+    text = log_text.as_bytes(Log(snapshot, book.log().noted[-10:]))
+    assert len(snapshot.machine().runs) == len(log_text.from_bytes(text).snapshot.machine().runs) == 3000
+    assert len(list(book.log().replay())) == 3000
+
+
 def test_a_plan_is_not_kept_alive() -> None:
     import gc
     import weakref
