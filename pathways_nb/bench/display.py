@@ -20,7 +20,8 @@ import numpy as np
 
 from pathways_nb.bench import explorer, lab, recording
 from pathways_nb.results.run import Run
-from pathways_nb.trace.record import Events, Label, Record
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.rows import Label
 
 PANS = 10
 """Repetitions of each gesture."""

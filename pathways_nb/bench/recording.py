@@ -17,7 +17,8 @@ import numpy as np
 import pathways_nb as pw
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.runtime.local.watcher import BUDGET
-from pathways_nb.trace.record import Record, Row
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Row
 
 DEVICES, CHAIN, ROUNDS = 4, 128, 100
 """Devices of the island, computations of a chain, and rounds."""

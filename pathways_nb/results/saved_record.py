@@ -14,7 +14,8 @@ import numpy as np
 
 from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.label_fields import FIELDS, MOST_SECONDS
-from pathways_nb.trace.record import LABEL_COLUMNS, QUALITIES, STATUSES, STORED, TUPLES, UNKNOWN, Events, Label
+from pathways_nb.trace.record import LABEL_COLUMNS, STORED, TUPLES, UNKNOWN, Events
+from pathways_nb.trace.rows import QUALITIES, STATUSES, Label
 from pathways_nb.util.json_text import DamagedError, Field, shortened
 
 MOST_EVENTS = 2**24

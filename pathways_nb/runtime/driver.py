@@ -55,7 +55,8 @@ from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
 from pathways_nb.runtime.run_state import Entry, Execution, will_read
-from pathways_nb.trace.record import Cause, Record, Row, label_of
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Cause, Row, label_of
 from pathways_nb.util.waiting import Condition
 
 QUEUED = 64

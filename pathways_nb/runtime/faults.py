@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from pathways_nb.errors import LostError
-from pathways_nb.trace.record import Label
+from pathways_nb.trace.rows import Label
 from pathways_nb.util.unique import Unique
 
 

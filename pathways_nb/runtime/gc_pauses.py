@@ -10,7 +10,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from pathways_nb.trace.record import Row, label_of
+from pathways_nb.trace.rows import Row, label_of
 
 
 class Pauses:

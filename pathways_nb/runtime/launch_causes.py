@@ -8,7 +8,7 @@ from pathways_nb.controller.messages import Completed, Event, Launch, Submitted,
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import CALL, DATA, MEMORY, TURN
-from pathways_nb.trace.record import Cause, Label
+from pathways_nb.trace.rows import Cause, Label
 
 _CALLED, _ITS_TURN = Cause(CALL), Cause(TURN)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pathways_nb.controller.messages import MemoryHeld
-from pathways_nb.trace.record import Row, label_of
+from pathways_nb.trace.rows import Row, label_of
 
 
 @dataclass

@@ -19,7 +19,8 @@ from pathways_nb.plan.run_numbers import shown
 from pathways_nb.program.guarded_callbacks import NOTE
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.trace.record import Label, Record
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.waiting import Condition
 

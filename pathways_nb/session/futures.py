@@ -31,7 +31,7 @@ from pathways_nb.session import default_controller, tenant_scope
 from pathways_nb.session.handle import NotAnArray
 from pathways_nb.session.session import Session
 from pathways_nb.session.show_sharding import show_sharding
-from pathways_nb.trace.record import Row, label_of
+from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util import forks
 from pathways_nb.util.unique import Unique
 

@@ -31,7 +31,8 @@ from pathways_nb.runtime.gc_pauses import Pauses
 from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.session.attach_options import AttachOptions
 from pathways_nb.trace.metrics import duration
-from pathways_nb.trace.record import Record, Row
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Row
 from pathways_nb.util import forks
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.unique import Unique

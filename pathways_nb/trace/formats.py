@@ -26,18 +26,8 @@ from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.label_fields import FIELDS, MOST_SECONDS
 from pathways_nb.trace.memory_history import memory_of
-from pathways_nb.trace.record import (
-    COLUMNS,
-    GAUGE_KINDS,
-    HOST_KIND,
-    QUALITIES,
-    STATUSES,
-    TUPLES,
-    Cause,
-    Events,
-    Row,
-    label_of,
-)
+from pathways_nb.trace.record import COLUMNS, TUPLES, Events
+from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND, QUALITIES, STATUSES, Cause, Row, label_of
 from pathways_nb.util.json_text import DamagedError, Field, parse, said, shortened
 
 MICROSECONDS = 1e6

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pathways_nb.trace.record import Events, Label
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label
 
 
 def once(events: Events) -> np.ndarray:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pathways_nb.plan.memory_categories import CATEGORIES
-from pathways_nb.trace.record import KINDS
+from pathways_nb.trace.rows import KINDS
 from pathways_nb.util.json_text import LARGEST, is_amount, is_text, is_whole
 
 MOST_SECONDS = 1e12

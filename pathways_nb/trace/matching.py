@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.trace.metrics import WORK, duration, makes_span, summarise
-from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events, Label
+from pathways_nb.trace.record import STORED, Events
+from pathways_nb.trace.rows import GAUGE_KINDS, Label
 from pathways_nb.util.words import counted
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")

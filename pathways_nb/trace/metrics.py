@@ -16,7 +16,8 @@ import numpy as np
 from pathways_nb.errors import size, three_digits
 from pathways_nb.trace.host_parts import once
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
-from pathways_nb.trace.record import HOST_KIND, WINDOW_FULL, Events
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import HOST_KIND, WINDOW_FULL
 from pathways_nb.util.intervals import pieces, union
 from pathways_nb.util.words import counted
 

@@ -11,137 +11,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any, NamedTuple, overload
+from dataclasses import fields
+from typing import Any, overload
 
 import numpy as np
 
 from pathways_nb.timing.waits import WHY
+from pathways_nb.trace.rows import QUALITIES, STATUSES, Cause, Label, Row
 from pathways_nb.util.columns import last_before
 from pathways_nb.util.words import counted
-
-KINDS = (
-    *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
-    *("memory", "host"),
-)
-"""Kinds of events, in the order in which a program meets them."""
-QUALITIES = ("exact", "estimated", "interpolated", "simulated")
-"""How a stamp is known; see ``Row.quality``. Columns store positions in this tuple."""
-STATUSES = ("ok", "draining", "failed")
-"""How an event ended; see ``Row.status``. Columns store positions in this tuple."""
-CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
-"""Kinds that are drawn on the controller's lane; the others happen on devices, or on an island's host (``"host"``)."""
-HOST_KIND = "host"
-"""The kind of host work: it happens on an island's host, on no device."""
-WINDOW_FULL = "as many launches under way as may be"
-"""The name of a stall in which a dispatcher waits for its own island's devices, because they have enough to do."""
-GAUGE_KINDS = frozenset({"memory"})
-"""Kinds that are levels and not happenings: ``client`` holds ``bytes`` for ``category`` on each device meanwhile."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Label:
-    """All that is known of an event before it happens, shared by its occurrences.
-
-    Labels are compared by identity: every event is looked up by its label, and hashing twenty fields would be slow.
-
-    Args:
-        kind: one of ``KINDS``.
-        name: name of the node, as the user wrote it, or of what else happened.
-        program: name of the program.
-        client: name of the client that called the program.
-        node: id in the program's graph; -1 if none.
-        place: name of the virtual slice.
-        island: index of the island; -1 for the controller.
-        device: first device within the island.
-        devices: number of devices from ``device`` on.
-        stage: stage of a pipeline; -1 if none.
-        microbatch: microbatch of a pipeline; -1 if none.
-        token_slice: token slice of a pipeline; -1 if none.
-        bytes: bytes that crossed (each copy counted) or were produced; of ``"memory"``, bytes held on each device.
-        flops: floating-point operations; 0 if unknown.
-        parents: node ids of the producers, in the same run.
-        route: of transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; of messages on their way, ``"DCN"``.
-        line: where the user wrote it.
-        basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``; of a node also
-            where its memory comes from, such as ``"memory compiled for 128 devices"``.
-        links: names of the links that a simulated transfer occupies.
-        latency: seconds of a simulated transfer's duration in which it no longer occupies its links.
-        category: of ``"memory"``, what the bytes are held for, such as ``"parameters"`` or ``"temporaries"``; see
-            ``plan.memory_categories``.
-        host: number of the host within its island, where the island has several; -1 if it has one or none is meant.
-    """
-
-    kind: str
-    name: str
-    program: str = ""
-    client: str = ""
-    node: int = -1
-    place: str = ""
-    island: int = -1
-    device: int = 0
-    devices: int = 0
-    stage: int = -1
-    microbatch: int = -1
-    token_slice: int = -1
-    bytes: int = 0
-    flops: float = 0.0
-    parents: tuple[int, ...] = ()
-    route: str = ""
-    line: str = ""
-    basis: str = ""
-    links: tuple[str, ...] = ()
-    latency: float = 0.0
-    category: str = ""
-    host: int = -1
-
-
-label_of = lru_cache(maxsize=4096)(Label)
-"""A ``Label``, the same object for the same arguments: for events that may happen in every step of a loop. Without it,
-each of them would add a row to the table of labels."""
-
-
-class Cause(NamedTuple):
-    """Why an event began when it did, where whoever recorded it knows.
-
-    Args:
-        why: position in ``timing.waits.WHY``. Data, lane, link and message are found in the plan and the record by it.
-        label: of the event that let it begin, where only the controller knows which one did.
-        run: serial of that event's run.
-    """
-
-    why: int
-    label: Label | None = None
-    run: int = -1
-
-
-BY = tuple(map(Cause, range(len(WHY))))
-"""Causes of which only the reason is said, by position in ``timing.waits.WHY``."""
-
-
-class Row(NamedTuple):
-    """One occurrence of an event.
-
-    Args:
-        label: what is known of it beforehand.
-        start: in seconds on the clock of the record.
-        end: in seconds on the clock of the record.
-        run: serial of the run; -1 if none.
-    """
-
-    label: Label
-    start: float
-    end: float
-    run: int = -1
-    quality: str = "estimated"
-    """``"exact"`` (both stamps measured), ``"estimated"`` (start inferred), ``"interpolated"`` (not sampled) or
-    ``"simulated"`` (from the cost model)."""
-    status: str = "ok"
-    """``"ok"``, ``"draining"`` (ended after an interrupt) or ``"failed"``."""
-    cause: Cause | None = None
-    """Why it began when it did; ``None`` if that is not known."""
-
 
 _NOT_TOLD = Cause(-1)
 _NUMBERS: dict[str, type] = {

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import figure_of, page
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.timeline.timeline_view import Timeline

@@ -9,7 +9,8 @@ from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.boxes import boxes_of
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
-from pathways_nb.trace.record import Events, Label, Record, Row
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.rows import Label, Row
 
 
 def rows_of(timing: Timing, begin: float = 0.0, run: int = 0, quality: str = "estimated") -> list[Row]:

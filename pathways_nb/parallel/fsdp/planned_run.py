@@ -13,7 +13,8 @@ from pathways_nb.parallel.fsdp.memory import MemoryCurve
 from pathways_nb.parallel.fsdp.spans import Span, Stall, StepAbout
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Op, OpKind, Ops
-from pathways_nb.trace.record import Events, Label, Record, Row
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.rows import Label, Row
 
 _WAIT: OpKind = "wait"
 

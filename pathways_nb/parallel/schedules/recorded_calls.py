@@ -17,7 +17,8 @@ from pathways_nb.errors import UsageError, is_index
 from pathways_nb.parallel.schedules.actions import Action, actions_of, parse_action
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.trace.metrics import BUSY
-from pathways_nb.trace.record import Events, Label
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label
 from pathways_nb.util.words import counted
 
 Span = tuple[float, float]

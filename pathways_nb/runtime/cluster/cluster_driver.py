@@ -45,7 +45,8 @@ from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import BY, Cause, Label, Record, Row, label_of
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import BY, Cause, Label, Row, label_of
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition, Workers
 

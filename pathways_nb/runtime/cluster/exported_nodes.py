@@ -22,7 +22,8 @@ from pathways_nb.program.items import equations
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable, jitted, quietly
-from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label, Row, label_of
 from pathways_nb.util.waiting import Promise, Workers
 
 _UNSTABLE = re.compile(r"'([^']+)'")

@@ -15,7 +15,7 @@ from typing import Any
 from pathways_nb.errors import PathwaysError
 from pathways_nb.runtime.hosts.messages import Argument, Coming, Given
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.trace.record import Cause
+from pathways_nb.trace.rows import Cause
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ import numpy as np
 from pathways_nb.errors import PathwaysError
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.trace.rows import Label, Row
 
 # ---- arguments of a call
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, RangeEnded, Report, StepRow, narrowed
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.trace.rows import Label, Row
 
 _LINGER = 0.05
 """Seconds after which reports that nobody waits for are taken."""

@@ -25,7 +25,7 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.timing.waits import MESSAGE
-from pathways_nb.trace.record import BY, WINDOW_FULL, Cause, Label, Row, label_of
+from pathways_nb.trace.rows import BY, WINDOW_FULL, Cause, Label, Row, label_of
 
 Clock = Callable[[], float]
 IN_FLIGHT = 24

@@ -25,7 +25,7 @@ from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.trace.rows import Label, Row
 
 
 class HostLane(threading.Thread):

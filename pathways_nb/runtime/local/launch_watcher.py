@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pathways_nb.runtime.local.watcher import Clock, Launched, Watcher
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE, WINDOW
-from pathways_nb.trace.record import Cause, Label
+from pathways_nb.trace.rows import Cause, Label
 
 
 class LaunchWatcher(Watcher):

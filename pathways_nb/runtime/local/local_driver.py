@@ -25,7 +25,8 @@ from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import Cause, Record, Row
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Cause, Row
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition
 

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Launched, Watcher, stamp, wait_for
 from pathways_nb.timing.waits import DATA, MESSAGE
-from pathways_nb.trace.record import Label
+from pathways_nb.trace.rows import Label
 
 _RETRY = 2e-3
 """Seconds between two checks whether a source has been stamped."""

@@ -18,7 +18,7 @@ from time import thread_time
 from typing import Any
 
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import BY, Label, Row
+from pathways_nb.trace.rows import BY, Label, Row
 
 Clock = Callable[[], float]
 BUDGET = 0.02

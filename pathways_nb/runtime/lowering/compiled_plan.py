@@ -19,7 +19,7 @@ from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.signature import Aval
 from pathways_nb.runtime.lowering.host_steps import HostCall
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
-from pathways_nb.trace.record import Label
+from pathways_nb.trace.rows import Label
 
 
 @dataclass(frozen=True, slots=True, eq=False)

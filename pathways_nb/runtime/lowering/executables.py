@@ -26,7 +26,8 @@ from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings,
 from pathways_nb.program.guarded_callbacks import Kept, LaunchToTheEnd
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.transfers import spread
-from pathways_nb.trace.record import Label, Record, Row
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util.fallbacks import fall_back
 from pathways_nb.util.waiting import Promise, Workers
 

@@ -28,7 +28,8 @@ from pathways_nb.runtime.lowering.host_steps import HOST, host_call
 from pathways_nb.runtime.lowering.layouts import Targets
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 from pathways_nb.runtime.lowering.transfers import analogous, translated
-from pathways_nb.trace.record import Label, Record
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label
 from pathways_nb.util.progress import Progress
 from pathways_nb.util.waiting import Promise
 

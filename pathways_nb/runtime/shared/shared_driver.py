@@ -19,7 +19,7 @@ from pathways_nb.runtime.hosts import messages
 from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import ToKernel
 from pathways_nb.runtime.shared.remote_core import RemoteMachine, RemoteMessenger, Wire
-from pathways_nb.trace.record import Row
+from pathways_nb.trace.rows import Row
 from pathways_nb.util.waiting import Workers
 
 

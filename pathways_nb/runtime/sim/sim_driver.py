@@ -41,7 +41,8 @@ from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
 from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.timing.waits import MESSAGE
-from pathways_nb.trace.record import BY, Cause, Record, Row, label_of
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import BY, Cause, Row, label_of
 
 
 class SimDriver(Driver):

@@ -14,7 +14,7 @@ from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.trace.rows import Label, Row
 
 
 class Failures:

@@ -23,7 +23,7 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.sim.simulated_islands import TimedPlan
 from pathways_nb.trace.causality.same_decisions import INTERFERENCE
-from pathways_nb.trace.record import Label
+from pathways_nb.trace.rows import Label
 
 
 class StepCosts:

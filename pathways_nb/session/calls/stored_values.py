@@ -32,7 +32,7 @@ from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
-from pathways_nb.trace.record import Row, label_of
+from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util.words import a_type_of
 
 

@@ -30,7 +30,8 @@ from pathways_nb.session.calls.donation import check_futures, consume
 from pathways_nb.session.exclusive import Exclusive
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
-from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label, Row, label_of
 
 _LONG_LOWERING = 1.0
 """Seconds of compiling after which a garbage collection is a small part."""

@@ -1,6 +1,6 @@
 """Which event waited for which: the edges of a record's happened-before graph.
 
-Whoever recorded an event may have said why it began, and what let it begin (``record.Cause``). Where nobody did, as in
+Whoever recorded an event may have said why it began, and what let it begin (``rows.Cause``). Where nobody did, as in
 profiles and older files, that is inferred from what the record says of nodes, links, devices and messages. Events are
 those of a ``Dag`` (see ``happened_before``), in the order of their starts, and every edge goes from an earlier to a
 later one, so the graph has no cycles by construction.
@@ -25,7 +25,8 @@ import numpy as np
 
 from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE, WINDOW
 from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, held_back, sent, window_full
-from pathways_nb.trace.record import HOST_KIND, Events, Label
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import HOST_KIND, Label
 from pathways_nb.util.columns import last_before
 from pathways_nb.util.intervals import Intervals
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pathways_nb.bench import tenants
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 
 
 def gangs(clients: list[int], lasts: float = 1.0) -> Events:

@@ -17,7 +17,7 @@ from pathways_nb.runtime.hosts.crossings import cuts, host_of, part
 from pathways_nb.runtime.hosts.messages import OtherRow, Parcel, RangeEnded, StepEnded, StepRow, narrowed
 from pathways_nb.runtime.hosts.reports import Reports, RunRecord
 from pathways_nb.runtime.lowering.pieces import Located, volume
-from pathways_nb.trace.record import Row, label_of
+from pathways_nb.trace.rows import Row, label_of
 from tests.core.runtime.test_pieces import MESHES, SHAPES, inside, layouts
 
 

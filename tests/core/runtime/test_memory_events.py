@@ -8,7 +8,7 @@ from itertools import count
 from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.memory_events import MemoryEvents
-from pathways_nb.trace.record import Row
+from pathways_nb.trace.rows import Row
 
 WHERE = Placement(0, 0, 4)
 

@@ -12,7 +12,8 @@ import pathways_nb as pw
 from pathways_nb.parallel.schedules.actions import actions_of
 from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.schedules.schedule_view import Schedules
 from tests.support.recorded_pipelines import made_run, rows_of, run_of

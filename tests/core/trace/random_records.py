@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from pathways_nb.timing.waits import WHY
-from pathways_nb.trace.record import BY, Cause, Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import BY, Cause, Label, Row
 
 DEVICES = 4
 """Of each of two islands."""

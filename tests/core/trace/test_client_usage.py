@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pathways_nb.trace.metrics import clients_of, summarise
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 
 
 def work(client: str, start: float, end: float, island: int = 0, devices: int = 2) -> Row:

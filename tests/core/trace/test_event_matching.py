@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathways_nb.trace.matching import beginning, compare_events, together
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 
 f = Label("compute", "f", "p", node=1, island=0, devices=2)
 send = Label("transfer", "x", "p", node=2, island=1, devices=2, bytes=8)

@@ -13,7 +13,8 @@ import pathways_nb as pw
 from pathways_nb.program.emit import module_of
 from pathways_nb.runtime.local.profiler import Profiler
 from pathways_nb.trace.exact_stamps import Span, Stamps, make_exact, matched
-from pathways_nb.trace.record import Label, Record, Row
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.timeline.timeline_view import Timeline
 
 DEVICES = [[100, 101], [200, 201]]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathways_nb.trace.exchange_hiding import Exchange, common, exchange
-from pathways_nb.trace.record import Record, Row, label_of
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util.intervals import union
 from tests.support.examples import examples
 

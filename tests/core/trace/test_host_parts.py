@@ -17,7 +17,8 @@ from pathways_nb.trace.formats import from_chrome, to_chrome, to_csv
 from pathways_nb.trace.host_parts import devices_per_host, once
 from pathways_nb.trace.matching import compare_events
 from pathways_nb.trace.metrics import summarise
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 
 F = Label("compute", "f", "p", node=1, place="left", island=0, devices=4, bytes=64, flops=8.0)
 G = Label("collective", "g", "p", node=2, place="left", island=0, devices=4, parents=(1,))

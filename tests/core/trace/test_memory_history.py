@@ -16,7 +16,8 @@ import pathways_nb as pw
 from pathways_nb.plan.memory_categories import CATEGORIES, in_order
 from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.memory_history import HighWaterMark, MemoryHistory, memory_of, peak_of
-from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
+from pathways_nb.trace.record import COLUMNS, Events, Record
+from pathways_nb.trace.rows import Label, Row
 from tests.support.examples import examples
 
 DEVICES, ISLANDS, CLIENTS, END = 6, 2, ("ann", "", "bob"), 12

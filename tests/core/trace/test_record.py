@@ -15,7 +15,8 @@ import pytest
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.gc_pauses import Pauses
 from pathways_nb.trace.formats import from_chrome, to_chrome
-from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
+from pathways_nb.trace.record import COLUMNS, Events, Record
+from pathways_nb.trace.rows import Label, Row
 
 label = Label("compute", "f", island=1, devices=2, bytes=8)
 

@@ -10,7 +10,8 @@ import numpy as np
 from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.launch_ops import Ops
-from pathways_nb.trace.record import Events, Label, Record, Row
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.rows import Label, Row
 
 MICROBATCHES = 8
 NAMES = ("left", "right")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathways_nb.trace.memory_history import memory_of
-from pathways_nb.trace.record import GAUGE_KINDS, Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import GAUGE_KINDS, Label, Row
 from pathways_widgets import LiveFigure
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Curve, Rect, Text

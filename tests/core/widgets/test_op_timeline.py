@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pathways_nb.trace.launch_ops import Op, OpKind, Ops
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.figures.panel import Panel, check_show
 from pathways_widgets.figures.run_still import scene_of

@@ -11,7 +11,7 @@ import pytest
 
 import pathways_widgets
 from pathways_nb.plan.memory_categories import CATEGORIES
-from pathways_nb.trace.record import CONTROLLER_KINDS, GAUGE_KINDS, KINDS
+from pathways_nb.trace.rows import CONTROLLER_KINDS, GAUGE_KINDS, KINDS
 from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import CONTROLLER_ROWS
 from tests.core.widgets.colour_science import ciede2000, contrast, least_distance, lightness

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util import fallbacks
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width

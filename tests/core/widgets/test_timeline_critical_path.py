@@ -7,7 +7,8 @@ import pytest
 
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.metrics import summarise
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Moment
 from pathways_widgets.figures.panel import Panel, check_show

@@ -9,7 +9,8 @@ import pytest
 from bokeh.models import HoverTool
 
 from pathways_nb.trace.metrics import summarise
-from pathways_nb.trace.record import QUALITIES, Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import QUALITIES, Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes

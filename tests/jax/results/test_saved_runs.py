@@ -17,7 +17,8 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.results import saved_run
 from pathways_nb.trace.formats import from_chrome
-from pathways_nb.trace.record import COLUMNS, STORED, Events, Label, Row
+from pathways_nb.trace.record import COLUMNS, STORED, Events
+from pathways_nb.trace.rows import Label, Row
 from tests.core.results import damaged_runs
 from tests.core.results.test_saved_runs import put, rewritten
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.results import run as runs
-from pathways_nb.trace.record import Label, Record, Row
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.drawing.plane import Axes, frame
 
 

@@ -15,7 +15,8 @@ from pathways_nb.runtime.local import dispatcher
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.watcher import Launched, _failures, _interpolated
-from pathways_nb.trace.record import WINDOW_FULL, Label, Record
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import WINDOW_FULL, Label
 from pathways_nb.util.waiting import Condition
 from tests.support.waiting import Unseen, dispatchers, launched, until
 

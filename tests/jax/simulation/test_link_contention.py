@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.cost.model import CostModel
 from pathways_nb.trace.causality.what_if import what_if
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from tests.support.simulated import NO_HOSTS
 
 DISPATCH = st.sampled_from(["parallel", "sequential"])

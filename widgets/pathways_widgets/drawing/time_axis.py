@@ -13,7 +13,8 @@ import numpy as np
 from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
-from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events
+from pathways_nb.trace.record import STORED, Events
+from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import CLIPPED, Window
 

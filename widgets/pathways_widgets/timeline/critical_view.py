@@ -13,7 +13,8 @@ from bokeh.models import Segment
 from bokeh.plotting import figure
 
 from pathways_nb.trace.causality.critical_path import critical_path
-from pathways_nb.trace.record import GAUGE_KINDS, Events
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pathways_nb.trace.record import CONTROLLER_KINDS, HOST_KIND
+from pathways_nb.trace.rows import CONTROLLER_KINDS, HOST_KIND
 
 MOST_DEVICE_LANES = 32
 CONTROLLER_ROWS = {"stall": 1, "wait": 2, "fetch": 2}

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.record import Events, Label
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label
 from pathways_widgets.drawing.palette import code_of
 from pathways_widgets.drawing.views import Window
 from pathways_widgets.timeline.lanes import Lanes

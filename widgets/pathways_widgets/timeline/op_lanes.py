@@ -15,7 +15,8 @@ import numpy as np
 
 from pathways_nb.trace.launch_ops import OpLabel, Ops
 from pathways_nb.trace.metrics import BUSY
-from pathways_nb.trace.record import QUALITIES, STATUSES, STORED, UNKNOWN, Events, Label
+from pathways_nb.trace.record import STORED, UNKNOWN, Events
+from pathways_nb.trace.rows import QUALITIES, STATUSES, Label
 from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, MARGIN, Lanes
 

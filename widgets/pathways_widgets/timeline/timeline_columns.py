@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.record import HOST_KIND, QUALITIES, STATUSES, Events, Label
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import HOST_KIND, QUALITIES, STATUSES, Label
 from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Words, node_id

@@ -40,7 +40,8 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from pathways_nb.trace.host_parts import devices_per_host
-from pathways_nb.trace.record import GAUGE_KINDS, HOST_KIND, Events
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.style import Style
