@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from jax.profiler import ProfileData
 
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 def read(name: str) -> list[Span]:
     profile = ProfileData.from_serialized_xspace(recorded(name))
-    return sorted(Profiler(time.perf_counter)._read(profile), key=lambda span: span.start)
+    return sorted(Profiler(lambda: 0.0)._read(profile), key=lambda span: span.start)
 
 
 def test_launches_are_told_apart_by_the_calls_that_they_made():
