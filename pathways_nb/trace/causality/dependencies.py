@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE, WINDOW
+from pathways_nb.timing.waits import CALL, DATA, LANE, LINK, MESSAGE, WINDOW
 from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, held_back, sent, window_full
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, Label
@@ -254,7 +254,8 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     at_once = _at_once(events, heads, rows)
     freed = np.where(events.stored("why")[heads] >= 0, -1, np.where(at_once >= 0, at_once, freed))
     stalled = np.where((freed >= 0) | (events.releasers[heads] >= 0), -1, stalled)  # freed capacity is the reason
-    first = np.concatenate([heads[first], stalls, compiling])
+    called = heads[events.stored("why")[heads] == CALL]
+    first = np.unique(np.concatenate([heads[first], called, stalls, compiling]))
     answered = np.searchsorted(answers[1], start[first], "right") - 1
     at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
     waited = last_before(rows, (end[rows],), (at,))
