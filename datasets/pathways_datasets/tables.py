@@ -55,6 +55,12 @@ def recorded(name: str) -> bytes:
     return gzip.decompress(files("pathways_datasets").joinpath("recorded", f"{name}.gz").read_bytes())
 
 
+def h200_seconds() -> dict[str, float]:
+    """Return the seconds that single operations took on one H200: products, additions, transfers and launches."""
+    text = files("pathways_datasets").joinpath("recorded", "h200_seconds.json").read_text("utf-8")
+    return json.loads(text)["seconds"]
+
+
 def recorded_files() -> dict[str, dict[str, Any]]:
     """Return by name what each file of ``recorded`` holds: the program, the devices, versions and source."""
     text = files("pathways_datasets").joinpath("recorded", "index.json").read_text("utf-8")
