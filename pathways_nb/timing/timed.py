@@ -142,7 +142,10 @@ class Timed:
             left: seconds between each task's end and that of the whole; infinite for tasks that do not count.
         """
         source, target = self.waits.source, self.waits.target
-        spare, found = (self.latest[target] - self.lets).tolist(), left.tolist()
+        free = self.latest[target] - self.lets
+        if self.told is not None:  # what released a task leaves it no room, even if another edge seems to be later
+            free[self.edge[(self.told >= 0) & (self.edge >= 0)]] = 0.0
+        spare, found = free.tolist(), left.tolist()
         # From the last target to the first: its slack is final before what it waits for reads it.
         for u, v, more in zip(source[::-1].tolist(), target[::-1].tolist(), spare[::-1], strict=True):
             found[u] = min(found[u], found[v] + more)

@@ -185,8 +185,8 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     """Return the edges from messages and enqueues, and for each event what brought it to its island, -1 for nothing.
 
     An event was brought by the last message or enqueue of its run, island and host that was over when it began. If
-    nothing explains why it began when it did, it was brought by one that was still under way: an enqueue may launch
-    many nodes.
+    nothing else explains why it began when it did, or the record says that this was why, it was brought by one that was
+    still under way: an enqueue may launch many nodes.
 
     Args:
         events: all events.
@@ -206,7 +206,8 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     brought_by[rows] = over
     ready = np.full(len(start), -np.inf)
     np.maximum.at(ready, known.target, end[known.source])
-    late = rows[(ready[rows] < start[rows]) & ((over < 0) | (end[over] < start[rows]))]
+    unexplained = (ready[rows] < start[rows]) | (events.stored("why")[rows] == MESSAGE)
+    late = rows[unexplained & ((over < 0) | (end[over] < start[rows]))]
     begun = last_before(orders, (orders, *(key[orders] for key in where)), (late, *(key[late] for key in where)))
     brought_by[late] = begun
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
