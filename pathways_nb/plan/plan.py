@@ -148,6 +148,12 @@ class Plan:
     copies: tuple[int, ...] = ()
 
     @cached_property
+    def bare(self) -> Plan:
+        """The plan as the controller's log keeps it: without the slices that it names, which a log must not keep."""
+        nodes = tuple(replace(node, place=None) for node in self.graph.nodes)
+        return replace(self, graph=Graph(self.graph.name, nodes, ()))
+
+    @cached_property
     def leaves(self) -> tuple[int, ...]:
         """For each argument, its position among the leaves of a call."""
         return (*range(self.arguments), *(leaf for leaf, _ in self.again))

@@ -64,6 +64,7 @@ class EventLoop:
         self.thread = threading.Thread(target=self._serve, name="pathways-event-loop", daemon=True)
         self.logbook = Logbook(machine) if isinstance(machine, StateMachine) else None
         """What the core was told and answered; ``None`` if the core is another process's."""
+        self._handler = self.logbook or machine
         self.event: Event | None = None
         """What the core handles, while its instructions are carried out; else what it handled last."""
         self._decider = 0
@@ -147,7 +148,7 @@ class EventLoop:
         """Let the core handle an event, and carry out its instructions; the caller must satisfy ``safely``."""
         self._decider, self.event = threading.get_ident(), event
         try:
-            instructions = (self.logbook or self.machine).handle(event, self.clock())
+            instructions = self._handler.handle(event, self.clock())
         finally:
             self._decider = 0
         for instruction in instructions:

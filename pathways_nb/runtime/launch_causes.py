@@ -36,7 +36,7 @@ class LaunchCauses:
     def finished(self, run: Execution, event: Event | None) -> None:
         """Note a run that ends by an event, before it is forgotten."""
         self._for_memory.discard(run.serial)
-        if isinstance(event, Completed) and event.run == run.serial:
+        if isinstance(event, Completed) and event.run == run.serial and self._machine.waiting:  # others may go next
             self._last = event, self._label(run, event)
 
     def of(self, launch: Launch, event: Event | None) -> Cause:
@@ -49,7 +49,8 @@ class LaunchCauses:
             case Submitted(run) if run == launch.run:
                 return _CALLED
             case Completed(run):
-                label = self._last[1] if event is self._last[0] else self._label(self._runs[run], event)
+                known = self._runs.get(run)
+                label = self._last[1] if event is self._last[0] or known is None else self._label(known, event)
                 own = run == launch.run and self._machine.dispatch == "sequential"
                 return Cause(DATA if own else why, label, run)
         return _ITS_TURN if why == TURN else Cause(why)
