@@ -17,7 +17,7 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pathways_nb.controller.messages import Event, Instruction, Released, Submitted
 from pathways_nb.controller.policies import Policy, fifo, priority, stride
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     Args:
         now: when, in seconds of the controller's clock.
         event: the event.
-        digest: of the instructions that followed, as ``digest_of`` returns it.
+        digest: of the instructions that followed, as ``digest_of`` returns it; empty if nothing was recorded then.
     """
 
     now: float
@@ -58,7 +58,8 @@ class Log:
 
     Args:
         snapshot: the state before the first entry.
-        noted: the events, with their times and the instructions that followed, or the digests of these.
+        noted: the times and events, with the instructions that followed or the digest of these; an empty one where
+            they were not kept.
         why_not: why it cannot be played again, in words; empty if it can.
     """
 
@@ -84,7 +85,7 @@ class Log:
         machine = self.snapshot.machine()
         for number, entry in enumerate(self.entries):
             made = machine.handle(entry.event, entry.now)
-            if (found := digest_of(made)) != entry.digest:
+            if entry.digest and (found := digest_of(made)) != entry.digest:
                 raise UsageError(
                     f"replay: event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s, is "
                     f"answered otherwise ({named(made)}, digest {found}, not {entry.digest}): the log is of another "
@@ -119,9 +120,16 @@ class _Part:
     """A snapshot and what came after it."""
 
     snapshot: Snapshot
-    noted: list[tuple[float, Event, Sequence[Instruction]]] = field(default_factory=list)
+    flat: list[Any] = field(default_factory=list)
+    """Time, event and instructions of one after another: a tuple of each would be one more for Python to collect."""
     size: int = 0
     """Number of events, and of ``_BUFFERS`` that they name."""
+
+    @property
+    def noted(self) -> list[tuple[float, Event, Sequence[Instruction] | str]]:
+        """The times, events and instructions."""
+        flat = self.flat.copy()
+        return list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
 
 @dataclass(eq=False)
@@ -143,6 +151,7 @@ class Logbook:
         self.machine, self.most = machine, most
         self._parts: list[_Part] = []
         self._asked: list[Beginning] = []
+        self._recordings = 0
         self._snapshot()
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -156,17 +165,28 @@ class Logbook:
         elif isinstance(event, Released):
             buffers = len(event.buffers)
         part = self._parts[-1]
-        part.noted.append((now, event, made))
+        part.flat += (now, event, made if self._recordings else "")
         part.size += 1 + buffers // _BUFFERS
         if part.size >= self.most:
             self._snapshot()
         return made
 
     def begin(self) -> Beginning:
-        """Ask for a snapshot before the next event, from which a recording begins; any thread may."""
+        """Ask for a snapshot before the next event, from which a recording begins; any thread may.
+
+        Returns:
+            What ``end`` takes; until then instructions are kept, whose digests check a log that is played again.
+        """
         asked = Beginning()
         self._asked.append(asked)
         return asked
+
+    def end(self, beginning: Beginning) -> Log:
+        """Return the log of a recording that ends, and keep no more instructions for it."""
+        found = self.log(beginning)
+        if beginning.part is not None:
+            self._recordings -= 1
+        return found
 
     def log(self, since: Beginning | None = None) -> Log:
         """Return what happened since a beginning, as far as it is kept, or all; nothing changes it later.
@@ -178,14 +198,15 @@ class Logbook:
             parts = [_Part(parts[-1].snapshot)]
         elif since is not None and since.part in parts:
             parts = parts[parts.index(since.part) :]
-        noted = [one for part in parts for one in list(part.noted)]
+        noted = [one for part in parts for one in part.noted]
         return Log(parts[0].snapshot, noted, why_not(self.machine.policy))
 
     def _begin(self) -> None:
-        if self._parts[-1].noted:
+        if self._parts[-1].flat:
             self._snapshot()
         while self._asked:
             self._asked.pop().part = self._parts[-1]
+            self._recordings += 1
 
     def _snapshot(self) -> None:
         self._parts.append(_Part(Snapshot.of(self.machine, _bare)))

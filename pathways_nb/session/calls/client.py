@@ -241,8 +241,8 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         finally:
             if entry in session.recordings:
                 session.recordings.remove(entry)
-                if book is not None:
-                    run.kept_log = book.log(beginning)
+                if book is not None and beginning is not None:
+                    run.kept_log = book.end(beginning)
                 run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
                 turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
                 if shares := told(turns, session.is_shared):

@@ -122,6 +122,7 @@ def test_a_policy_that_may_be_random_or_keep_state_is_marked_and_not_called(poli
 def used(policy: Any = stride) -> Logbook:
     """A log of two programs, of which one has ended."""
     book = Logbook(StateMachine(policy=policy))
+    book.begin()
     plan = plan_of([0, 1, 2], 0)
     book.handle(Opened("ann", 1.0, 0.0), 0.0)
     for run in range(2):
@@ -139,6 +140,17 @@ def test_an_answer_that_differs_is_named_with_its_event() -> None:
         UsageError, match=r"replay: event 1 of \d, Submitted of run 0 at 0.100000 s, is answered otherwise"
     ):
         list(other.replay())
+
+
+def test_instructions_are_kept_while_a_recording_is_on() -> None:
+    book = Logbook(StateMachine())
+    for number, recorded in enumerate((False, True, False)):
+        beginning = book.begin() if recorded else None
+        book.handle(Opened(f"client {number}", 1.0, 0.0), float(number))
+        if beginning is not None:
+            assert [bool(entry.digest) for entry in book.end(beginning).entries] == [True]
+    assert [bool(entry.digest) for entry in book.log().entries] == [False, True, False]
+    assert len(list(book.log().replay())) == 3
 
 
 def test_a_users_policy_is_not_in_a_file() -> None:
