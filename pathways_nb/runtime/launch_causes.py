@@ -36,7 +36,7 @@ class LaunchCauses:
     def finished(self, run: Execution, event: Event | None) -> None:
         """Note a run that ends by an event, before it is forgotten."""
         self._for_memory.discard(run.serial)
-        if isinstance(event, Completed) and event.run == run.serial and self._machine.waiting:  # others may go next
+        if isinstance(event, Completed) and event.run == run.serial:
             self._last = event, self._label(run, event)
 
     def of(self, launch: Launch, event: Event | None) -> Cause:
