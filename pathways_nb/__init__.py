@@ -36,6 +36,7 @@ from pathways_nb.parallel import terapipe
 from pathways_nb.parallel.batch_walk.mean import mean
 from pathways_nb.parallel.fsdp.explorer import FsdpExplorer, explore_fsdp
 from pathways_nb.parallel.fsdp.front_end import fsdp
+from pathways_nb.parallel.fsdp.passes.registry import register_pass
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.pipelines.context import Context
@@ -137,6 +138,7 @@ __all__ = [
     "program",
     "put",
     "record",
+    "register_pass",
     "register_schedule",
     "reset",
     "restore_state",

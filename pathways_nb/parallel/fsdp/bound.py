@@ -31,7 +31,7 @@ def exposed_bound(outline: Outline, kept: frozenset[int] = frozenset(), streams:
     for use in sorted(gathers, key=lambda use: use.read):
         gathered += use.made
         done = outline.costs.exchange("all_gather", gathered, outline.axis)
-        converted += use.before  # a parameter is converted before it is gathered, beside other exchanges at best
+        converted += use.costs.before  # a parameter is converted before it is gathered, beside other exchanges at best
         late = max(late, converted, done - outline.passed[use.read])
         delays.append((use.read, late))
     apart = outline.compute - outline.passed[-1]  # conversions are part of ``compute``, not of ``passed``
@@ -43,7 +43,7 @@ def _reduced(outline: Outline) -> int:
     """Return the ticks of all reductions, in one bucket for each kind."""
     sizes = Counter[tuple[str, str]]()
     for one in outline.reductions:
-        sizes[one.kinds[0]] += one.padded
+        sizes[one.kinds[0]] += one.costs.padded
     return outline.together(sizes)
 
 
@@ -51,7 +51,7 @@ def _after(outline: Outline, delays: list[tuple[int, int]]) -> list[int]:
     """Return, for the moment at which each gradient is made, how late the step must end."""
     total, found, left = outline.passed[-1], list[int](), Counter[tuple[str, str]]()
     for one in reversed(outline.reductions):
-        left[one.kinds[0]] += one.padded
+        left[one.kinds[0]] += one.costs.padded
         ticks = outline.together(left)
         before = bisect_right(delays, one.at, key=itemgetter(0))  # both of a pair rise
         late = delays[before - 1][1] if before else 0

@@ -18,6 +18,8 @@ from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PathwaysError, PlanError, UsageError, three_digits
 from pathways_nb.parallel.fsdp import plans
+from pathways_nb.parallel.fsdp.passes.choice import PassChoice, text_of_passes
+from pathways_nb.parallel.fsdp.passes.registry import own_passes, watch
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.plan_text import plan_of_text
 from pathways_nb.parallel.fsdp.step import FsdpStep
@@ -29,8 +31,8 @@ from pathways_nb.util.collecting import uncollected
 
 WRAPPINGS = ("per parameter", "per block", "greedy", "searched", "own")
 CHOICES = ("mode", "wrapping", "prefetch", "keep", "three_streams", "devices", "chip", "bandwidth", "latency",
-           "memory", "buckets")  # fmt: skip
-_SEARCHED_FOR = ("mode", "three_streams", "devices", "chip", "bandwidth", "latency", "memory")
+           "memory", "passes", "buckets")  # fmt: skip
+_SEARCHED_FOR = ("mode", "three_streams", "devices", "chip", "bandwidth", "latency", "memory", "registrations")
 """Choices on which a search depends."""
 
 
@@ -53,7 +55,9 @@ class FsdpExplorer(t.HasTraits):
     bandwidth = t.Float(None, allow_none=True, help="Bytes/s of each device, on one network; None for the chip's own.")
     latency = t.Float(None, allow_none=True, help="Seconds before a collective starts; None for the chip's own.")
     memory = t.Float(None, allow_none=True, help="Bytes that a device has, for a search; None for the chip's own.")
+    passes = t.Unicode(help="Passes of yours that the plan runs, with their settings: ``late count=2; other``.")
     searches = t.Int(0, help="Number of searches so far.")
+    registrations = t.Int(0, help="How many passes were registered since this was made.")
 
     def __init__(self, variants: Variants, **choices: Any):
         self._variants = variants
@@ -61,11 +65,22 @@ class FsdpExplorer(t.HasTraits):
         self._searched_for: tuple[Any, ...] = ()
         self._kept: tuple[tuple[Any, ...], StepPicture] | None = None
         self._told: tuple[StepPicture | None, str] = None, ""
+        self._said: list[str] = []
         super().__init__(mode=variants.step.mode, devices=variants.devices, chip=variants.model.name)
         self.observe(self._typed, "buckets")
         self.observe(self._wrapped, "wrapping")
         for name, value in (self._variant().choices_of(variants.step.plan) | choices).items():
             setattr(self, name, value)
+        watch(self)
+
+    def registered(self) -> None:
+        """Time the plan again after a pass was registered, perhaps one that it runs."""
+        self.registrations += 1
+
+    @property
+    def own_passes(self) -> tuple[str, ...]:
+        """What ``passes`` may hold: each pass of yours with each of the settings that a search tries."""
+        return tuple(str(PassChoice(one.name, settings)) for one in own_passes() for settings in one.choices)
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -85,7 +100,7 @@ class FsdpExplorer(t.HasTraits):
     @property
     def picture(self) -> StepPicture:
         """What is drawn for the present choices, or their error."""
-        chosen = (*(getattr(self, name) for name in CHOICES), self.searches)
+        chosen = (*(getattr(self, name) for name in CHOICES), self.searches, self.registrations)
         if self._kept is None or self._kept[0] != chosen:
             with uncollected():
                 self._kept = chosen, self._made()
@@ -133,15 +148,17 @@ class FsdpExplorer(t.HasTraits):
 
     def search(self) -> None:
         """Search for the best plan for the present choices, and choose it; this takes seconds."""
+        self._said.clear()
         try:
             planner = self._variant().planner(self._cost_model())
-            self._searched = replace(planner, streams=self._streams).search(self._limit())
+            self._searched = replace(planner, streams=self._streams).search(self._limit(), say=self._said.append)
         except PathwaysError as refused:
             self._searched = str(refused)
         self._searched_for = self._for
         with self.hold_trait_notifications():
             if isinstance(self._searched, FsdpPlan):
                 self.prefetch = self._searched.prefetch
+                self.passes = text_of_passes(self._searched.passes)
             self.wrapping = "searched"
             self.searches += 1
 
@@ -210,7 +227,16 @@ class FsdpExplorer(t.HasTraits):
         if not variant.mode.shards_parameters:  # nothing is gathered
             plan = replace(plan, buckets=plan.reduced, backward=None)
         kept = self.keep or not variant.mode.gathers_again
-        return replace(plan.keeping(kept) if kept or wrapping != "own" else plan, prefetch=self.prefetch)
+        named = plan.passes if wrapping == "own" else ()
+        plan = plan.keeping(kept) if kept or wrapping != "own" else plan
+        return replace(
+            plan, prefetch=self.prefetch, passes=tuple({one.name: one for one in (*self._passes, *named)}.values())
+        )
+
+    @property
+    def _passes(self) -> tuple[PassChoice, ...]:
+        """The passes that are named apart from the text of the buckets; raises ``PlanError`` if there is none."""
+        return tuple(PassChoice.read(text) for text in self.passes.split(";") if text.strip())
 
     def _made(self) -> StepPicture:
         """Return the picture of the present choices."""
@@ -218,7 +244,7 @@ class FsdpExplorer(t.HasTraits):
             variant, model = self._variant(), self._cost_model()
             planner, plan = variant.planner(model), self._plan(self.wrapping)
             plan.check(variant.names)
-            passed = variant.passed(plan)
+            passed = variant.passed(plan, self.registrations)
             found = timeline(passed.graph, planner.costs, self._streams, planner.state_bytes)
             return picture_of(
                 planner, plan, found, streams=self._streams, limit=self._limit(), passes=passed.lines,
@@ -242,7 +268,7 @@ class FsdpExplorer(t.HasTraits):
             )
         if self.wrapping == "searched" and self._searched_for != self._for:
             return "The plan was searched for other choices: search again."
-        return ""
+        return " ".join(self._said) if self.wrapping == "searched" else ""
 
     # ---- what follows from a choice
 

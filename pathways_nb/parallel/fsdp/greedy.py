@@ -11,7 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pathways_nb.parallel.fsdp.outline import Outline, Reduction, Use
+from pathways_nb.parallel.fsdp.outline import Made, Outline, Use
+from pathways_nb.parallel.fsdp.passes.sketch import Gathered
 
 
 def greedy_buckets(outline: Outline, room: float = math.inf) -> tuple[list[list[int]], list[list[int]]]:
@@ -52,15 +53,15 @@ def _compute(outline: Outline, bucket: list[Use], after: Use) -> int:
     return outline.passed[after.at] - outline.passed[bucket[0].at]
 
 
-def _reduce(outline: Outline, bucket: list[Use], of: dict[int, Reduction]) -> int:
+def _reduce(outline: Outline, bucket: list[Use], of: dict[int, Made]) -> int:
     """Return the ticks of the reductions of a bucket."""
     sizes = Counter[tuple[str, str]]()
     for use in bucket:
         if use.param in of:
-            sizes[of[use.param].kinds[0]] += of[use.param].padded
+            sizes[of[use.param].kinds[0]] += of[use.param].costs.padded
     return outline.together(sizes)
 
 
 def _backward_uses(outline: Outline) -> list[Use]:
     """Return the reductions as if they were gathers that cost nothing, where none are repeated."""
-    return [Use(one.param, one.at, one.at, 0, 0, 0) for one in outline.reductions]
+    return [Use(one.param, one.at, one.at, one.dtype, Gathered(0, 0, 0)) for one in outline.reductions]

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.passes.pace import with_barriers
+from pathways_nb.parallel.fsdp.passes.barriers import with_barriers
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 from pathways_nb.parallel.random_keys import is_random_key
 

@@ -7,18 +7,18 @@ which are the same in every plan and are left out here.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from pathways_nb.parallel.fsdp.costs import StepCosts
+from pathways_nb.parallel.fsdp.passes.edits import Gather, Position, Reduction, StepCollectives
+from pathways_nb.parallel.fsdp.passes.registry import Stage
+from pathways_nb.parallel.fsdp.passes.sketch import INF, Gathered, Reduced, Sketch, position_of
 
-Buckets = Sequence[Sequence[int]]
-"""Positions of parameters, by bucket."""
-Key = tuple[int, float]
-"""A position in the list of operations, and what comes first there: 0 what moved to it, 1 the operation itself."""
+_MOST_KEPT = 16
+"""The most sketches that are kept for plans that begin with the same passes."""
 
 
 class Use(NamedTuple):
@@ -28,39 +28,50 @@ class Use(NamedTuple):
         param: position of the parameter.
         at: position of the gather.
         read: position of the first operation that reads what it makes.
-        before: ticks of the conversions in front of it.
-        sent: bytes of one shard.
-        made: bytes of the whole.
+        dtype: of what it carries.
+        costs: what it costs.
     """
 
     param: int
     at: int
     read: int
-    before: int
-    sent: int
-    made: int
+    dtype: str
+    costs: Gathered
+
+    @property
+    def made(self) -> int:
+        """Bytes of the whole."""
+        return self.costs.made
+
+    def gather(self, at: Position, again: bool) -> Gather:
+        """Return it as passes see it, issued at a position."""
+        return Gather((self.param,), at, position_of(self.read), again, self.dtype, self.costs)
 
 
-class Reduction(NamedTuple):
+class Made(NamedTuple):
     """The reduction of one gradient.
 
     Args:
         param: position of the parameter.
         at: position of the reduction.
+        made: position of the operation that makes what it sends.
         kinds: for each of its collectives one after another, name and axis.
-        whole: bytes of the gradient without padding.
-        padded: bytes of the gradient as it is exchanged.
-        shard: bytes of one shard.
-        after: ticks of what completes it.
+        dtype: of what it carries.
+        costs: what it costs.
     """
 
     param: int
     at: int
+    made: int
     kinds: tuple[tuple[str, str], ...]
-    whole: int
-    padded: int
-    shard: int
-    after: int
+    dtype: str
+    costs: Reduced
+
+    @property
+    def reduction(self) -> Reduction:
+        """It as passes see it."""
+        made = position_of(self.made)
+        return Reduction((self.param,), position_of(self.at), made, self.kinds, self.dtype, self.costs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,158 +80,144 @@ class Outline:
 
     Args:
         costs: of the operations.
+        parameter_names: of the model.
         passed: by position in the list of operations, the ticks of computation in front of it.
         forward: the gathers of the forward pass, in order.
-        again: the repeated gathers, in order.
+        again: the repeated gathers, in order; none where parameters stay gathered.
+        copies: all gathers that can be repeated, in order.
         reductions: in order.
         loss: position and ticks of each reduction of the loss.
+        completed: of each operation that completes the loss, its position, which of those reductions it reads, ticks.
         axis: over which parameters are gathered, or gradients reduced where none are.
-        tail: ticks of what completes the loss.
     """
 
     costs: StepCosts
+    parameter_names: tuple[str, ...]
     passed: tuple[int, ...]
     forward: tuple[Use, ...]
     again: tuple[Use, ...]
-    reductions: tuple[Reduction, ...]
+    copies: tuple[Use, ...]
+    reductions: tuple[Made, ...]
     loss: tuple[tuple[int, int], ...]
+    completed: tuple[tuple[int, int, int], ...]
     axis: str
-    tail: int
 
     @property
     def compute(self) -> int:
         """Ticks of all operations that every plan has."""
-        converted = sum(use.before for use in (*self.forward, *self.again)) + sum(one.after for one in self.reductions)
-        return int(self.passed[-1]) + converted + self.tail
+        converted = sum(use.costs.before for use in (*self.forward, *self.again)) + sum(
+            one.costs.after for one in self.reductions
+        )
+        return int(self.passed[-1]) + converted + sum(ticks for _, _, ticks in self.completed)
 
     @cached_property
-    def uses(self) -> tuple[dict[int, Use], dict[int, Use]]:
-        """The gathers of the forward and of the backward pass, by parameter."""
-        return {use.param: use for use in self.forward}, {use.param: use for use in self.again}
-
-    @cached_property
-    def reduced(self) -> dict[int, Reduction]:
-        """The reductions, by parameter."""
-        return {one.param: one for one in self.reductions}
+    def made(self) -> frozenset[int]:
+        """The parameters that have gradients."""
+        return frozenset(one.param for one in self.reductions)
 
     def together(self, sizes: Mapping[tuple[str, str], int]) -> int:
         """Return the ticks of reductions in one bucket for each kind: by name and axis, the bytes that it exchanges."""
         return sum(self.costs.exchange(name, size, axis) for (name, axis), size in sizes.items())
 
-    def ticks(
-        self, forward: Buckets, backward: Buckets, prefetch: int, kept: frozenset[int] = frozenset(),
-        streams: Literal[2, 3] = 2,
-    ) -> int:  # fmt: skip
-        """Return the ticks of the step under a plan.
+    def ticks(self, stages: Sequence[Stage], streams: Literal[2, 3] = 2) -> int:
+        """Return the ticks of the step after passes.
 
         Args:
-            forward: buckets of the forward pass.
-            backward: buckets of the backward pass.
-            prefetch: how many gathers are under way before their turn.
-            kept: parameters that stay gathered.
+            stages: the passes with their settings, in order; see ``plans.stages_of``.
             streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+
+        Raises:
+            PlanError: a pass makes edits that cannot be carried out.
         """
-        return _Walk(self, streams).run(forward, backward, prefetch, kept)
+        return _ended(self, self._sketch(tuple(one for one in stages if one[0].is_timed)), streams)
+
+    def _sketch(self, stages: tuple[Stage, ...]) -> Sketch:
+        """Return the collectives after passes; what plans that were asked for lately have in common is kept."""
+        if not stages:
+            return self._traced
+        if (found := self._sketches.get(stages)) is None:
+            before, (one, settings) = self._sketch(stages[:-1]), stages[-1]
+            found = before.edited(one.edits_of(before.collectives, **dict(settings)))
+            if len(self._sketches) >= _MOST_KEPT:
+                self._sketches.clear()
+            self._sketches[stages] = found
+        return found
+
+    @cached_property
+    def _sketches(self) -> dict[tuple[Stage, ...], Sketch]:
+        return {}
+
+    @cached_property
+    def _traced(self) -> Sketch:
+        """The collectives before any pass, with all gathers in front."""
+        gathers = [use.gather((0.0, -INF, number, INF), False) for number, use in enumerate(self.forward)]
+        again = {use.param: use.gather(position_of(use.at), True) for use in self.copies}
+        end = position_of(len(self.passed) - 1)
+        made = [one.reduction for one in self.reductions]
+        return Sketch(StepCollectives(gathers, made, self.parameter_names, end), again)
 
 
-class _Event(NamedTuple):
-    """Something that happens at a position of the list."""
-
-    key: Key
-    kind: str
-    bucket: int
-    ticks: int
-    exchange: int
+_Event = tuple[Position, str, int, int, int]
+"""Something that happens at a position: what, of which collective, the ticks of computation and of the exchange."""
 
 
-class _Walk:
-    """One evaluation of a plan."""
-
-    def __init__(self, outline: Outline, streams: int):
-        self.outline, self.costs, self.streams = outline, outline.costs, streams
-
-    def run(self, forward: Buckets, backward: Buckets, prefetch: int, kept: frozenset[int]) -> int:
-        """Return the ticks of the step."""
-        first, again = self.outline.uses
-        gathers = [*_chosen(forward, first, frozenset()), *_chosen(backward, again, kept)]
-        gathers.sort(key=lambda bucket: bucket[0].at)
-        events = self._gather_events(gathers, prefetch)
-        reductions = self._reductions(backward)
-        events += [event for number, bucket in enumerate(reductions) for event in self._reduce_events(number, bucket)]
-        events += [_Event((at, 1), "loss", 0, 0, ticks) for at, ticks in self.outline.loss]
-        events.sort()
-        return self._walked(events, [self._after(bucket) for bucket in reductions])
-
-    def _reductions(self, buckets: Buckets) -> list[list[Reduction]]:
-        """Return what is reduced together: of a bucket, gradients with the same collectives."""
-        chosen = _chosen(buckets, self.outline.reduced, frozenset())
-        kinds = ({one.kinds for one in bucket} for bucket in chosen)
-        groups = [[one for one in bucket if one.kinds == kind]
-                  for bucket, each in zip(chosen, kinds, strict=True) for kind in each]  # fmt: skip
-        return sorted(groups, key=lambda bucket: bucket[-1].at)
-
-    def _gather_events(self, gathers: list[list[Use]], prefetch: int) -> list[_Event]:
-        waits: list[Key] = [(bucket[0].at, 1) if len(bucket) > 1 else (bucket[0].read, 1) for bucket in gathers]
-        events = []
-        for number, bucket in enumerate(gathers):
-            own: Key = (bucket[0].at, 0.5)
-            issued = own
-            if prefetch and number:
-                position = min(waits[max(number - prefetch, 0)][0], bucket[0].at)
-                issued = (position, 0.5 + number / (len(gathers) + 1) * 0.25)
-            before = sum(use.before for use in bucket)
-            size = sum(use.made for use in bucket)
-            sent = self.costs.copy(sum(use.sent for use in bucket)) if len(bucket) > 1 else 0
-            events.append(_Event(issued, "gather", number, before + sent, self._exchange("all_gather", size)))
-            events.append(_Event(waits[number], "wait", number, self.costs.copy(size) if len(bucket) > 1 else 0, 0))
-        return events
-
-    def _exchange(self, name: str, size: int) -> int:
-        return self.costs.exchange(name, size, self.outline.axis)
-
-    def _reduce_events(self, number: int, bucket: list[Reduction]) -> list[_Event]:
-        several = len(bucket) > 1
-        whole = sum(one.whole for one in bucket)
-        ticks = self.costs.copy(whole) if several else 0
-        size, shard = sum(one.padded for one in bucket), sum(one.shard for one in bucket)
-        exchange = sum(
-            self.costs.exchange(name, size if turn == 0 else shard, axis)
-            for turn, (name, axis) in enumerate(bucket[0].kinds)
-        )
-        return [_Event((bucket[-1].at, 1), "reduce", number, ticks, exchange)]
-
-    def _after(self, bucket: list[Reduction]) -> int:
-        unpack = self.costs.copy(sum(one.shard for one in bucket)) if len(bucket) > 1 else 0
-        return unpack + sum(one.after for one in bucket)
-
-    def _walked(self, events: list[_Event], after: list[int]) -> int:
-        """Return when the step ends; ``after`` are the ticks of what completes each bucket's gradients."""
-        passed, now, before = self.outline.passed, 0, 0
-        free = {"gather": 0, "reduce": 0}
-        arrives: dict[tuple[str, int], int] = {("loss", 0): 0}
-        for (at, _), kind, bucket, ticks, exchange in events:
-            now += passed[at] - before
-            before = passed[at]
-            if kind == "wait":
-                now = max(now, arrives["gather", bucket]) + ticks
-                continue
-            now += ticks
-            lane = "gather" if kind == "gather" or self.streams == 2 else "reduce"
-            free[lane] = max(free[lane], now) + exchange
-            arrives[kind, bucket] = free[lane]
-        now = max(now + passed[-1] - before, arrives["loss", 0]) + self.outline.tail
-        for bucket, ticks in enumerate(after):
-            now = max(now, arrives["reduce", bucket]) + ticks
-        return now
+def _ended(outline: Outline, sketch: Sketch, streams: int) -> int:
+    """Return when a step ends."""
+    gathers, reductions = sketch.collectives.gathers, sketch.collectives.reductions
+    events = list(_gather_events(outline, gathers))
+    events += [_reduce_event(outline, number, one) for number, one in enumerate(reductions)]
+    events += [(position_of(at), "loss", number, 0, ticks) for number, (at, ticks) in enumerate(outline.loss)]
+    events += [(position_of(at), "wait for loss", number, ticks, 0) for at, number, ticks in outline.completed]
+    events.sort()
+    completing = ((number, _after(outline, one)) for number, one in enumerate(reductions))
+    return _walked(outline, events, [(number, ticks) for number, ticks in completing if ticks is not None], streams)
 
 
-Each = TypeVar("Each", Use, Reduction)
+def _gather_events(outline: Outline, gathers: Sequence[Gather]) -> Iterator[_Event]:
+    """Yield when each gather is issued, and when computation waits for it and unpacks it."""
+    costs, axis = outline.costs, outline.axis
+    for number, one in enumerate(gathers):
+        before, sent, made = one.source
+        several = len(one.params) > 1
+        exchange = costs.exchange("all_gather", made, axis)
+        yield one.at, "gather", number, before + (costs.copy(sent) if several else 0), exchange
+        yield one.read, "wait for gather", number, costs.copy(made) if several else 0, 0
 
 
-def _chosen(buckets: Buckets, of: Mapping[int, Each], without: frozenset[int]) -> list[list[Each]]:
-    """Return what is gathered or reduced together, in order, without empty buckets."""
-    found = ([of[p] for p in bucket if p in of and p not in without] for bucket in buckets)
-    return [sorted(bucket, key=_position) for bucket in found if bucket]
+def _reduce_event(outline: Outline, number: int, one: Reduction) -> _Event:
+    whole, padded, shard, _, _ = one.source
+    ticks = outline.costs.copy(whole) if len(one.params) > 1 else 0
+    exchange = sum(
+        outline.costs.exchange(name, shard if turn else padded, axis) for turn, (name, axis) in enumerate(one.kinds)
+    )
+    return one.at, "reduce", number, ticks, exchange
 
 
-_position = operator.attrgetter("at")
+def _after(outline: Outline, one: Reduction) -> int | None:
+    """Return the ticks of what completes the gradients of a reduction; ``None`` if nothing does."""
+    _, _, shard, after, operations = one.source
+    if len(one.params) > 1:
+        return int(after) + outline.costs.copy(shard)
+    return int(after) if operations else None
+
+
+def _walked(outline: Outline, events: Sequence[_Event], after: Sequence[tuple[int, int]], streams: int) -> int:
+    """Return when the step ends; ``after`` has reductions by number, with the ticks of what completes them."""
+    passed, now, before = outline.passed, 0, 0
+    free = {"gather": 0, "reduce": 0}
+    arrives: dict[tuple[str, int], int] = {}
+    for at, kind, number, ticks, exchange in events:
+        here = passed[int(at[0])]
+        now += here - before
+        before = here
+        if kind.startswith("wait"):
+            now = max(now, arrives[kind.removeprefix("wait for "), number]) + ticks
+            continue
+        now += ticks
+        lane = "gather" if kind == "gather" or streams == 2 else "reduce"
+        free[lane] = max(free[lane], now) + exchange
+        arrives[kind, number] = free[lane]
+    now += passed[-1] - before
+    for number, ticks in after:
+        now = max(now, arrives["reduce", number]) + ticks
+    return max([now, *arrives.values()])

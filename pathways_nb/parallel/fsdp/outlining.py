@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.costs import StepCosts
-from pathways_nb.parallel.fsdp.outline import Outline, Reduction, Use
+from pathways_nb.parallel.fsdp.outline import Made, Outline, Use
 from pathways_nb.parallel.fsdp.passes import regather, sink
-from pathways_nb.parallel.fsdp.passes.moving import feeders
+from pathways_nb.parallel.fsdp.passes.ordering import feeders
+from pathways_nb.parallel.fsdp.passes.sketch import Gathered, Reduced
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
 
@@ -22,11 +23,10 @@ def outline_of(traced: StepGraph, costs: StepCosts, gathers_again: bool) -> Outl
         costs: of its operations.
         gathers_again: whether parameters may be gathered again for the backward pass.
     """
-    graph = sink(traced)
-    return _outlined(regather(graph) if gathers_again else graph, costs)
+    return _outlined(regather(sink(traced)), costs, gathers_again)
 
 
-def _outlined(graph: StepGraph, costs: StepCosts) -> Outline:
+def _outlined(graph: StepGraph, costs: StepCosts, gathers_again: bool) -> Outline:
     first: dict[Runnable, list[Runnable]] = {op: feeders(graph, op) for op in graph.collectives if op.is_gather}
     moving = {op for ops in first.values() for op in ops}
     reductions = [op for op in graph.collectives if not op.is_gather]
@@ -41,19 +41,25 @@ def _outlined(graph: StepGraph, costs: StepCosts) -> Outline:
     def use(op: Collective) -> Use:
         sent, made = graph.flat.bytes(op.inputs[0]), graph.parameters[op.carries[0]]
         item = graph.flat.avals[op.outputs[0]].dtype.itemsize
-        whole = math.prod(made.padded) * item
-        return Use(op.carries[0], graph.positions[op], graph.first_reader(op.outputs), total(first[op]), sent, whole)
+        found = Gathered(total(first[op]), sent, math.prod(made.padded) * item)
+        read = graph.first_reader(op.outputs)
+        return Use(op.carries[0], graph.positions[op], read, _dtype(graph, op), found)
 
     gathers = [op for op in graph.collectives if op.is_gather]
-    loss = tuple(
-        (graph.positions[op], costs.ticks(graph, op))
-        for op in graph.ops if isinstance(op, Collective) and not op.carries
-    )  # fmt: skip
+    sums = [op for op in graph.ops if isinstance(op, Collective) and not op.carries]
+    loss = tuple((graph.positions[op], costs.ticks(graph, op)) for op in sums)
+    of = {value: number for number, op in enumerate(sums) for value in op.outputs}
+    completed = tuple(
+        (graph.positions[op], max(of[value] for value in op.inputs if value in of), costs.ticks(graph, op))
+        for op in tail
+    )
+    names = tuple(one.name for one in graph.parameters)
+    again = tuple(use(op) for op in gathers if op.again)
     return Outline(
-        costs, tuple(itertools.accumulate(ticks, initial=0)),
-        tuple(use(op) for op in gathers if not op.again), tuple(use(op) for op in gathers if op.again),
-        tuple(_reduction(graph, op, total(after[op])) for op in reductions if op in after),
-        loss, next((op.axis for op in (*gathers, *reductions)), ""), total(tail),
+        costs, names, tuple(itertools.accumulate(ticks, initial=0)),
+        tuple(use(op) for op in gathers if not op.again), again if gathers_again else (), again,
+        tuple(_reduction(graph, op, total(after[op]), len(after[op])) for op in reductions if op in after),
+        loss, completed, next((op.axis for op in (*gathers, *reductions)), ""),
     )  # fmt: skip
 
 
@@ -80,16 +86,20 @@ def _completes_loss(graph: StepGraph, op: Runnable) -> bool:
     )
 
 
-def _reduction(graph: StepGraph, op: Collective, after: int) -> Reduction:
+def _dtype(graph: StepGraph, op: Collective) -> str:
+    return str(graph.flat.avals[op.inputs[0]].dtype)
+
+
+def _reduction(graph: StepGraph, op: Collective, after: int, operations: int) -> Made:
     kinds, last = [(op.name, op.axis)], op
     while readers := [one for one in graph.readers.get(last.outputs[0], ()) if isinstance(one, Collective)]:
         last = readers[0]
         kinds.append((last.name, last.axis))
     one = graph.parameters[op.carries[0]]
     item = graph.flat.avals[op.inputs[0]].dtype.itemsize
-    scattered = op.name == "reduce_scatter"
-    whole = graph.flat.bytes(op.inputs[0])
-    padded = math.prod(one.padded) * item if scattered else whole
-    return Reduction(
-        op.carries[0], graph.positions[op], tuple(kinds), whole, padded, graph.flat.bytes(op.outputs[0]), after
-    )
+    whole, shard = graph.flat.bytes(op.inputs[0]), graph.flat.bytes(op.outputs[0])
+    padded = math.prod(one.padded) * item if op.name == "reduce_scatter" else whole
+    maker = graph.makers.get(op.inputs[0])
+    made = graph.positions[maker] if maker is not None else -1
+    costs = Reduced(whole, padded, shard, after, operations)
+    return Made(op.carries[0], graph.positions[op], made, tuple(kinds), _dtype(graph, op), costs)

@@ -6,12 +6,15 @@ Plans are data: they can be printed, edited, saved and compared.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
+from pathways_nb.parallel.fsdp.passes.choice import PassChoice
+from pathways_nb.parallel.fsdp.passes.registry import Value
 from pathways_nb.util import json_text
 from pathways_nb.util.json_text import DamagedError, Field
 from pathways_nb.util.words import counted
@@ -47,12 +50,14 @@ class FsdpPlan:
             ``None`` for the same as in the forward pass.
         prefetch: how many gathers are under way before their turn.
         name: how it was made.
+        passes: passes of yours that it runs beside those of every step; see ``register_pass`` and ``with_pass``.
     """
 
     buckets: tuple[Bucket, ...]
     backward: tuple[Bucket, ...] | None = None
     prefetch: int = 1
     name: str = "own"
+    passes: tuple[PassChoice, ...] = ()
 
     @property
     def reduced(self) -> tuple[Bucket, ...]:
@@ -69,12 +74,31 @@ class FsdpPlan:
         chosen = keep if callable(keep) else lambda _: bool(keep)
         return replace(self, buckets=tuple(replace(bucket, keep=chosen(bucket)) for bucket in self.buckets))
 
+    def with_pass(self, name: str, **settings: Value) -> FsdpPlan:
+        """Return the plan with a pass of yours; one that it has already gets these settings.
+
+        Args:
+            name: with which the pass was registered.
+            **settings: of the pass; its defaults for the others.
+
+        Raises:
+            PlanError: there is no such pass or setting.
+        """
+        return replace(self, passes=(*self.without_pass(name).passes, PassChoice.of(name, settings)))
+
+    def without_pass(self, name: str) -> FsdpPlan:
+        """Return the plan without a pass of yours."""
+        return replace(self, passes=tuple(one for one in self.passes if one.name != name))
+
     def check(self, names: Sequence[str]) -> None:
         """Check that the plan fits a model with parameters of these names.
 
         Raises:
-            PlanError: naming a parameter that is in no bucket or in two, or that the model does not have.
+            PlanError: naming a parameter that is in no bucket or in two, or that the model does not have, or a pass
+                that is not registered.
         """
+        for one in self.passes:
+            one.check()
         for where, buckets in (("forward", self.buckets), ("backward", self.reduced)):
             _check(where, buckets, names)
         if self.prefetch < 0:
@@ -82,7 +106,9 @@ class FsdpPlan:
 
     def save(self, path: str | Path) -> None:
         """Save the plan as JSON."""
-        Path(path).write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
+        passes = [{"name": one.name, "settings": dict(one.settings)} for one in self.passes]
+        saved = {"format": FORMAT, **asdict(self), "passes": passes}
+        Path(path).write_text(json.dumps(saved, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> FsdpPlan:
@@ -93,11 +119,13 @@ class FsdpPlan:
             FileNotFoundError: there is no such file.
         """
         try:
-            found = Field(json_text.read(Path(path))).only("format", "buckets", "backward", "prefetch", "name")
+            found = Field(json_text.read(Path(path)))
+            found.only("format", "buckets", "backward", "prefetch", "name", "passes")
             found["format"].whole(FORMAT, FORMAT)
             buckets, backward = _buckets(found["buckets"]), found["backward"]
             prefetch, name = found["prefetch"].whole(), found["name"].text()
-            return cls(buckets, None if backward.value is None else _buckets(backward), prefetch, name)
+            last = None if backward.value is None else _buckets(backward)
+            return cls(buckets, last, prefetch, name, _passes(found.get("passes")))
         except DamagedError as error:
             raise PlanError(f"{path} is no plan that FsdpPlan.save wrote: {error}.") from None
 
@@ -109,6 +137,7 @@ class FsdpPlan:
         rows += _rows(self.buckets)
         if self.backward is not None:
             rows += [f"backward: {counted(len(self.backward), 'bucket')}", *_rows(self.backward)]
+        rows += [f"pass {one}" for one in self.passes]
         return "\n".join(rows)
 
 
@@ -120,6 +149,18 @@ def plan_of(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
 def _buckets(found: Field) -> tuple[Bucket, ...]:
     buckets = (one.only("params", "keep") for one in found.rows())
     return tuple(Bucket(one["params"].texts(), one["keep"].truth()) for one in buckets)
+
+
+def _passes(found: Field) -> tuple[PassChoice, ...]:
+    """Return the passes that a file names; one of before they could be saved has none."""
+    made = []
+    for one in [] if found.value is None else found.rows():
+        settings = one.only("name", "settings")["settings"]
+        for name, value in settings.table().items():
+            if not isinstance(value, Value) or (isinstance(value, float) and not math.isfinite(value)):
+                raise DamagedError(f"{settings.where}.{name} is {json_text.shortened(value)}, no value of a setting")
+        made.append(PassChoice(one["name"].text(), tuple(settings.value.items())))
+    return tuple(made)
 
 
 def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 ``layers.3`` is everything whose name begins so, ``layers.0-3`` four layers in one bucket, and
 ``layers.3.up, layers.3.gate`` two parameters. A line with ``*`` is a bucket for each text that the ``*`` may stand for;
 it takes what lines without one leave. ``kept`` at the end of a line keeps the bucket gathered. Lines after
-``backward:`` are the buckets of the backward pass, if they differ.
+``backward:`` are the buckets of the backward pass, if they differ. ``pass: late count=2`` is a pass of the user's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pathways_nb.errors import PlanError, did_you_mean
+from pathways_nb.parallel.fsdp.passes.choice import PassChoice
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 
-HEADING = "backward:"
+HEADING, PASS = "backward:", "pass:"
 KEPT = "kept"
 
 
@@ -44,14 +45,18 @@ def plan_of_text(text: str, names: Sequence[str], **options: Any) -> FsdpPlan:
         PlanError: naming the line that names no parameter, or the parameter that is in no bucket or in two.
     """
     sides: list[list[_Line]] = [[]]
+    passes = dict[str, PassChoice]()
     for number, line in enumerate(re.split(r"[\n;]", text), 1):
         if line.strip() == HEADING and len(sides) == 1:
             sides.append([])
+        elif line.strip().startswith(PASS):
+            choice = _pass(number, line.strip().removeprefix(PASS))
+            passes[choice.name] = choice
         elif line.strip():
             sides[-1].append(_line(number, line))
     model = ModelNames(names)
     forward, *backward = (tuple(_buckets(lines, model)) for lines in sides)
-    plan = FsdpPlan(forward, backward[0] if backward else None, **options)
+    plan = FsdpPlan(forward, backward[0] if backward else None, passes=tuple(passes.values()), **options)
     plan.check(names)
     return plan
 
@@ -62,7 +67,7 @@ def text_of_plan(plan: FsdpPlan, names: Sequence[str]) -> str:
     lines = _lines_of(plan.buckets, model)
     if plan.backward is not None:
         lines += [HEADING, *_lines_of(plan.backward, model)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"{PASS} {one}" for one in plan.passes)])
 
 
 class ModelNames:
@@ -114,6 +119,20 @@ def _buckets(lines: Sequence[_Line], model: ModelNames) -> Iterator[Bucket]:
                     found.setdefault(stars, {})[name] = None
         taken.update(name for bucket in found.values() for name in bucket)
         yield from (Bucket(tuple(bucket), line.keep) for bucket in found.values())
+
+
+def _pass(number: int, text: str) -> PassChoice:
+    """Return the pass that a line names.
+
+    Raises:
+        PlanError: naming the line.
+    """
+    try:
+        if not text.strip():
+            raise PlanError(f"name a pass behind {PASS!r}, as in `pass: late count=2`.")
+        return PassChoice.read(text)
+    except PlanError as error:
+        raise PlanError(f"line {number} of the buckets: {error}") from None
 
 
 def _line(number: int, text: str) -> _Line:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -17,11 +17,16 @@ from pathways_nb.parallel.fsdp.greedy import greedy_buckets
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.outline import Outline
 from pathways_nb.parallel.fsdp.outlining import outline_of
+from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice
+from pathways_nb.parallel.fsdp.passes.registry import StepPass, own_passes
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
-from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
+from pathways_nb.parallel.fsdp.search import PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.timeline import StepAbout, StepTimeline, timeline
+from pathways_nb.trace.metrics import duration
+from pathways_nb.util.collecting import uncollected
+from pathways_nb.util.progress import to_standard_error
 
 _WORK, _LEAST = 120_000, 80
 """Evaluations of a search times parameters, and the fewest evaluations."""
@@ -113,29 +118,54 @@ class Planner:
         """Return the plan with a collective for each parameter."""
         return plans.per_parameter(self.traced.parameters, self.mode, prefetch)
 
-    def search(self, memory: float | None = None, budget: int | None = None) -> FsdpPlan:
-        """Return the best plan that a search finds.
+    def ticks(self, plan: FsdpPlan) -> int:
+        """Return when the step under a plan ends, in ticks: what ``timeline`` finds, much faster if its passes edit."""
+        at = {one.name: position for position, one in enumerate(self.traced.parameters)}
+        return self._search().exact(plans.choice_of(plan, at))
+
+    def search(
+        self, memory: float | None = None, budget: int | None = None, say: Callable[[str], object] = to_standard_error
+    ) -> FsdpPlan:
+        """Return the best plan that a search finds; it tries the passes that the user registered, too.
 
         Args:
             memory: bytes that a device has; ``None`` for no limit.
             budget: the most plans that are evaluated; by default fewer for more parameters, so that a search of
                 hundreds of layers takes seconds, too.
+            say: is called with a line about each pass of the user's that makes the search slower, or cannot be used.
 
         Raises:
             PlanError: even the plan that needs least does not fit.
         """
-        room = None if memory is None else memory - self._without_gathered()
+        search = self._search()
+        search.room = None if memory is None else memory - self._without_gathered()
+        search.budget = max(_LEAST, _WORK // len(search.block_of)) if budget is None else budget
+        search.own = {one.name: _choices(one) for one in own_passes()}
+        try:
+            with uncollected():  # sketches are many short-lived objects without cycles
+                return self._searched(search, memory)
+        finally:
+            for line in _remarks(search):
+                say(line)
+
+    def _search(self) -> PlanSearch:
+        """Return a search that has not begun."""
         blocks = [plans.block_of(one.name) for one in self.traced.parameters]
-        most = max(_LEAST, _WORK // len(blocks)) if budget is None else budget
-        search = PlanSearch(self.outline, blocks, self.streams, room, most)
+        return PlanSearch(self.outline, blocks, self.mode.gathers_again, self._by_graph, self.streams)
+
+    def _searched(self, search: PlanSearch, memory: float | None) -> FsdpPlan:
+        """Return the plan that a search finds within a bound on memory, which ``room`` only estimates."""
         while True:
             found = search.run()
-            plan = self._plan(found.forward, found.backward, found.prefetch, "searched")
+            plan = self._plan(found.forward, found.backward, found.prefetch, "searched", found.own)
             if memory is None:
                 return plan
             peak = self.timeline(plan).memory.peak
             if peak <= memory:
                 return plan
+            if found.own:  # the estimate knows nothing of what they hold
+                search.own = {}
+                continue
             tighter = search.gathered(found) - (peak - memory)
             if (search.room is not None and tighter >= search.room) or found == search.smallest():
                 raise PlanError(
@@ -145,6 +175,11 @@ class Planner:
                 )
             search.room = tighter
 
+    def _by_graph(self, choice: Choice) -> int:
+        """Return the ticks of a plan from the step's graph."""
+        plan = self._plan(choice.forward, choice.backward, choice.prefetch, "searched", choice.own)
+        return timeline(plans.applied(self.traced, plan, self.mode), self.costs, self.streams).end
+
     def _without_gathered(self) -> int:
         """Return the most bytes of everything but gathered parameters."""
         curve = self.timeline(self.per_parameter()).memory
@@ -152,17 +187,33 @@ class Planner:
 
     def _plan(
         self, forward: Partition | Sequence[Sequence[int]], backward: Partition | Sequence[Sequence[int]],
-        prefetch: int, name: str,
+        prefetch: int, name: str, own: tuple[PassChoice, ...] = (),
     ) -> FsdpPlan:  # fmt: skip
         keep = not self.mode.gathers_again
         left = self._unused(forward)
         return FsdpPlan(
             tuple(Bucket(self.traced.names(bucket), keep) for bucket in (*forward, *left)),
             tuple(Bucket(self.traced.names(bucket)) for bucket in (*backward, *self._unused(backward))),
-            prefetch, name,
+            prefetch, name, own,
         )  # fmt: skip
 
     def _unused(self, buckets: Partition | Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """Return a bucket for each parameter that is never gathered or reduced."""
         there = {param for bucket in buckets for param in bucket}
         return [(param,) for param in range(len(self.traced.parameters)) if param not in there]
+
+
+def _choices(one: StepPass) -> list[PassChoice]:
+    return [PassChoice.of(one.name, dict(settings)) for settings in one.choices]
+
+
+def _remarks(search: PlanSearch) -> Iterator[str]:
+    """Yield a line about passes that make a search slower, and one about each reason for which plans were left out."""
+    slow = [one.name for one in own_passes() if one.edits == "graph" and one.name in search.own]
+    if slow and len(search.seconds) == 2:
+        graph, outline = search.seconds[True], search.seconds[False]
+        yield (
+            f"search: {', '.join(slow)} changes the graph itself, so a plan with it takes {duration(graph)}, "
+            f"{graph / outline:.0f} times as long as one of edits ({duration(outline)}); fewer are tried."
+        )
+    yield from (f"search: plans were left out, because {reason}" for reason in search.refused)

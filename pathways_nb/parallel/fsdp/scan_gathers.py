@@ -19,7 +19,7 @@ from typing import Any
 from pathways_nb.jaxpr.flat import scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers
 from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.passes.regather import VIEWS_AND_CONVERSIONS
+from pathways_nb.parallel.fsdp.passes.copying import VIEWS_AND_CONVERSIONS
 from pathways_nb.parallel.fsdp.sharded_scan import Slice, View, sharded_scan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
 

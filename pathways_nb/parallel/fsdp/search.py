@@ -8,35 +8,25 @@ plan on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
+from pathways_nb.errors import PlanError
 from pathways_nb.parallel.fsdp.greedy import greedy_buckets
 from pathways_nb.parallel.fsdp.outline import Outline
+from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice, stages_of
+from pathways_nb.parallel.fsdp.passes.registry import pass_of
 
-Partition = tuple[tuple[int, ...], ...]
-"""Positions of parameters, by bucket, in the order in which they are used."""
 _DISTANCES = 1, 2, 4, 8, 16
 _GAIN = 1e-4
 """The share of the step that a change must save."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan by positions of parameters.
-
-    Args:
-        forward: buckets of the forward pass.
-        backward: buckets of the backward pass.
-        prefetch: how many gathers are under way before their turn.
-    """
-
-    forward: Partition
-    backward: Partition
-    prefetch: int
+_BY_GRAPH = 30
+"""As how many evaluations one by the graph counts; measured: a plan of Llama 3 8B takes 30 to 60 times longer by it."""
 
 
 @dataclass(eq=False)
@@ -46,53 +36,90 @@ class PlanSearch:
     Args:
         outline: of the step.
         block_of: the block of each parameter.
+        gathers_again: whether parameters may be gathered again for the backward pass.
+        by_graph: returns the ticks of a plan from the step's graph: for passes that say no edits.
         streams: of the device.
         room: bytes that gathered parameters may take at once; ``None`` for no limit.
-        budget: the most evaluations.
+        budget: the most evaluations, and as many more for the user's passes; one by the graph counts as many.
+        own: passes of the user's that it tries, each with the settings to try.
     """
 
     outline: Outline
     block_of: Sequence[str]
+    gathers_again: bool
+    by_graph: Callable[[Choice], int]
     streams: Literal[2, 3] = 2
     room: float | None = None
     budget: int = 400
+    own: Mapping[str, Sequence[PassChoice]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ticks: dict[Candidate, int] = {}
+        self._ticks: dict[Choice, float] = {}
+        self.evaluated = 0
+        """Evaluations so far."""
+        self.refused: dict[str, None] = {}
+        """Why plans with passes of the user's could not be carried out."""
+        self.seconds: dict[bool, float] = {}
+        """Seconds of the first evaluation by the graph (``True``), and of the first by the outline."""
 
-    @property
-    def evaluated(self) -> int:
-        """Number of plans that were evaluated."""
-        return len(self._ticks)
-
-    def run(self) -> Candidate:
+    def run(self) -> Choice:
         """Return the best plan that was found."""
         starts = sorted(self._starts(), key=lambda one: (self.ticks(one), self.gathered(one)))
         best = next((one for one in starts if self._fits(one)), min(starts, key=self.gathered))
+        best = self._climbed(best, self._neighbours, self.budget)
+        # The user's passes come after, within a budget of their own: with them a plan is never worse than without.
+        return self._climbed(best, self._with_own, self.evaluated + self.budget) if self.own else best
+
+    def _climbed(self, best: Choice, around: Callable[[Choice], Iterator[Choice]], budget: int) -> Choice:
+        """Return the plan to which steps to better plans around one lead, as long as the budget lasts."""
         improved = True
-        while improved and self.evaluated < self.budget:
+        while improved and self.evaluated < budget:
             improved = False
-            for other in self._neighbours(best):
-                if self.evaluated >= self.budget:
+            for other in around(best):
+                if self.evaluated >= budget:
                     break
                 if self.ticks(other) < self.ticks(best) * (1 - _GAIN) and self._fits(other):
                     best, improved = other, True
                     break
         return best
 
-    def smallest(self) -> Candidate:
+    def smallest(self) -> Choice:
         """Return the plan that holds the fewest gathered bytes at once."""
         return min(self._starts(), key=self.gathered)
 
-    def ticks(self, candidate: Candidate) -> int:
-        """Return the ticks of the step under a plan."""
-        if candidate not in self._ticks:
-            self._ticks[candidate] = self.outline.ticks(
-                candidate.forward, candidate.backward, candidate.prefetch, streams=self.streams
-            )
-        return self._ticks[candidate]
+    def ticks(self, choice: Choice) -> float:
+        """Return the ticks of the step under a plan; infinite for one that cannot be carried out."""
+        if choice not in self._ticks:
+            self._ticks[choice] = self._evaluated(choice)
+        return self._ticks[choice]
 
-    def gathered(self, candidate: Candidate) -> int:
+    def _evaluated(self, choice: Choice) -> float:
+        by_graph, began = self._needs_graph(choice), time.perf_counter()
+        self.evaluated += _BY_GRAPH if by_graph else 1
+        try:
+            found = self.exact(choice)
+        except PlanError as error:
+            self.refused.setdefault(str(error))
+            return math.inf
+        self.seconds.setdefault(by_graph, time.perf_counter() - began)
+        return found
+
+    def exact(self, choice: Choice) -> int:
+        """Return the ticks of the step under a plan.
+
+        Raises:
+            PlanError: the plan cannot be carried out.
+        """
+        if self._needs_graph(choice):
+            return self.by_graph(choice)
+        return self.outline.ticks(stages_of(choice, self.gathers_again), self.streams)
+
+    @staticmethod
+    def _needs_graph(choice: Choice) -> bool:
+        """Return whether a pass of a plan says no edits."""
+        return any(pass_of(one.name).edits == "graph" for one in choice.own)
+
+    def gathered(self, choice: Choice) -> int:
         """Return bytes that gathered parameters take at most, if every gather is done when it is issued.
 
         What a bucket gathers lies there twice while it is unpacked.
@@ -100,7 +127,7 @@ class PlanSearch:
         most = 0
         if not self.outline.forward:
             return most
-        for buckets in (candidate.forward, candidate.backward):
+        for buckets in (choice.forward, choice.backward):
             sizes = [sum(self._sizes[p] for p in bucket) for bucket in buckets]
             twice = [size * (2 if len(bucket) > 1 else 1) for size, bucket in zip(sizes, buckets, strict=True)]
             ends = [0]
@@ -108,12 +135,12 @@ class PlanSearch:
                 ends.append(ends[-1] + size)
             for at, size in enumerate(twice):
                 before = sizes[at - 1] if at else 0  # of the block that still computes
-                most = max(most, before + size + ends[min(at + 1 + candidate.prefetch, len(sizes))] - ends[at + 1])
+                most = max(most, before + size + ends[min(at + 1 + choice.prefetch, len(sizes))] - ends[at + 1])
         return most
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
-        sent = {one.param: one.whole for one in self.outline.reductions}
+        sent = {one.param: one.costs.whole for one in self.outline.reductions}
         return sent | {use.param: use.made for use in self.outline.forward}
 
     @cached_property
@@ -121,18 +148,18 @@ class PlanSearch:
         """The order in which parameters are used, and that in which their gradients are made."""
         forward = [use.param for use in self.outline.forward]
         backward = [one.param for one in self.outline.reductions]
-        return forward, backward + [param for param in forward if param not in self.outline.reduced]
+        return forward, backward + [param for param in forward if param not in self.outline.made]
 
-    def _fits(self, candidate: Candidate) -> bool:
-        return self.room is None or self.gathered(candidate) <= self.room
+    def _fits(self, choice: Choice) -> bool:
+        return self.room is None or self.gathered(choice) <= self.room
 
-    def _starts(self) -> Iterator[Candidate]:
+    def _starts(self) -> Iterator[Choice]:
         forward, backward = self._orders
         pairs = [tuple(_partition(buckets) for buckets in greedy_buckets(self.outline))]
         pairs += [(self._blocks(forward, parts), self._blocks(backward, parts)) for parts in (1, 2, 3)]
         pairs += [(self._light(forward), self._light(backward)), (_single(forward), _single(backward))]
         for one, other in pairs:
-            yield from (Candidate(one, other, distance) for distance in _DISTANCES)
+            yield from (Choice(one, other, distance) for distance in _DISTANCES)
 
     def _blocks(self, order: Sequence[int], parts: int) -> Partition:
         """Return a bucket for each block, or for each of several parts of about equal bytes."""
@@ -159,7 +186,7 @@ class PlanSearch:
             found += [at[param] for param in block if param in at]
         return tuple(found)
 
-    def _neighbours(self, at: Candidate) -> Iterator[Candidate]:
+    def _neighbours(self, at: Choice) -> Iterator[Choice]:
         """Yield plans that differ a little: the ends first, where nothing hides an exchange."""
         for prefetch in (at.prefetch - 1, at.prefetch + 1):
             if prefetch >= 1:
@@ -168,6 +195,13 @@ class PlanSearch:
             yield replace(at, backward=other)
         for other in _changed(at.forward):
             yield replace(at, forward=other)
+
+    def _with_own(self, at: Choice) -> Iterator[Choice]:
+        """Yield plans with another pass of the user's, without one or with one set otherwise; then all others."""
+        for name, choices in self.own.items():
+            others = tuple(one for one in at.own if one.name != name)
+            yield from (replace(at, own=own) for own in (others, *((*others, one) for one in choices)) if own != at.own)
+        yield from self._neighbours(at)
 
 
 def _changed(buckets: Partition) -> Iterator[Partition]:

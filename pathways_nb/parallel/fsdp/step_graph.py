@@ -36,7 +36,7 @@ class Collective(Runnable):
         axis: the axis of the place.
         carries: positions of the parameters whose values or gradients it exchanges; none for the loss.
         again: whether it gathers for the backward pass what the forward pass has gathered already.
-        bound: whether it may not begin before the operation in front of it, for the compiler; see ``passes.pace``.
+        bound: whether it may not begin before the operation in front of it, for the compiler; see ``passes.barriers``.
     """
 
     axis: str = field(kw_only=True)

@@ -144,7 +144,7 @@ def picture_of(
     names = ModelNames([one.name for one in parameters])
     bands = _bands(plan, [parameters[param].name for param in order], names)
     made = {use.param: use.made for use in planner.outline.forward}
-    made |= {one.param: one.whole for one in planner.outline.reductions if one.param not in made}
+    made |= {one.param: one.costs.whole for one in planner.outline.reductions if one.param not in made}
     headings = (f"{about} · {_plan_words(plan)}", _time_words(timeline, bound), _memory_words(timeline, limit))
     return StepPicture(
         headings, tuple(parameters[param].name for param in order),

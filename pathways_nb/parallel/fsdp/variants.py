@@ -15,6 +15,7 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.modes import MODES
+from pathways_nb.parallel.fsdp.passes.choice import text_of_passes
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.plan_text import text_of_plan
 from pathways_nb.parallel.fsdp.planner import Planner
@@ -96,7 +97,7 @@ class Variant:
         """Return the explorer's choices that give a plan."""
         again = self.mode.gathers_again
         keep = again and all(bucket.keep for bucket in plan.buckets)
-        found: dict[str, Any] = {"prefetch": plan.prefetch, "keep": keep}
+        found: dict[str, Any] = {"prefetch": plan.prefetch, "keep": keep, "passes": text_of_passes(plan.passes)}
         alike = keep or not (again and plan.kept)
         for name, make in (("per block", plans.per_block), ("per parameter", plans.per_parameter)):
             made = make(self.parameters, self.mode)
@@ -108,8 +109,8 @@ class Variant:
         """Return what plans and times the step on a kind of chip."""
         return replace(self._any, model=model)
 
-    def _passed(self, plan: FsdpPlan) -> Passed:
-        """Return the step under a plan."""
+    def _passed(self, plan: FsdpPlan, registrations: int = 0) -> Passed:
+        """Return the step under a plan; another number of registrations asks again, as a pass may have changed."""
         traced = self._any.traced
         found = list(plans.stages(traced, plan, self.mode))
         lines = (("traced", traced.schedule()), *((name, graph.schedule()) for name, graph in found))

@@ -16,7 +16,7 @@ import pathways_nb as pw
 from pathways_nb.parallel.fsdp.lowering import per_device
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
-from pathways_nb.parallel.fsdp.passes.pace import with_barriers
+from pathways_nb.parallel.fsdp.passes.barriers import with_barriers
 from pathways_nb.parallel.fsdp.plan import plan_of
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation, renamed
 from tests.jax.fsdp.test_options import LAYERS, batch, loss, model

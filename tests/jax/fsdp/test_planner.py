@@ -51,20 +51,13 @@ def random_plan(planner: Planner, seed: int) -> pw.FsdpPlan:
     return pw.FsdpPlan(forward.buckets, plan_of(cut(made, chance)).buckets, prefetch=chance.randrange(4))
 
 
-def fast(planner: Planner, plan: pw.FsdpPlan) -> int:
-    at = {one.name: number for number, one in enumerate(planner.traced.parameters)}
-    forward, backward = ([[at[name] for name in one.params] for one in side] for side in (plan.buckets, plan.reduced))
-    kept = frozenset(at[name] for name in plan.kept)
-    return planner.outline.ticks(forward, backward, plan.prefetch, kept, planner.streams)
-
-
 @pytest.mark.parametrize("streams", [2, 3])
 @pytest.mark.parametrize("mode", ["zero3", "hsdp"])
 def test_the_fast_evaluation_and_the_timeline_agree_to_the_last_tick(mode, streams) -> None:
     planner = step(mode).planner(chip=CHIP, streams=streams)
     plans = [planner.greedy(), planner.per_block(2), planner.per_parameter(), planner.search(budget=60)]
     for plan in [*plans, *(random_plan(planner, seed) for seed in range(8))]:
-        assert fast(planner, plan) == planner.timeline(plan).end, plan
+        assert planner.ticks(plan) == planner.timeline(plan).end, plan
 
 
 NORMS = {"norm", *(f"layers.{layer}.{which}_norm" for layer in range(3) for which in ("attention", "mlp"))}
@@ -77,7 +70,7 @@ def test_uneven_parameters_are_exchanged_with_their_padding(devices) -> None:
     planner = there.planner(chip=CHIP.replace(pod=(4096,)))
     for plan in (planner.per_parameter(1), planner.per_block(), random_plan(planner, 0)):
         found = planner.timeline(plan)
-        assert fast(planner, plan) == found.end
+        assert planner.ticks(plan) == found.end
         assert found.exposed >= planner.bound_of(plan) * (1 - 1e-9)
 
 

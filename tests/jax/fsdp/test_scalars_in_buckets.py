@@ -46,6 +46,4 @@ def test_gradients_and_both_evaluations(controller: Any, mode: str, buckets: lis
     labels = [graph.label(op) for op in graph.collectives]
     assert len(set(labels)) == len(labels)
     planner = step.planner(chip="gpu_h100_sxm")
-    names = [one.name for one in step.parameters]
-    at = [[names.index(name) for name in bucket] for bucket in buckets]
-    assert planner.outline.ticks(at, at, 1) == planner.timeline(plan).end
+    assert planner.ticks(plan) == planner.timeline(plan).end

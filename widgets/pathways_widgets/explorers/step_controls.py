@@ -65,6 +65,7 @@ _HINTS = {
     "bandwidth": "Of each device, on one network that joins all; empty for the chip's links and NICs",
     "latency": "Before a collective starts; empty for the chip's",
     "memory": "That a device has, for a search; empty for the chip's",
+    "passes": "Passes that you registered with @pw.register_pass and that the plan runs, with their settings",
     "buckets": "A line for each bucket: layers.0 for all that begins so, layers.0-3 for four in one, layers.* for one "
     "bucket each. 'kept' at the end keeps a bucket gathered. After a line 'backward:' the buckets of the backward pass",
 }
@@ -83,14 +84,15 @@ class StepPanel(ControlsPanel):
     """The controls and the figure of an explorer of a sharded step.
 
     Args:
-        explorer: has a trait for each choice, ``modes``, ``chips``, ``wrappings``, ``text``, ``picture``, ``search``,
-            ``save`` and ``savefig``, as ``pathways_nb.parallel.fsdp.explorer.FsdpExplorer`` has.
+        explorer: has a trait for each choice, ``modes``, ``chips``, ``wrappings``, ``own_passes``, ``text``,
+            ``picture``, ``search``, ``save`` and ``savefig``, as
+            ``pathways_nb.parallel.fsdp.explorer.FsdpExplorer`` has.
     """
 
     def __init__(self, explorer: Any):
         super().__init__(explorer)
         self.controls = {name: self._control(name) for row in _ROWS for name in row}
-        self.controls["buckets"] = self._buckets()
+        self.controls |= {"passes": self._passes(), "buckets": self._buckets()}
         self.figure = StepFigure(explorer.picture)
         self.tables = w.Accordion([w.HTML(), w.HTML()])
         self.seek = self.button("search", "Search for the best plan for these choices; it takes seconds", self._search)
@@ -99,9 +101,10 @@ class StepPanel(ControlsPanel):
                    self.button("SVG", f"Write {_FILE}", lambda: self.write(_FILE, explorer.savefig))]  # fmt: skip
         rows = [w.HBox([self.controls[name] for name in row], layout=WRAP) for row in _ROWS]
         below = w.HBox([*buttons, self.message], layout=WRAP)
-        self.children = [*rows, self.controls["buckets"], self.figure, self.tables, below]
+        self.children = [*rows, self.controls["passes"], self.controls["buckets"], self.figure, self.tables, below]
+        self._suggest()
         self._tabulate()
-        explorer.observe(self._changed, [*self.controls, "searches"])
+        explorer.observe(self._changed, [*self.controls, "searches", "registrations"])
 
     def scene(self) -> Callable[[], Scene]:
         """Return the function that draws the present choice as a still picture."""
@@ -151,6 +154,20 @@ class StepPanel(ControlsPanel):
         self.explorer.observe(lambda change: setattr(made, "value", number.written(change["new"])), name)
         return made
 
+    def _passes(self) -> w.Combobox:
+        """Return the field for passes of the user's, which is seen when there is one."""
+        made = w.Combobox(description="your passes", placeholder="name setting=value; …", tooltip=_HINTS["passes"],
+                          continuous_update=False, layout=wide("98%"),
+                          style={"description_width": "initial"})  # fmt: skip
+        traitlets.link((self.explorer, "passes"), (made, "value"))
+        return made
+
+    def _suggest(self) -> None:
+        """Offer the passes that are registered now."""
+        field, known = self.controls["passes"], self.explorer.own_passes
+        field.options = known
+        field.layout.display = None if known or self.explorer.passes else "none"
+
     def _buckets(self) -> w.Textarea:
         """Return the field that shows the buckets of the plan and takes the user's own."""
         made = w.Textarea(self.explorer.text, continuous_update=False, rows=_LINES, description="buckets",
@@ -178,6 +195,7 @@ class StepPanel(ControlsPanel):
             self.message.value = ""
             self.figure.draw(self.explorer.picture)
             self.controls["buckets"].value = self.explorer.text
+            self._suggest()
             self._tabulate()
         self.renew()
 

@@ -31,4 +31,5 @@ def _justified(row: Sequence[str], widths: Sequence[int], words: Sequence[int]) 
 
 def scheduled(picture: Pictured) -> list[str]:
     """Return the schedule before the passes and after each."""
-    return [f"{name:9} {line}" for name, line in picture.passes]
+    width = max((len(name) for name, _ in picture.passes), default=0)
+    return [f"{name:{width + 1}} {line}" for name, line in picture.passes]

@@ -1,12 +1,12 @@
-"""``regather``: the backward pass gathers parameters again, so that they are freed between (ZeRO-3).
+"""Gathers parameters again for the backward pass, so that they are freed between (ZeRO-3).
 
-It is a pass over the joint list of both passes, because a policy of ``jax.checkpoint`` sees one operation at a time and
+It is an edit of the joint list of both passes, because a policy of ``jax.checkpoint`` sees one operation at a time and
 would save the first view of a gathered array in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pathways_nb.parallel.flat_function import Runnable
@@ -25,28 +25,17 @@ VIEWS_AND_CONVERSIONS = VIEWS | {
 """Operations on one array that are repeated with its gather rather than kept for the backward pass."""
 
 
-def regather(graph: StepGraph, keep: Collection[int] = ()) -> StepGraph:
-    """Return a step that gathers parameters again where the backward pass first reads them.
-
-    Args:
-        graph: the step.
-        keep: positions of parameters that stay gathered from the forward to the backward pass.
-    """
+def copied(graph: StepGraph, gathers: Sequence[Collective]) -> StepGraph:
+    """Return a step that gathers again where the backward pass first reads each of these gathers."""
     before: dict[Runnable, list[Runnable]] = {}
     names: dict[int, int] = {}
-    for op in graph.collectives:
-        if op.is_gather and not op.again and op not in graph.backward and keep_none(op, keep):
-            views = _views(graph, op)
-            at = _first_in_backward(graph, [v for one in (op, *views) for v in one.outputs])
-            if at is not None:
-                before.setdefault(at, []).extend(_clones(graph, op, views, names))
+    for op in gathers:
+        views = _views(graph, op)
+        at = _first_in_backward(graph, [v for one in (op, *views) for v in one.outputs])
+        if at is not None:
+            before.setdefault(at, []).extend(_clones(graph, op, views, names))
     ops = (each for op in graph.ops for each in (*before.get(op, ()), _rewired(graph, op, names)))
     return graph.with_ops(ops)
-
-
-def keep_none(op: Collective, keep: Collection[int]) -> bool:
-    """Return whether none of a collective's parameters stays gathered."""
-    return not any(param in keep for param in op.carries)
 
 
 def _rewired(graph: StepGraph, op: Runnable, names: dict[int, int]) -> Runnable:

@@ -1,4 +1,4 @@
-"""Moves operations within a step, and keeps every operation behind what it reads."""
+"""The order of operations within a step: what prepares a collective, and every operation behind what it reads."""
 
 from __future__ import annotations
 
@@ -24,20 +24,6 @@ def feeders(graph: StepGraph, collective: Collective) -> list[Runnable]:
 
 def _read_by(graph: StepGraph, op: Runnable) -> set[Runnable]:
     return {reader for value in op.outputs for reader in graph.readers.get(value, ())}
-
-
-def moved(graph: StepGraph, moves: Mapping[Collective, int]) -> StepGraph:
-    """Return a step with collectives, and what prepares them, in front of the operations at other positions.
-
-    Args:
-        graph: the step.
-        moves: the new position of each collective that moves.
-    """
-    places: dict[Runnable, tuple[int, int]] = {op: (position, 1) for op, position in graph.positions.items()}
-    for collective, position in moves.items():
-        for op in (*feeders(graph, collective), collective):
-            places[op] = position, 0
-    return graph.reordered(sorted(graph.ops, key=places.__getitem__))  # stable: what moves together keeps its order
 
 
 def in_order(graph: StepGraph, ops: Sequence[Runnable]) -> StepGraph:

@@ -1,4 +1,4 @@
-"""``pace``: the compiler keeps the order of gathers, which it would otherwise move to the front (measured on CPU).
+"""Makes the compiler keep the order of gathers, which it would otherwise move to the front (measured on CPU).
 
 An order is kept only where data make it necessary. A bound gather reads its shards through a barrier together with a
 value that the operations in front of it have made, and later operations read that value behind the barrier, too: a
@@ -7,22 +7,11 @@ barrier whose results nobody reads is removed.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.passes.moving import feeders
+from pathways_nb.parallel.fsdp.passes.ordering import feeders
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, barrier, operation, renamed
-
-
-def pace(graph: StepGraph) -> StepGraph:
-    """Return a step whose gathers all begin where they stand in the list, not before."""
-    return graph.reordered(_bound(op) if isinstance(op, Collective) and op.is_gather else op for op in graph.ops)
-
-
-def _bound(op: Collective) -> Collective:
-    return replace(op, bound=True)
 
 
 def with_barriers(graph: StepGraph) -> StepGraph:

@@ -1,0 +1,143 @@
+"""A plan by positions of parameters, and the passes with their settings that carry it out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pathways_nb.errors import PlanError, did_you_mean
+from pathways_nb.parallel.fsdp.passes.registry import Settings, Stage, Value, ordered, pass_of
+
+Partition = tuple[tuple[int, ...], ...]
+"""Positions of parameters, by bucket, in the order in which they are used."""
+
+
+@dataclass(frozen=True)
+class PassChoice:
+    """A pass of the user's in a plan.
+
+    Args:
+        name: of the pass.
+        settings: names and values of those that are not its defaults.
+    """
+
+    name: str
+    settings: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, Any]) -> PassChoice:
+        """Return the choice of a pass with these settings, in the order of its parameters.
+
+        Raises:
+            PlanError: there is no such pass or setting, or the value is of another type than its default.
+        """
+        choice = cls(name, tuple(settings.items()))
+        choice.check()
+        order = list(pass_of(name).defaults)
+        return cls(name, tuple(sorted(choice.settings, key=lambda pair: order.index(pair[0]))))
+
+    @classmethod
+    def read(cls, text: str) -> PassChoice:
+        """Return the choice that ``str`` wrote, such as ``"late count=2"``.
+
+        Raises:
+            PlanError: there is no such pass or setting, or a value cannot be read.
+        """
+        name, *pairs = text.split()
+        defaults, settings = pass_of(name).defaults, dict[str, Any]()
+        for pair in pairs:
+            setting, equals, value = pair.partition("=")
+            if not equals or not value:
+                raise PlanError(f"pass {name!r}: {pair!r} is no setting; write name=value.")
+            settings[setting] = _value(value, defaults.get(setting))
+        return cls.of(name, settings)
+
+    def check(self) -> None:
+        """Check that the pass is registered and has these settings; raises as ``of`` does."""
+        found = pass_of(self.name)
+        if found.is_built_in:
+            raise PlanError(f"pass {self.name!r} is one that every step has; a plan names only passes of yours.")
+        for name, value in self.settings:
+            if name not in found.defaults:
+                known = ", ".join(found.defaults) or "none"
+                raise PlanError(
+                    f"pass {self.name!r} has no setting {name!r}.{did_you_mean(name, found.defaults)} Its: {known}."
+                )
+            default = found.defaults[name]
+            if not isinstance(value, Value) or _type(value) != _type(default):
+                raise PlanError(f"pass {self.name!r}: {name}={value!r} is no {_type(default)}, as {default!r} is.")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise PlanError(f"pass {self.name!r}: {name}={value!r} is no number that can be saved.")
+            if isinstance(value, str) and not re.fullmatch(r"[\w.+-]+", value):
+                raise PlanError(f"pass {self.name!r}: {name}={value!r} is not one word, as texts of a plan are.")
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{name}={value}" for name, value in self.settings)])
+
+
+def text_of_passes(passes: Iterable[PassChoice]) -> str:
+    """Return passes in one line, such as ``"late count=2; other"``."""
+    return "; ".join(map(str, passes))
+
+
+def _value(text: str, like: Any) -> Any:
+    """Return the value that a text means where values are like another one; the text if it means none."""
+    if isinstance(like, str):
+        return text
+    for value, means in ((True, "True"), (False, "False")):
+        if text == means:
+            return value
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
+
+
+def _type(value: Any) -> str:
+    """Return what kind of value a setting takes: a whole number counts as a number."""
+    kinds = {bool: "truth", str: "text", int: "number", float: "number"}
+    return kinds.get(type(value), type(value).__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the passes of a step are told.
+
+    Args:
+        forward: buckets of the forward pass.
+        backward: buckets of the backward pass.
+        prefetch: how many gathers are under way before their turn.
+        kept: parameters that stay gathered.
+        own: passes of the user's.
+    """
+
+    forward: Partition
+    backward: Partition
+    prefetch: int
+    kept: frozenset[int] = frozenset()
+    own: tuple[PassChoice, ...] = ()
+
+
+def stages_of(choice: Choice, gathers_again: bool) -> tuple[Stage, ...]:
+    """Return the passes that carry out a plan, with their settings, in their order.
+
+    Args:
+        choice: the plan.
+        gathers_again: whether parameters may be gathered again for the backward pass.
+    """
+    settings: dict[str, Settings] = {
+        "sink": (),
+        "regather": (("keep", choice.kept),),
+        "bucket": (("forward", choice.forward), ("backward", choice.backward)),
+        "prefetch": (("distance", choice.prefetch),),
+        "finish": (),
+        "pace": (),
+    }
+    if not gathers_again:
+        del settings["regather"]
+    settings |= {one.name: one.settings for one in choice.own}
+    return tuple((one, settings[one.name]) for one in ordered() if one.name in settings)
