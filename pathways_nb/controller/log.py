@@ -9,18 +9,16 @@ Noting an event costs an append. Digests are only made when a log is compared or
 
 from __future__ import annotations
 
-import builtins
-import dis
 import hashlib
 import operator
-import types
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from pathways_nb.controller.messages import Event, Instruction, Released, Submitted
-from pathways_nb.controller.policies import Policy, fifo, priority, stride
+from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
@@ -31,11 +29,11 @@ MOST = 5_000
 """Events after which a new snapshot is taken; fewer if they name many buffers."""
 _BUFFERS = 64
 """Number of buffers that count as one event more: a training step names thousands, and each is a number to keep."""
-_PURE = ("math", "_operator", "operator", "itertools", "functools", "_functools", "bisect", "_bisect", "pathways_nb")
-"""Modules of which a policy may use anything and still give the same answers."""
-_DIFFERS = ("id", "hash", "input", "open", "globals", "vars", "eval", "exec", "__import__", "cache", "lru_cache")
-"""Functions of those modules that do not give the same answers, or keep them."""
-_CHANGES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME")
+_LEAST, _BYTES = 200, 1_000
+"""A recording begins with a new snapshot if more events than this came since the last one, or more than the bytes of
+that over ``_BYTES``: many short recordings beside a large state would each wait for a copy of it, and keep it."""
+_RAISED = "raised "
+"""How the digest of an event begins at which the core failed."""
 
 
 class Entry(NamedTuple):
@@ -44,7 +42,8 @@ class Entry(NamedTuple):
     Args:
         now: when, in seconds of the controller's clock.
         event: the event.
-        digest: of the instructions that followed, as ``digest_of`` returns it; empty if nothing was recorded then.
+        digest: of the instructions that followed, as ``digest_of`` returns it, or the error that was raised; empty if
+            nothing was recorded then.
     """
 
     now: float
@@ -61,11 +60,15 @@ class Log:
         noted: the times and events, with the instructions that followed or the digest of these; an empty one where
             they were not kept.
         why_not: why it cannot be played again, in words; empty if it can.
+        missing: number of events of the recording that came before the snapshot, and are forgotten.
+        before: number of the first entries, which came before the recording began.
     """
 
     snapshot: Snapshot
     noted: Sequence[tuple[float, Event, Sequence[Instruction] | str]]
     why_not: str = ""
+    missing: int = 0
+    before: int = 0
 
     @cached_property
     def entries(self) -> list[Entry]:
@@ -84,22 +87,40 @@ class Log:
             raise UsageError(f"this log cannot be played again: {self.why_not}.")
         machine = self.snapshot.machine()
         for number, entry in enumerate(self.entries):
-            made = machine.handle(entry.event, entry.now)
-            if entry.digest and (found := digest_of(made)) != entry.digest:
+            made, found = list[Instruction](), ""
+            try:
+                made = machine.handle(entry.event, entry.now)
+                found = digest_of(made)
+            except Exception as error:
+                found = f"{_RAISED}{type(error).__name__}"
+                if entry.digest != found:
+                    where = f"event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s,"
+                    why = f"{type(error).__name__}: {error}"
+                    raise UsageError(f"replay: {where} cannot be handled ({why}): {_OTHER}.") from error
+            if entry.digest and found != entry.digest:
                 raise UsageError(
                     f"replay: event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s, is "
-                    f"answered otherwise ({named(made)}, digest {found}, not {entry.digest}): the log is of another "
-                    f"version of pathways_nb, or was changed."
+                    f"answered otherwise ({named(made)}, digest {found}, not {entry.digest}): {_OTHER}."
                 )
             yield entry, made, machine
 
     def __repr__(self) -> str:
-        return f"<log of {counted(len(self.noted), 'event')}{f'; {self.why_not}' if self.why_not else ''}>"
+        checked = sum(bool(made) or isinstance(made, list) for *_, made in self.noted)
+        parts = [f"log of {counted(len(self.noted), 'event')}, the answers to {checked} of them kept"]
+        parts += [f"the first {counted(self.missing, 'event')} of the recording forgotten"] if self.missing else []
+        return f"<{'; '.join([*parts, *([self.why_not] if self.why_not else [])])}>"
+
+
+_OTHER = (
+    "the log is damaged, of another version of pathways_nb, or what its policy calls and reads was defined again since"
+)
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{4,}\b")
 
 
 def digest_of(instructions: Sequence[Instruction]) -> str:
     """Return a short text that is equal for equal instructions; errors count by their class and words."""
-    return hashlib.blake2b(repr(instructions).encode(), digest_size=8).hexdigest()
+    # Without addresses, which errors of a policy may quote: they differ from process to process.
+    return hashlib.blake2b(_ADDRESS.sub("0x", repr(instructions)).encode(), digest_size=8).hexdigest()
 
 
 def named(instructions: Sequence[Instruction]) -> str:
@@ -109,7 +130,7 @@ def named(instructions: Sequence[Instruction]) -> str:
 
 def _named(event: Event) -> str:
     run = getattr(event, "run", None)
-    return f"{type(event).__name__}{'' if run is None else f' of run {shown(run)}'}"
+    return f"{type(event).__name__}{f' of run {shown(run)}' if isinstance(run, int) else ''}"
 
 
 _bare = operator.attrgetter("bare")
@@ -117,9 +138,15 @@ _bare = operator.attrgetter("bare")
 
 @dataclass(eq=False)
 class _Part:
-    """A snapshot and what came after it."""
+    """A snapshot and what came after it.
+
+    Args:
+        snapshot: the state before.
+        first: number of events before it.
+    """
 
     snapshot: Snapshot
+    first: int = 0
     flat: list[Any] = field(default_factory=list)
     """Time, event and instructions of one after another: a tuple of each would be one more for Python to collect."""
     size: int = 0
@@ -137,6 +164,8 @@ class Beginning:
     """Where a recording begins in a log: before the first event that is handled after it was asked for."""
 
     part: _Part | None = None
+    first: int = 0
+    """Number of events before it."""
 
 
 class Logbook:
@@ -145,10 +174,11 @@ class Logbook:
     Args:
         machine: the core.
         most: events after which a new snapshot is taken; up to twice as many are kept.
+        least: events since the last snapshot up to which a recording takes no new one.
     """
 
-    def __init__(self, machine: StateMachine, most: int = MOST):
-        self.machine, self.most = machine, most
+    def __init__(self, machine: StateMachine, most: int = MOST, least: int = _LEAST):
+        self.machine, self.most, self.least = machine, most, least
         self._parts: list[_Part] = []
         self._asked: list[Beginning] = []
         self._recordings = 0
@@ -158,21 +188,30 @@ class Logbook:
         """Let the core handle an event, and keep both; see ``StateMachine.handle``."""
         if self._asked:
             self._begin()
-        made = self.machine.handle(event, now)
+        made: Sequence[Instruction] | str = ""
+        try:
+            made = answer = self.machine.handle(event, now)
+        except BaseException as error:
+            made = f"{_RAISED}{type(error).__name__}"
+            raise
+        finally:
+            self._note(now, event, made)
+        return answer
+
+    def _note(self, now: float, event: Event, made: Sequence[Instruction] | str) -> None:
         buffers = 0
         if isinstance(event, Submitted):
             event, buffers = _without_places(event), len(event.arguments) + len(event.results)
         elif isinstance(event, Released):
             buffers = len(event.buffers)
         part = self._parts[-1]
-        part.flat += (now, event, made if self._recordings else "")
+        part.flat += (now, event, made if self._recordings or isinstance(made, str) else "")
         part.size += 1 + buffers // _BUFFERS
         if part.size >= self.most:
             self._snapshot()
-        return made
 
     def begin(self) -> Beginning:
-        """Ask for a snapshot before the next event, from which a recording begins; any thread may.
+        """Ask for a recording to begin before the next event; any thread may.
 
         Returns:
             What ``end`` takes; until then instructions are kept, whose digests check a log that is played again.
@@ -186,12 +225,15 @@ class Logbook:
         found = self.log(beginning)
         if beginning.part is not None:
             self._recordings -= 1
+        elif beginning in self._asked:  # nothing has happened since
+            self._asked.remove(beginning)
         return found
 
     def log(self, since: Beginning | None = None) -> Log:
         """Return what happened since a beginning, as far as it is kept, or all; nothing changes it later.
 
-        Any thread may ask, also while the core decides: what it decides then may be in the log or not.
+        The events of the snapshot before a beginning come first, without the answers. Any thread may ask, also while
+        the core decides: what it decides then may be in the log or not.
         """
         parts = list(self._parts)
         if since is not None and since.part is None:  # nothing has happened since
@@ -199,17 +241,21 @@ class Logbook:
         elif since is not None and since.part in parts:
             parts = parts[parts.index(since.part) :]
         noted = [one for part in parts for one in part.noted]
-        return Log(parts[0].snapshot, noted, why_not(self.machine.policy))
+        skipped = 0 if since is None or since.part is None else parts[0].first - since.first
+        return Log(parts[0].snapshot, noted, why_not(self.machine.policy), max(0, skipped), max(0, -skipped))
 
     def _begin(self) -> None:
-        if self._parts[-1].flat:
+        part = self._parts[-1]
+        if part.size > max(self.least, len(part.snapshot.data) // _BYTES):
             self._snapshot()
         while self._asked:
-            self._asked.pop().part = self._parts[-1]
+            one, part = self._asked.pop(), self._parts[-1]
+            one.part, one.first = part, part.first + len(part.flat) // 3
             self._recordings += 1
 
     def _snapshot(self) -> None:
-        self._parts.append(_Part(Snapshot.of(self.machine, _bare)))
+        first = self._parts[-1].first + len(self._parts[-1].flat) // 3 if self._parts else 0
+        self._parts.append(_Part(Snapshot.of(self.machine, _bare), first))
         while sum(part.size for part in self._parts[1:]) >= self.most:
             del self._parts[0]
 
@@ -220,67 +266,3 @@ def _without_places(event: Submitted) -> Submitted:
         event.run, event.client, event.plan.bare, event.arguments, event.results, event.result_bytes, event.footprint,
         event.moved,
     )  # fmt: skip
-
-
-def why_not(policy: Policy) -> str:
-    """Return why decisions of a policy cannot be repeated, in words; empty if they can.
-
-    A policy of the user's may draw numbers or keep state. It is not called to find out, since that would change what it
-    keeps: its code is read. What cannot be seen to be harmless counts as state.
-    """
-    if policy in (fifo, priority, stride):
-        return ""
-    name = getattr(policy, "__name__", type(policy).__name__)
-    seen: set[types.FunctionType] = set()
-    found = _impure(policy, seen)
-    return f"the policy {name!r} {found}, so it may be random or keep state" if found else ""
-
-
-def _impure(function: object, seen: set[types.FunctionType]) -> str:
-    """Return what a function uses that may differ from call to call, in words; empty for nothing."""
-    if not isinstance(function, types.FunctionType):
-        return "is no plain function"
-    if function in seen:
-        return ""
-    seen.add(function)
-    held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    named = {name: cell.cell_contents for name, cell in held.items()}
-    for code in _codes(function.__code__):
-        for one in dis.get_instructions(code):
-            if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                named[one.argval] = function.__globals__.get(one.argval, vars(builtins).get(one.argval))
-            elif one.opname in _CHANGES or (one.opname == "STORE_DEREF" and one.argval in held):
-                return f"changes or imports {one.argval!r}"
-    for number, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
-        named[f"default {number}"] = value
-    for name, value in named.items():
-        if value is function:
-            return "refers to itself, and a function's attributes may change"
-        if found := _changing(value, seen):
-            return f"uses {name!r}, {found}"
-    return ""
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the code of a function and of all functions and comprehensions within it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _changing(value: object, seen: set[types.FunctionType]) -> str:
-    """Return why a value that a policy uses may differ from call to call, in words; empty if it does not."""
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return ""
-    if isinstance(value, (tuple, frozenset)):
-        return next((found for one in value if (found := _changing(one, seen))), "")
-    if isinstance(value, types.ModuleType):
-        return "" if value.__name__.partition(".")[0] in _PURE else f"the module {value.__name__}"
-    pure = (getattr(value, "__module__", None) or "").partition(".")[0] in (*_PURE, "builtins")
-    if pure and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
-        return "which differs" if getattr(value, "__name__", "") in _DIFFERS else ""
-    if isinstance(value, types.FunctionType):
-        found = _impure(value, seen)
-        return f"which {found}" if found else ""
-    return "which may change"

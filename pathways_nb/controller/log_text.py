@@ -1,28 +1,39 @@
 """A log as JSON: the objects of the controller's state and its events, each once, by number.
 
-Only the classes of the controller and of plans are written and read, field by field, and nothing of a file is called.
-So a file from elsewhere can at worst give a state that answers otherwise, which ``Log.replay`` notices.
+Only classes of the controller's state and of plans are written and read, field by field, with no attribute that is not
+data of the class; of functions only our own policies are. So nothing that a file names is called, and a file from
+elsewhere can at worst give a state that answers otherwise, or fails, which ``Log.replay`` says.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import types
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pathways_nb import errors
+from pathways_nb.controller.held_memory import DeviceBytes
 from pathways_nb.controller.log import Log
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.snapshot import Snapshot
-from pathways_nb.util.json_text import DamagedError, Field, parse, said
+from pathways_nb.util.json_text import DamagedError, Field, parse, said, shortened
 
-_MODULES = ("pathways_nb.controller.", "pathways_nb.plan.", "pathways_nb.util.intervals")
-"""Where the classes and functions come from that a log may name."""
+_MODULES = frozenset(
+    [f"pathways_nb.controller.{name}" for name in ("admission", "held_memory", "messages", "orders", "policies",
+     "precedence", "put_requests", "requests", "resources", "scheduler", "state", "state_machine", "store", "turns")]
+    + [f"pathways_nb.plan.{name}" for name in ("exchange_order", "footprint", "graph", "plan", "virtual_slice")]
+    + ["pathways_nb.util.intervals"]
+)  # fmt: skip
+"""Where the classes are defined that a log may name: data, and no more."""
+_FUNCTIONS: dict[str, Callable[..., Any]] = {**POLICIES, "copy": DeviceBytes.copy}
+"""The only functions that a log names."""
 _LISTS = (list, tuple, set, frozenset, deque)
 _TABLES: dict[str, Any] = {kind.__name__: kind for kind in (dict, Counter, defaultdict, WeakKeyDictionary)}
 _FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (list, dict, set, int, Counter)}}
@@ -39,6 +50,8 @@ def to_json(log: Log) -> dict[str, Any]:
         "snapshot": writer.write(log.snapshot.machine()),
         "entries": [[entry.now, writer.write(entry.event), entry.digest] for entry in log.entries],
         "why_not": log.why_not,
+        "missing": log.missing,
+        "before": log.before,
         "objects": writer.rows(),
     }
 
@@ -75,9 +88,11 @@ def from_json(field: Field) -> Log:
         now, event, digest = row.rows()
         noted.append((now.number(-1e300), reader.read(event.value), digest.text()))
     why_not = field["why_not"].text()
-    if not why_not and snapshot.policy not in POLICIES.values():
+    if not why_not and not any(snapshot.policy is one for one in POLICIES.values()):
         why_not = "its policy is a function of a user's, which a file does not hold"
-    return Log(Snapshot.of(snapshot), noted, why_not)
+    # Files from before these were counted have none.
+    missing, before = (0 if (one := field.get(name)).value is None else one.whole() for name in ("missing", "before"))
+    return Log(Snapshot.of(snapshot), noted, why_not, missing, before)
 
 
 class _Writer:
@@ -115,10 +130,14 @@ class _Writer:
         if kind is slice:
             return ["slice", [value.start, value.stop, value.step]]
         if isinstance(value, types.FunctionType):
-            return ["function", value.__module__, value.__qualname__]
+            return [
+                "function",
+                next((name for name, one in _FUNCTIONS.items() if one is value), ""),
+                value.__qualname__,
+            ]
         if isinstance(value, Exception):
             return ["error", kind.__name__, [str(one) for one in value.args]]
-        if not kind.__module__.startswith(_MODULES):
+        if kind.__module__ not in _MODULES:
             raise TypeError(f"a log cannot hold a {kind.__module__}.{kind.__qualname__}")
         if isinstance(value, tuple):  # a named one
             return ["object", kind.__module__, kind.__qualname__, [[None, self.write(one)] for one in value]]
@@ -192,8 +211,8 @@ class _Reader:
         made = self._made[number] = defaultdict(_FACTORIES[factory]) if kind == "defaultdict" else _TABLES[kind]()
         self._left.append(lambda: made.update({self._part(key): self._part(value) for key, value in items}))
 
-    def _function(self, number: int, module: str, name: str) -> None:
-        self._made[number] = _function(module, name)
+    def _function(self, number: int, ours: str, name: str) -> None:
+        self._made[number] = _FUNCTIONS[ours] if ours else _unknown(name)
 
     def _error(self, number: int, name: str, args: list[str]) -> None:
         kind = getattr(errors, name, None)
@@ -203,13 +222,13 @@ class _Reader:
         made.args = tuple(args)
 
     def _object(self, number: int, module: str, name: str, parts: list[Any]) -> None:
-        kind = _named(module, name)
-        if not isinstance(kind, type):
-            raise DamagedError(f"{module}.{name} is no class")
+        kind = _class(module, name)
         if issubclass(kind, tuple):
             self._made[number] = tuple.__new__(kind, [self._part(one) for _, one in parts])
             return
         made = self._made[number] = object.__new__(kind)
+        for attribute, _ in parts:
+            _check_data(kind, attribute)
 
         def fill() -> None:
             for attribute, one in parts:
@@ -229,10 +248,8 @@ _KINDS: dict[str, Callable[..., None]] = {
 """How a row is read, by its first entry."""
 
 
-def _function(module: str, name: str) -> Any:
-    """Return one of our own functions; of a user's only its name is known."""
-    if module.startswith(_MODULES):
-        return _named(module, name)
+def _unknown(name: str) -> Callable[..., Any]:
+    """Return a function in place of a user's, of which a file has only the name."""
 
     def unknown(*_: object) -> None:
         raise errors.UsageError(f"{name} is a function of a user's, which a saved log does not hold.")
@@ -241,14 +258,29 @@ def _function(module: str, name: str) -> Any:
     return unknown
 
 
-def _named(module: str, name: str) -> Any:
-    """Return a class or function of ours by its name."""
-    if not module.startswith(_MODULES):
+def _class(module: str, name: str) -> type:
+    """Return a class of data by its name: one that its module defines, not what it imports."""
+    if module not in _MODULES:
         raise DamagedError(f"{module}.{name} is not of the controller")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError):
-        raise DamagedError(f"there is no {module}.{name}") from None
+    found = vars(importlib.import_module(module)).get(name)
+    if not isinstance(found, type) or found.__module__ != module:
+        raise DamagedError(f"there is no class {module}.{name}")
     return found
+
+
+_DATA = (types.MemberDescriptorType, cached_property)
+"""What a class has under the name of an attribute that its objects hold themselves."""
+
+
+def _check_data(kind: type, name: object) -> None:
+    """Check that an attribute is data: a method in its place would be called.
+
+    Raises:
+        DamagedError: it is not.
+    """
+    held = {one.name for one in fields(kind)} if is_dataclass(kind) else set[str]()
+    if isinstance(name, str) and name.isidentifier() and not name.startswith("__"):
+        ours = inspect.getattr_static(kind, name, None)
+        if name in held or ours is None or isinstance(ours, _DATA):
+            return
+    raise DamagedError(f"{kind.__qualname__} has no data {shortened(name)}")

@@ -89,10 +89,11 @@ class Run:
 
     @property
     def log(self) -> Log | None:
-        """What the controller was told during the run, and answered, from a copy of its state before.
+        """What the controller was told during the run, and answered, from a copy of its state before; once it is over.
 
-        ``log.replay()`` lets the controller's core answer again, without devices. ``None`` of a run whose controller is
-        another process's, and of an older file.
+        ``log.replay()`` lets the controller's core answer again, without devices. Its first ``log.before`` entries came
+        before the run, and of a long run the first ``log.missing`` events are forgotten. ``None`` within the recording,
+        of a run whose controller is another process's or was replaced meanwhile, and of an older file.
 
         Raises:
             UsageError: the log in the file that was loaded is damaged.

@@ -1,14 +1,14 @@
-"""Why the controller sends a launch: what it was told when it decided so."""
+"""Why a launch begins: what the controller was told when it decided so, and what an island waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pathways_nb.controller.messages import Completed, Event, Launch, Submitted, Waited
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.timing.waits import CALL, DATA, MEMORY, TURN
-from pathways_nb.trace.rows import Cause, Label
+from pathways_nb.timing.waits import CALL, DATA, MEMORY, MESSAGE, TURN
+from pathways_nb.trace.rows import BY, Cause, Label, label_of
 
 _CALLED, _ITS_TURN = Cause(CALL), Cause(TURN)
 
@@ -56,9 +56,45 @@ class LaunchCauses:
         return _ITS_TURN if why == TURN else Cause(why)
 
     def _label(self, run: Execution, event: Completed) -> Label | None:
-        """Return the label of the last computation of a range, which is mostly what ended last."""
+        """Return the label of the last computation of a range, mostly what ended last; ``None`` if the run failed."""
+        if run.errors:  # which of its steps were skipped is not known here
+            return None
         plan = run.compiled_plan.plan
         for step in reversed(plan.orders[event.island][event.start : event.stop]):
             if plan.steps[step].kind in ("launch", "host"):
                 return run.label(step)
         return None
+
+
+def enqueue_label(run: Execution, island: int) -> Label:
+    """Return the label of the dispatching of a run's steps on an island."""
+    return label_of("enqueue", run.compiled_plan.name, run.compiled_plan.name, run.client, island=island)
+
+
+def brought_by(run: Execution, step: int, island: int) -> Cause:
+    """Return what made the inputs of a step exist: the dispatching of their producers, on another island.
+
+    A step mostly waits for a move on its own island, which in turn waits for what it moves.
+    """
+    makers, pending = set[tuple[Execution, int]](), [(run, step)]
+    while pending:
+        maker, at = pending.pop()
+        for source, number in _producers(maker, at):
+            there = source.compiled_plan.plan
+            if there.placements[there.steps[number].place].island != island:
+                makers.add((source, number))
+            elif there.steps[number].kind in ("move", "bring"):
+                pending.append((source, number))
+    if len(makers) != 1:  # two, or none that is known: a message, and no more
+        return BY[MESSAGE]
+    ((maker, at),) = makers
+    plan = maker.compiled_plan.plan
+    return Cause(MESSAGE, enqueue_label(maker, plan.placements[plan.steps[at].place].island), maker.serial)
+
+
+def _producers(run: Execution, step: int) -> Iterator[tuple[Execution, int]]:
+    """Yield the steps that make what a step reads, each with its run: a step of a run before makes an argument."""
+    made, arguments = run.compiled_plan.plan.steps[step], run.arguments  # dropped when the run ends
+    yield from ((run, producer) for producer in made.producers)
+    if made.argument >= 0 and arguments and (maker := arguments[made.argument].run) is not None:
+        yield maker, arguments[made.argument].step

@@ -84,14 +84,20 @@ class Timed:
         return found
 
     @cached_property
+    def has_told(self) -> np.ndarray:
+        """Which tasks have an edge of the reason that was told."""
+        found = np.zeros(len(self.start), bool)
+        if self.told is not None:
+            found[self.waits.target[self.waits.why == self.told[self.waits.target]]] = True
+        return found
+
+    @cached_property
     def _may_release(self) -> np.ndarray:
         """Which edges may have released their targets: those of the reason told, if there are any."""
         if self.told is None:
             return np.ones(len(self.waits.target), bool)
         fits = self.waits.why == self.told[self.waits.target]
-        some = np.zeros(len(self.start), bool)
-        some[self.waits.target[fits]] = True
-        return fits | ~some[self.waits.target]
+        return fits | ~self.has_told[self.waits.target]
 
     @cached_property
     def _latest_release(self) -> np.ndarray:

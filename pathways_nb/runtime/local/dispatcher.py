@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
+from pathways_nb.runtime.launch_causes import brought_by, enqueue_label
 from pathways_nb.runtime.local.host_lane import HostLane
 from pathways_nb.runtime.local.late_transfers import LateTransfers
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
@@ -25,7 +26,7 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.timing.waits import MESSAGE
-from pathways_nb.trace.rows import BY, WINDOW_FULL, Cause, Label, Row, label_of
+from pathways_nb.trace.rows import BY, WINDOW_FULL, Cause, Row, label_of
 
 Clock = Callable[[], float]
 IN_FLIGHT = 24
@@ -158,7 +159,7 @@ class Dispatcher(threading.Thread):
         launch_range.step_done(at_once + 1)
 
     def _record_enqueued(self, run: Execution, until: float) -> None:
-        label = _enqueue(run, self.island)
+        label = enqueue_label(run, self.island)
         run.record.add(Row(label, self._began, until, run.serial, "exact", cause=self._cause))
 
     def _wait(self, run: Execution, wait: Callable[[], object], cause: Callable[[], Cause], reason: str = "") -> None:
@@ -211,7 +212,9 @@ class Dispatcher(threading.Thread):
                 self.late.add(launch_range, step)
                 return
             self._wait(
-                run, lambda: run.launched.wait(lambda: self._is_ready(run, step)), lambda: _brought_by(run, step)
+                run,
+                lambda: run.launched.wait(lambda: self._is_ready(run, step)),
+                lambda: brought_by(run, step, self.island),
             )
         self._carry_out(launch_range, step)
 
@@ -350,20 +353,3 @@ class Dispatcher(threading.Thread):
 
     def _ended(self, count: int) -> None:
         self.window.release(count)
-
-
-def _enqueue(run: Execution, island: int) -> Label:
-    return label_of("enqueue", run.compiled_plan.name, run.compiled_plan.name, run.client, island=island)
-
-
-def _brought_by(run: Execution, step: int) -> Cause:
-    """Return what made the inputs of a step exist: the dispatching of their producers, on other islands."""
-    plan = run.compiled_plan.plan
-    made = [(run, producer) for producer in plan.steps[step].producers]
-    if (argument := plan.steps[step].argument) >= 0 and (maker := run.arguments[argument].run) is not None:
-        made.append((maker, run.arguments[argument].step))
-    if len(made) != 1:
-        return BY[MESSAGE]
-    ((maker, at),) = made
-    placements = maker.compiled_plan.plan.placements
-    return Cause(MESSAGE, _enqueue(maker, placements[maker.compiled_plan.plan.steps[at].place].island), maker.serial)

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from pathways_nb.timing.timed import Timed
-from pathways_nb.timing.waits import LINK, Waits
+from pathways_nb.timing.waits import CALL, LINK, Waits
 from pathways_nb.trace.causality.dependencies import edges_of
 from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, makes_span, sent
 from pathways_nb.trace.record import Events
@@ -125,12 +125,15 @@ class Dag:
     def guessed(self, rows: np.ndarray) -> str:
         """Return in words how many of these events have causes that follow from stamps; empty if none has.
 
+        That is so where none was told, and where what was told is outside of the record.
+
         Args:
             rows: positions of events.
         """
         asked = (self.on_devices | self.events.is_("kind", "enqueue") | sent(self.events))[rows]
         rows = rows[asked & (self.timed.source[rows] >= 0)]
-        inferred = int((self.events.stored("why")[rows] < 0).sum())
+        told = (self.events.stored("why")[rows] == CALL) | self.timed.has_told[rows]
+        inferred = int((~told).sum())
         if inferred < len(rows):
             return f"causes of {inferred} of {counted(len(rows), 'event')} inferred" if inferred else ""
         return "causes inferred" if inferred else ""

@@ -36,6 +36,10 @@ def doubt(dag: Dag, then: Timed) -> str:
         return "its times were measured"
     if held_back(events).any():
         return "programs waited for memory or their turn, and another could be next"
+    if _compete(dag, dag.timed) or _compete(dag, then):
+        return "programs of several clients were under way at once, and the controller chose between them"
+    if _waits_for_any(dag):
+        return "a caller waited while several programs ended, and the record does not say for which"
     if any(INTERFERENCE in label.basis for label in events.labels):
         return "what nodes cost depended on what ran beside them"
     if not _links_alike(dag, then):
@@ -43,6 +47,36 @@ def doubt(dag: Dag, then: Timed) -> str:
     if not (_served_alike(dag, then) and _launched_alike(dag, then.start)):
         return "messages or launches would meet others on the controller or a host"
     return ""
+
+
+def _waits_for_any(dag: Dag) -> bool:
+    """Return whether several runs ended while a caller waited that went on later: which let it go on is not known."""
+    made = np.flatnonzero((dag.events["run"] >= 0) & dag.on_devices)
+    runs, number = np.unique(dag.events["run"][made], return_inverse=True)
+    end = np.zeros(len(runs))
+    np.maximum.at(end, number, (dag.start + dag.lasts)[made])
+    end.sort()
+    since, until = dag.answers[:, dag.answers[1] <= dag.start.max(initial=0.0)]
+    return bool((np.searchsorted(end, until, "right") - np.searchsorted(end, since, "left") > 1).any())
+
+
+def _compete(dag: Dag, timed: Timed) -> bool:
+    """Return whether runs of different clients overlap: their gangs are enqueued one by one then, as devices go on."""
+    events = dag.events
+    client = np.array([label.client for label in events.labels])[events.label]
+    rows = np.flatnonzero((events["run"] >= 0) & (dag.on_devices | sent(events) | events.is_("kind", "enqueue")))
+    runs, number = np.unique(events["run"][rows], return_inverse=True)
+    begin, end, of = np.full(len(runs), np.inf), np.zeros(len(runs)), np.empty(len(runs), client.dtype)
+    np.minimum.at(begin, number, timed.start[rows])
+    np.maximum.at(end, number, (timed.start + timed.lasts)[rows])
+    of[number] = client[rows]
+    order = np.argsort(begin)
+    last = dict[str, float]()
+    for first, until, name in zip(begin[order], end[order], of[order].tolist(), strict=True):
+        if any(first < other - _SAME for one, other in last.items() if one != name):
+            return True
+        last[name] = max(last.get(name, 0.0), float(until))
+    return False
 
 
 def _links_alike(dag: Dag, then: Timed) -> bool:

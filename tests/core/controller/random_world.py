@@ -90,7 +90,7 @@ class World(RuleBasedStateMachine):
     def begin(self, policy: Any, budgets: tuple[int, ...], most_passed: int) -> None:
         self.policy, self.budgets, self.most_passed = policy, budgets, most_passed
         self.machine, self.devices = self.fresh(), Devices(budgets)
-        self.logbook, self.beginnings = Logbook(self.machine, most=50), list[Beginning]()
+        self.logbook, self.beginnings = Logbook(self.machine, most=50, least=0), list[Beginning]()
         self.buffers, self.serials = itertools.count(), itertools.count()
         self.handles: dict[int, str] = {}
         """Buffers that a user holds, and whose they are."""

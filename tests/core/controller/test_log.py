@@ -5,20 +5,23 @@ That a log is played again alike, from any snapshot and from a file, is held by 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
 import random
 import re
+import types
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pathways_nb.controller import log_text
-from pathways_nb.controller.log import Log, Logbook, why_not
+from pathways_nb.controller.log import Log, Logbook
 from pathways_nb.controller.messages import Completed, Opened, Released, Submitted
 from pathways_nb.controller.policies import POLICIES, stride
+from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
@@ -64,6 +67,10 @@ def by_identity(ready: Any, state: Any) -> Any:
     return min(ready, key=id)
 
 
+def with_default(ready: Any, state: Any) -> Any:
+    return ready[0]
+
+
 def with_a_default(ready: Any, state: Any, seen: list[int] = []) -> Any:  # noqa: B006
     seen.append(1)
     return ready[0]
@@ -84,6 +91,50 @@ def counting() -> Any:
     return counted
 
 
+def with_setattr(ready: Any, state: Any) -> Any:
+    setattr(with_default, "calls", getattr(with_default, "calls", 0) + 1)  # noqa: B010
+    return ready[0]
+
+
+def through_a_dictionary(ready: Any, state: Any) -> Any:
+    stride.__dict__["calls"] = 1
+    return ready[0]
+
+
+@functools.wraps(stride)
+def disguised(ready: Any, state: Any) -> Any:
+    return random.choice(ready)
+
+
+def through_a_disguise(ready: Any, state: Any) -> Any:
+    return disguised(ready, state)
+
+
+def by_address(ready: Any, state: Any) -> Any:
+    return min(ready, key=lambda gang: object.__repr__(gang))
+
+
+def without_a_value() -> Any:
+    def policy(ready: Any, state: Any) -> Any:
+        return later(ready) if len(ready) > 99 else ready[0]
+
+    if not LIMIT:
+        later = min
+    return policy
+
+
+class Unequal:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __call__(self, ready: Any, state: Any) -> Any:
+        return ready[0]
+
+    @property
+    def __name__(self) -> str:
+        raise RuntimeError("no name")
+
+
 class Caller:
     def __call__(self, ready: Any, state: Any) -> Any:
         return ready[0]
@@ -102,13 +153,19 @@ def test_a_policy_that_computes_from_its_arguments_can_be_asked_again(policy) ->
         (remembered, "uses 'SEEN', which may change"),
         (numbered, "changes or imports 'calls'"),
         (shifted, "changes or imports 'LIMIT'"),
-        (by_identity, "uses 'id', which differs"),
+        (by_identity, "uses 'id', which may differ"),
         (with_a_default, "uses 'default 0', which may change"),
         (imported, "changes or imports 'random'"),
         (counting(), "uses 'counts', which may change"),
         (Caller(), "the policy 'Caller' is no plain function"),
+        (with_setattr, "uses 'setattr', which may differ"),
+        (through_a_dictionary, "reads '__dict__', which is private"),
+        (through_a_disguise, "uses 'disguised', which uses 'random', the module random"),
+        (by_address, "reads '__repr__', which is private"),
+        (without_a_value(), "uses 'later', which has no value yet"),
+        (Unequal(), "the policy 'Unequal' cannot be read (RuntimeError: no name)"),
     ],
-    ids=lambda one: getattr(one, "__name__", None) or type(one).__name__,
+    ids=lambda one: one.__name__ if isinstance(one, types.FunctionType) else type(one).__name__,
 )
 def test_a_policy_that_may_be_random_or_keep_state_is_marked_and_not_called(policy, reason) -> None:
     before = len(SEEN)
@@ -148,7 +205,10 @@ def test_instructions_are_kept_while_a_recording_is_on() -> None:
         beginning = book.begin() if recorded else None
         book.handle(Opened(f"client {number}", 1.0, 0.0), float(number))
         if beginning is not None:
-            assert [bool(entry.digest) for entry in book.end(beginning).entries] == [True]
+            log = book.end(beginning)
+            assert [bool(entry.digest) for entry in log.entries] == [False, True]
+            assert (log.before, log.missing) == (1, 0)
+            assert repr(log) == "<log of 2 events, the answers to 1 of them kept>"
     assert [bool(entry.digest) for entry in book.log().entries] == [False, True, False]
     assert len(list(book.log().replay())) == 3
 
@@ -169,14 +229,46 @@ def with_policy(snapshot: Snapshot, policy: Any) -> Snapshot:
 
 
 def test_a_log_is_bounded_and_begins_where_a_recording_does() -> None:
-    book = Logbook(StateMachine(), most=10)
+    book = Logbook(StateMachine(), most=10, least=0)
+    beginnings = {}
     for number in range(100):
-        if number == 95:
-            beginning = book.begin()
+        if number in (70, 95):
+            beginnings[number] = book.begin()
         book.handle(Released((number,)), float(number))
         assert len(book.log().entries) < 2 * 10 + 1
-    assert [entry.now for entry in book.log(beginning).entries] == [95.0, 96.0, 97.0, 98.0, 99.0]
+    late, early = book.log(beginnings[95]), book.log(beginnings[70])
+    assert [entry.now for entry in late.entries[late.before :]] == [95.0, 96.0, 97.0, 98.0, 99.0]
+    assert late.missing == early.before == 0
+    assert early.missing == early.entries[0].now - 70
+    assert f"the first {early.missing} events of the recording forgotten" in repr(early)
     assert not book.log(book.begin()).entries, "nothing has happened since"
+
+
+def test_many_short_recordings_share_a_snapshot() -> None:
+    """Each would wait for a copy of the whole state, and keep it."""
+    book = Logbook(StateMachine(devices=(4,), budgets=(8,)))
+    for number in range(150):
+        beginning = book.begin()
+        book.handle(Released((number,)), float(number))
+        log = book.end(beginning)
+        assert [entry.now for entry in log.entries[log.before :]] == [float(number)]
+    assert len({id(part.snapshot) for part in book._parts}) == 1
+    for _ in range(10):  # nothing happens in them
+        book.end(book.begin())
+    book.handle(Released((1,)), 151.0)
+    assert not book.log().entries[-1].digest, "no recording is on"
+
+
+def test_an_event_at_which_the_core_fails_is_played_again_as_it_was() -> None:
+    book = used()
+    with pytest.raises(KeyError):
+        book.handle(Completed(77, 0, 0, 1, 0.5), 3.0)
+    log = log_text.from_bytes(log_text.as_bytes(book.log()))
+    assert log.entries[-1].digest == "raised KeyError"
+    assert [len(made) for _, made, _ in log.replay()][-1] == 0
+    other = replace(log, noted=[*log.noted[:-1], (*log.noted[-1][:2], "")])
+    with pytest.raises(UsageError, match=r"Completed of run 77 at 3.000000 s, cannot be handled \(KeyError: .*damaged"):
+        list(other.replay())
 
 
 def test_events_that_name_many_buffers_count_for_several() -> None:
@@ -217,6 +309,12 @@ def test_a_plan_is_not_kept_alive() -> None:
     assert len(list(book.log().replay())) == len(book.log().entries)
 
 
+def held(log: dict[str, Any], kind: str, attribute: str) -> None:
+    """An object of a class holds something under a name that is none of its data."""
+    (row,) = [row for row in log["objects"] if row[0] == "object" and row[2] == kind]
+    row[3].append([attribute, None])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -224,7 +322,13 @@ def test_a_plan_is_not_kept_alive() -> None:
         lambda log: log.update(objects=[]),
         lambda log: log["objects"].__setitem__(0, ["object", "os", "system", []]),
         lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.util.processes", "this_process", []]),
-        lambda log: log["objects"].__setitem__(0, ["function", "pathways_nb.controller.log", "nothing"]),
+        lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.controller.log", "Logbook", []]),
+        lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.controller.messages", "NamedTuple", []]),
+        lambda log: log["objects"].__setitem__(0, ["function", "exec", "exec"]),
+        lambda log: held(log, "PutRequests", "withdraw"),
+        lambda log: held(log, "PutRequests", "__getstate__"),
+        lambda log: held(log, "StateMachine", "handle"),
+        lambda log: held(log, "Store", "not a name"),
         lambda log: log["objects"].__setitem__(0, ["error", "SystemExit", []]),
         lambda log: log["objects"].__setitem__(0, ["call", "print"]),
         lambda log: log["entries"].append([0.0]),

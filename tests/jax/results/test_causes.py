@@ -94,6 +94,66 @@ def test_on_real_devices_nothing_is_released_by_what_had_not_ended() -> None:
     assert reasons(run.events)["turn"]
 
 
+def test_what_an_island_waited_for_is_the_dispatching_on_another_one() -> None:
+    with pw.attach("cpu", islands=2, devices_per_island=1):
+        here, there = pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)
+        slow = pw.program(lambda x: [x := step(x) for _ in range(2 * IN_FLIGHT)][-1])
+        step, last = pw.work(1e-3, on=here), pw.jit(lambda x: x * 2, on=there)
+        across = pw.program(lambda x: last(step(x)))
+        pw.wait((slow(X), across(X)))
+        with pw.record() as run:
+            pw.wait(
+                (slow(X), across(X))
+            )  # the second waits on its own island for what the window holds up on the other
+    events = run.events
+    by = events.releasers
+    at = np.flatnonzero((by >= 0) & events.is_("why", "message") & events.is_("kind", "enqueue"))
+    assert len(at)
+    assert (events["island"][by[at]] != events["island"][at]).all()
+    assert (events["run"][by[at]] == events["run"][at]).all()
+
+
+def test_a_cause_outside_of_the_record_counts_as_inferred() -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=2, dispatch="sequential"):
+        wait = pw.work(1e-3, on=pw.virtual_slice(2))
+        chain = pw.program(lambda x: wait(wait(x)))
+        before = chain(X), chain(X)
+        with pw.record() as run, pw.client("ann") as ann:
+            with ann.acting():
+                last = chain(X)
+            pw.wait((before, last))
+    outside = (run.events.stored("released_label") >= 0) & (run.events.releasers < 0)
+    assert outside.any()
+    assert "inferred" in repr(run.critical_path()).splitlines()[0], "its turn came when an earlier program ended"
+
+
+def two_in_a_row(seconds: float) -> pw.Run:
+    """One program is waited for while another is under way, and then a third is called."""
+    with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=2):
+        here, there = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
+        a, b, c = (
+            pw.work(s, on=on, name=n) for s, on, n in ((1e-4, here, "a"), (seconds, there, "b"), (5e-4, here, "c"))
+        )
+        long, short = pw.program(lambda x: b(a(b(x)))), pw.program(lambda x: c(x))
+        with pw.record() as run:
+            first = long(np.ones(8, np.float32))
+            short(np.ones(8, np.float32)).wait()
+            pw.wait((first, short(np.ones(8, np.float32))))
+    return run
+
+
+def test_a_what_if_is_an_estimate_where_a_caller_may_have_waited_for_another_program() -> None:
+    found = two_in_a_row(5e-4).what_if(node="b", faster=0.5)
+    assert "an estimate: a caller waited while several programs ended" in found.summary_line()
+    assert found.after != pytest.approx(two_in_a_row(1e-3).idle().span, rel=1e-3), "it is wrong, and says so"
+
+
+def test_a_what_if_of_clients_that_compete_is_an_estimate() -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=2):
+        found = two_tenants().what_if(node="a", faster=2)
+    assert not found.exact
+
+
 @pytest.mark.parametrize("per_host", [2, 1])
 def test_hosts_say_why_what_they_carry_out_began(watchdog, per_host) -> None:
     with hosts_in_process(2, 2, per_host):
