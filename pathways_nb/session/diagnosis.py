@@ -133,9 +133,11 @@ def _events(session: Session) -> Iterator[str]:
 
 
 def _log(session: Session) -> Iterator[str]:
-    driver = session.driver_or_none
-    if driver is not None and driver.event_loop.logbook is not None:
-        yield log_text.as_bytes(driver.event_loop.logbook.log()).decode()
+    driver: Any = session.driver_or_none
+    if driver is not None:
+        book = driver.event_loop.logbook
+        # A controller that several kernels share keeps the log of them all.
+        yield (driver.event_loop.machine.log if book is None else log_text.as_bytes(book.log())).decode()
 
 
 def _threads(session: Session) -> Iterator[str]:

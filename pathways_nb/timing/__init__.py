@@ -1,4 +1,4 @@
-"""Tasks on lanes, in time: a queue of events, the solver of fixed orders, and the one analysis of timed tasks.
+"""Tasks on lanes, in time: a queue of events, solvers of fixed orders and loops, and one analysis of timed tasks.
 
 A task takes time on one or several lanes: devices, streams, links, a host, the controller. It begins when the last of
 what it waits for lets it. Schedules, the streams of a sharded step and the records of every driver are such tasks, with

@@ -92,6 +92,11 @@ class RemoteMachine:
         """The runs under way of which steps are enqueued, of all kernels."""
         return cast("frozenset[int]", self.look("begun"))
 
+    @property
+    def log(self) -> bytes:
+        """The log of the core as JSON, of all kernels."""
+        return cast("bytes", self.look("log"))
+
 
 @dataclass(eq=False)
 class RemoteMessenger:

@@ -14,6 +14,7 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
+from pathways_nb.controller import log_text
 from pathways_nb.controller.messages import (
     Added,
     Closed,
@@ -187,14 +188,16 @@ class SharedController:
         """Return a part of the core's accounts, to be read or copied in turn with its events.
 
         Args:
-            part: ``clients``, ``promised`` (their turns), ``begun`` (runs), ``store`` (its ``buffers``), or ``memory``
-                (its ``islands``).
+            part: ``clients``, ``promised`` (their turns), ``begun`` (runs), ``store`` (its ``buffers``), ``memory``
+                (its ``islands``), or ``log`` (as JSON).
         """
         match part:
             case "store":
                 return SimpleNamespace(buffers=self.machine.store.buffers)
             case "memory":
                 return SimpleNamespace(islands=self.machine.memory.islands)
+            case "log":
+                return log_text.as_bytes(self.event_loop.logbook.log()) if self.event_loop.logbook else b""
             case _:
                 return getattr(self.machine, part)
 

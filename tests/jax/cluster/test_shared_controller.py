@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.controller.messages import Free
+from pathways_nb.controller.messages import Free, Submitted
 from pathways_nb.controller.turns import Turns
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.runtime.cluster import messenger
 from pathways_nb.runtime.hosts.messages import Stop
 from pathways_nb.session import status
+from pathways_nb.session.diagnosis import log_of
 from tests.support.closeness import close
 from tests.support.kernels_in_process import Lab, acting
 from tests.support.waiting import held_back, until, until_freed
@@ -280,6 +281,18 @@ def test_runs_have_the_numbers_of_their_kernel(lab) -> None:
                 with pytest.raises(NodeError, match="add of both, run 0, failed on right"):
                     value.result()
             close(add(X), X + 1)
+
+
+def test_the_log_of_all_kernels_is_in_the_file_of_any_and_is_played_again(lab) -> None:
+    both, add = model()
+    kernels = [lab.kernel(), lab.kernel()]
+    for kernel in kernels:
+        with acting(kernel):
+            close(add(both(X)), X * 2 + 2)
+    with acting(kernels[0]):
+        log = log_of(pw.doctor())
+    found = [event.client for event in (entry.event for entry, _, _ in log.replay()) if isinstance(event, Submitted)]
+    assert set(found) == {"kernel 1", "kernel 2"}
 
 
 def test_a_cancel_is_its_kernels_own(lab) -> None:

@@ -1,0 +1,205 @@
+"""Loops of timed tasks: a body, how often it runs, and what one pass waits for of the pass before.
+
+A loop of thousands of passes is not unrolled. A task starts at the latest of what it waits for, so once each task has
+been shifted by the same seconds twice, and by no less than all that it waits for, the next pass is shifted so again:
+what released the task goes on to release it, and nothing overtakes it. Mostly three passes tell, and the rest is exact
+without being evaluated. A task of a body may be a loop itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.errors import UsageError
+from pathways_nb.timing.waits import LANE, WHY, Waits
+
+_NEAR = 1e-12
+"""Up to which share of the times so far two shifts count as equal: times are sums of many floats."""
+_PERIODS = 16
+"""The most passes after which passes are looked for that repeat."""
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """The tasks of one pass of a loop, each behind all that it waits for.
+
+    Args:
+        lasts: seconds of each; those of a task that is a loop follow from it and are not read.
+        lanes: of each, the lanes that it takes (a device, a stream, a link), which run one task after another, also
+            from pass to pass; several for a gang, at least one.
+        waits: within the pass.
+        carried: from tasks of the pass before (``source``) to tasks of this one (``target``).
+        loops: tasks that are loops, by position. A loop takes its lanes from its begin to its end.
+    """
+
+    lasts: np.ndarray
+    lanes: Sequence[Sequence[int]]
+    waits: Waits
+    carried: Waits = field(default_factory=lambda: Waits.of([], [], []))
+    loops: Mapping[int, Loop] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.lasts)
+        if len(self.lanes) != count:
+            raise UsageError(f"a body of {count} tasks has lanes for {len(self.lanes)}; give each task its lanes.")
+        if bare := [task for task, lanes in enumerate(self.lanes) if not lanes]:
+            raise UsageError(f"task {bare[0]} is on no lane; give it one of its own if it may run beside all others.")
+        for name, edges in (("waits", self.waits), ("carried", self.carried)):
+            ends = np.concatenate([edges.source, edges.target])
+            if len(ends) and (ends.min() < 0 or ends.max() >= count):
+                raise UsageError(f"{name} speak of task {ends.max()}, but there are {count} tasks, which count from 0.")
+        behind = np.flatnonzero(self.waits.source >= self.waits.target)
+        if len(behind):
+            source, target = self.waits.source[behind[0]], self.waits.target[behind[0]]
+            raise UsageError(f"task {target} waits for task {source}, which does not stand before it; sort the tasks.")
+
+    @cached_property
+    def seconds(self) -> np.ndarray:
+        """Seconds of each task, those of loops included."""
+        found = np.array(self.lasts, float)
+        for task, loop in self.loops.items():
+            found[task] = loop.seconds
+        return found
+
+    @cached_property
+    def edges(self) -> tuple[list[list[Wait]], list[list[Wait]]]:
+        """Of each task, what it waits for in its pass, and in the pass before: lanes included."""
+        within: list[list[Wait]] = [[] for _ in self.lasts]
+        before: list[list[Wait]] = [[] for _ in self.lasts]
+        for edges, found in ((self.waits, within), (self.carried, before)):
+            part = np.ones(len(edges.source)) if edges.part is None else edges.part
+            for source, target, *rest in zip(edges.source, edges.target, edges.why, part, edges.lag, strict=True):
+                found[target].append(Wait(int(source), int(rest[0]), float(rest[1]), float(rest[2])))
+        last = dict[int, int]()
+        for task, lanes in enumerate(self.lanes):
+            for lane in lanes:
+                if lane in last:
+                    within[task].append(Wait(last[lane], LANE))
+                last[lane] = task
+        first = set[int]()
+        for task, lanes in enumerate(self.lanes):
+            before[task] += [Wait(last[lane], LANE) for lane in lanes if lane not in first]
+            first.update(lanes)
+        return within, before
+
+    @cached_property
+    def columns(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Source and target of all waits in a pass, and of those for the pass before."""
+        sides = ([(one.source, task) for task, some in enumerate(side) for one in some] for side in self.edges)
+        within, carried = (np.array(pairs, np.intp).reshape(-1, 2).T for pairs in sides)
+        return (within[0], within[1]), (carried[0], carried[1])
+
+
+class Wait(NamedTuple):
+    """What one task waits for; fields as the columns of ``Waits``."""
+
+    source: int
+    why: int
+    part: float = 1.0
+    lag: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A body that runs several times.
+
+    Args:
+        body: the tasks of each pass.
+        trips: number of passes.
+
+    Raises:
+        UsageError: a negative number of passes.
+    """
+
+    body: Body
+    trips: int
+
+    def __post_init__(self) -> None:
+        if self.trips < 0:
+            raise UsageError(f"a loop of {self.trips} passes; give 0 or more.")
+
+    @cached_property
+    def seconds(self) -> float:
+        """From the begin of the first pass to the end of the last task, which is in the last pass: lanes keep order."""
+        if not self.trips or not len(self.body.lasts):
+            return 0.0
+        return float((self.starts(self.trips - 1) + self.body.seconds).max())
+
+    def starts(self, number: int) -> np.ndarray:
+        """Return when each task of a pass starts, in seconds since the loop began.
+
+        Args:
+            number: of the pass, from 0.
+
+        Raises:
+            UsageError: there is no such pass.
+        """
+        if not 0 <= number < self.trips:
+            raise UsageError(f"pass {number} of a loop of {self.trips} passes, which count from 0.")
+        passes, period = self._evaluated
+        if number < len(passes):
+            return passes[number]
+        rounds = -(-(number - len(passes) + 1) // period)
+        like = number - rounds * period
+        return passes[like] + rounds * (passes[like] - passes[like - period])
+
+    @property
+    def evaluated(self) -> int:
+        """Number of passes that were evaluated, task by task."""
+        return len(self._evaluated[0])
+
+    @cached_property
+    def _evaluated(self) -> tuple[list[np.ndarray], int]:
+        """The starts of the passes that were evaluated, and after how many they repeat; 0 if all were evaluated."""
+        found = list[np.ndarray]()
+        while len(found) < self.trips:
+            found.append(self._pass(found[-1] if found else None))
+            for period in range(1, min(_PERIODS, (len(found) - 1) // 2) + 1):
+                if self._repeats(found, period):
+                    return found, period
+        return found, 0
+
+    def _repeats(self, passes: Sequence[np.ndarray], period: int) -> bool:
+        """Return whether every later pass is shifted against the one ``period`` before as the last ones are."""
+        near, last = _NEAR * np.abs(passes[-1]).max(initial=0.0), len(passes) - 1
+        if last < 3 * period - 1:
+            return False
+        shifts = {at: passes[at] - passes[at - period] for at in range(last - 2 * period + 1, last + 1)}
+        within, carried = self.body.columns
+        for at in range(last - period + 1, last + 1):
+            if (np.abs(shifts[at] - shifts[at - period]) > near).any():
+                return False
+            for (source, target), before in ((within, at), (carried, at - 1)):
+                if (shifts[before][source] > shifts[at][target] + near).any():
+                    return False
+        return True
+
+    def _pass(self, before: np.ndarray | None) -> np.ndarray:
+        """Return when the tasks of a pass start, after those of the pass before."""
+        within, carried = self.body.edges
+        lasts, start = self.body.seconds.tolist(), list[float]()
+        earlier = None if before is None else before.tolist()
+        for task in range(len(lasts)):
+            lets = [start[one.source] + one.part * lasts[one.source] + one.lag for one in within[task]]
+            if earlier is not None:
+                lets += [earlier[one.source] + one.part * lasts[one.source] + one.lag for one in carried[task]]
+            start.append(max(lets, default=0.0))
+        return np.array(start)
+
+    def why(self, number: int, task: int) -> str:
+        """Return why a task of a pass starts when it does: a word of ``WHY``, or ``""`` for what waits for nothing."""
+        within, carried = self.body.edges
+        lasts, sides = self.body.seconds, [(self.starts(number), within[task])]
+        if number:
+            sides.append((self.starts(number - 1), carried[task]))
+        lets = [
+            (start[one.source] + one.part * lasts[one.source] + one.lag, one.why)
+            for start, some in sides
+            for one in some
+        ]
+        return WHY[max(lets)[1]] if lets else ""
