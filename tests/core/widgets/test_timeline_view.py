@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from bokeh.models import HoverTool
 
+from pathways_nb.timing.waits import CALL, TURN
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
-from pathways_nb.trace.rows import QUALITIES, Label, Row
+from pathways_nb.trace.rows import BY, QUALITIES, Cause, Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
@@ -94,6 +95,14 @@ def test_a_box_says_which_line_waited() -> None:
     assert boxes_of(one_event(Label("fetch", "loss", line="Cell In[4], line 3")))["line"] == ["Cell In[4], line 3"]
 
 
+def test_a_box_says_why_it_began_as_far_as_it_was_told() -> None:
+    first, then = Label("compute", "f", island=0), Label("compute", "g", island=0)
+    rows = [Row(first, 0, 1, 0, cause=BY[CALL]), Row(then, 1, 2, 1, cause=Cause(TURN, first, 0)), Row(then, 2, 3, 2)]
+    assert list(boxes_of(FakeRun([], Events.from_rows(rows), (1,)))["why"]) == ["call", "turn, after f", ""]
+    merged = boxes_of(FakeRun([], many_events(1000), (4, 4)))
+    assert set(merged["why"]) == {""}
+
+
 def test_transfers_have_their_lane_below_all_devices() -> None:
     columns = boxes_of(one_event(Label("transfer", "x", island=1, bytes=1_500_000, route="DCN")))
     assert columns["top"][0] > CONTROLLER_HEIGHT + 8 + 2 * BUSY_HEIGHT
@@ -145,8 +154,8 @@ def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value(
     tool = next(
         tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
     )
-    assert tool.tooltips[-2:] == [("", "@bytes{custom} @route"), ("", "@line{custom}")]
-    for column, label in (("@bytes", "moves"), ("@line", "line")):
+    assert tool.tooltips[-3:] == [("", "@why{custom}"), ("", "@bytes{custom} @route"), ("", "@line{custom}")]
+    for column, label in (("@why", "begins by"), ("@bytes", "moves"), ("@line", "line")):
         made = tool.formatters[column]
         assert made.args == {"label": label}
         assert "return text && `${label}: ${text}`" in made.code

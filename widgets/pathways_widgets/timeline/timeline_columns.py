@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, QUALITIES, STATUSES, Label
 from pathways_nb.util.words import plural
@@ -49,6 +50,7 @@ SOURCES = {
         "program",
         "route",
         "line",
+        "why",
         "status",
         "quality",
         "id",
@@ -151,10 +153,22 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)
+    columns["why"] = _reasons(events, alone, merged)
     columns["id"] = text([node_id(label.program, label.node) for label in labels], _merged_ids(boxes, events))
     columns["bytes"] = np.concatenate([np.array([label.bytes for label in labels], float)[which], np.zeros(merged)])
     columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
     return columns
+
+
+def _reasons(events: Events, alone: np.ndarray, merged: int) -> Words:
+    """Return why events began, as far as it was told, with what released them: ``"turn, after f"``."""
+    why, by = (events.stored(name)[alone].astype(int) for name in ("why", "released_label"))
+    pairs, which = np.unique(np.stack([why, by]), axis=1, return_inverse=True)
+    words = []
+    for reason, label in pairs.T.tolist():
+        after = f", after {events.labels[label].name}" if label >= 0 else ""
+        words.append(f"{WHY[reason]}{after}" if reason >= 0 else "")
+    return Words([*words, ""], np.concatenate([which.ravel(), np.full(merged, len(words))]).astype(np.uint32))
 
 
 def _merged_ids(boxes: Boxes, events: Events) -> list[str]:

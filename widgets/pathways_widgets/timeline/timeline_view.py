@@ -76,10 +76,11 @@ _TOOLTIPS = [
     ("program", "@program, run @run"),
     ("start", "@left{custom}"),
     ("takes", "@duration{custom} (@quality, @status)"),
+    ("begins by", "@why"),
     ("moves", "@bytes{custom} @route"),
     ("line", "@line"),
 ]
-_OPTIONAL = ("moves", "line", "line or source")
+_OPTIONAL = ("begins by", "moves", "line", "line or source")
 """Rows of the tooltip that only some boxes have."""
 
 
