@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,8 @@ from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.trace.rows import Label, Row
+from pathways_nb.timing.waits import DATA, LANE, MESSAGE
+from pathways_nb.trace.rows import BY, Label, Row
 
 
 class HostLane(threading.Thread):
@@ -42,6 +43,8 @@ class HostLane(threading.Thread):
         self.island, self.clock, self.faults = island, clock, faults
         self.inbox: queue.SimpleQueue[tuple[LaunchRange, float] | None] = queue.SimpleQueue()
         self.begun = False
+        self._why = MESSAGE
+        """What the next event of this lane waits for: a position in ``timing.waits.WHY``."""
 
     def hand(self, launch_range: LaunchRange, due: float) -> None:
         """Queue a range, of which the steps at the host are carried out, and counted as ended when they have.
@@ -74,6 +77,8 @@ class HostLane(threading.Thread):
         Returns:
             Whether there was one.
         """
+        if self.inbox.empty():
+            self._why = MESSAGE
         handed = self.inbox.get()
         if handed is not None:
             self._range(*handed)
@@ -86,6 +91,7 @@ class HostLane(threading.Thread):
         steps = plan.orders[self.island][launch_range.start : launch_range.stop]
         mine = [step for step in steps if plan.steps[step].on_host]
         if mine and due > self.clock():  # a cancelled run is not waited for
+            self._why = MESSAGE
             run.launched.wait(lambda: run.stopped, max(due - self.clock(), 0.0))
         for step in mine:
             self._step(launch_range, step)
@@ -120,7 +126,7 @@ class HostLane(threading.Thread):
     def _bring(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring an argument to the host, and return the error that prevents it, if any."""
         entry = run.arguments[action.step.argument]
-        run.launched.wait(lambda: run.stopped or entry.array is not None or entry.error is not None)
+        self._wait(run, lambda: run.stopped or entry.array is not None or entry.error is not None)
         try:
             error = entry.error or run.reason_to_skip(step)
             if error is None:
@@ -136,7 +142,7 @@ class HostLane(threading.Thread):
         (slot,) = action.step.inputs
         (producer,) = action.step.producers
         slots = run.slots  # the run drops the list when it is over, and a wait may be asked once more then
-        run.launched.wait(lambda: slots[slot] is not None or producer in run.errors or run.stopped)
+        self._wait(run, lambda: slots[slot] is not None or producer in run.errors or run.stopped)
         try:
             error = run.reason_to_skip(step)
             if error is None:
@@ -145,17 +151,26 @@ class HostLane(threading.Thread):
         finally:  # a result's memory may be taken over now
             run.has_read(run.results.get(slot, ()))
 
+    def _wait(self, run: Execution, there: Callable[[], bool]) -> None:
+        """Wait for a value that another lane makes."""
+        if not there():
+            self._why = DATA
+            run.launched.wait(there)
+
     def _fetch(self, run: Execution, step: int, label: Label, value: Any) -> None:
         """Fill the slot of a step with a value as a NumPy array that nobody can change; record what came from devices.
 
         It is a copy, because the memory of a device's array may be taken over later.
         """
         if isinstance(value, jax.Array):
-            value.block_until_ready()
+            if not getattr(value, "is_ready", bool)():  # typed keys do not tell
+                self._why = DATA
+                value.block_until_ready()
             began = self.clock()
             array = np.array(listed(value))
             run.ends[step] = self.clock()
             self._record(run, label, began, run.ends[step])
+            self._why = DATA  # of the work that reads it
         else:
             array = np.asarray(value).view()
             run.ends[step] = self.clock()
@@ -181,4 +196,5 @@ class HostLane(threading.Thread):
         return None
 
     def _record(self, run: Execution, label: Label, start: float, end: float, status: str = "ok") -> None:
-        run.record.add(Row(run.own(label), start, end, run.serial, "exact", status))
+        run.record.add(Row(run.own(label), start, end, run.serial, "exact", status, BY[self._why]))
+        self._why = LANE

@@ -98,7 +98,7 @@ def test_what_an_island_waited_for_is_the_dispatching_on_another_one() -> None:
     with pw.attach("cpu", islands=2, devices_per_island=1):
         here, there = pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)
         slow = pw.program(lambda x: [x := step(x) for _ in range(2 * IN_FLIGHT)][-1])
-        step, last = pw.work(1e-3, on=here), pw.jit(lambda x: x * 2, on=there)
+        step, last = pw.work(1e-2, on=here), pw.jit(lambda x: x * 2, on=there)
         across = pw.program(lambda x: last(step(x)))
         pw.wait((slow(X), across(X)))
         with pw.record() as run:
@@ -111,6 +111,20 @@ def test_what_an_island_waited_for_is_the_dispatching_on_another_one() -> None:
     assert len(at)
     assert (events["island"][by[at]] != events["island"][at]).all()
     assert (events["run"][by[at]] == events["run"][at]).all()
+
+
+@pytest.mark.parametrize("hosts", [False, True])
+def test_host_work_says_why_it_began(watchdog, hosts) -> None:
+    with hosts_in_process(1, 1, 1) if hosts else pw.attach("cpu", islands=1, devices_per_island=1):
+        place = pw.virtual_slice(1)
+        step, at_host = pw.work(2e-3, on=place), pw.host(lambda x: x + 1, on=place, out=X)
+        program = pw.program(lambda x: at_host(step(x)))
+        program(X).wait()
+        with pw.record() as run:
+            pw.wait([program(X) for _ in range(3)])
+    host = run.events.is_("kind", "host")
+    assert host.sum() == 3
+    assert set(run.events["why"][host]) == {"data"}, "it waits for what the devices make"
 
 
 def test_a_cause_outside_of_the_record_counts_as_inferred() -> None:
