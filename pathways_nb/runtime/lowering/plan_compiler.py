@@ -181,7 +181,8 @@ class PlanCompiler:
         if step.kind == "host":
             return self._host_action(step)
         if step.kind != "launch":
-            return CompiledStep(step, self.labels[index], target=self._sharding(step.outputs[0]))
+            target, reader = self._sharding(step.outputs[0]), self.readers.get(index, -1)
+            return CompiledStep(step, self.labels[index], target=target, reader=reader)
         for slot in step.outputs:
             self._sharding(slot)
         executable = self._executable(index)

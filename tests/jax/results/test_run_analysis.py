@@ -53,7 +53,7 @@ def test_a_run_answers_for_itself(controller: pw.Controller) -> None:
     assert len(run.slack().seconds) == len(run.slack().events) > 2
     found = run.what_if(node="work", faster=2)
     assert found.before == pytest.approx(makespan)
-    assert found.after < makespan
+    assert found.after <= makespan, "no less where dispatching took longer than both"
     with pytest.raises(pw.UsageError, match="did you mean 'transfer'"):
         run.what_if(kind="transfr", faster=2)
 

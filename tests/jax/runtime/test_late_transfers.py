@@ -74,6 +74,20 @@ def test_the_record_has_each_late_transfer_once_and_no_sum_before_its_parts(cont
         assert sums["end"].min() >= arrived
 
 
+def test_a_transfer_ends_before_the_launch_that_reads_it_in_whatever_order_threads_wake(controller, step) -> None:
+    with held_back(dispatchers(controller)[1]):
+        made = step(v)
+        run = list(controller.driver.runs.values())[-1]  # the one before may not have been forgotten yet
+        actions = run.compiled_plan.actions
+    pw.wait(made)
+    sums = {at: action for at, action in enumerate(actions) if action.label.name == "all_reduce"}
+    moved = [(at, one) for at, action in sums.items() for one in action.waits_for]
+    assert len(moved) == 4
+    for at, one in moved:
+        ends = SimpleNamespace(ends={at: 1.0}, compiled_plan=run.compiled_plan)
+        assert stamp(ends, one, 2.0) == 1.0, "its thread woke last"
+
+
 @pytest.mark.parametrize(
     ("seen", "ends"),
     [

@@ -6,7 +6,6 @@ to time a plan.
 Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """
 
-from pathways_nb.parallel.fsdp.passes.registry import register_pass
 from pathways_nb.parallel.fsdp.passes.usual import bucket, finish, pace, prefetch, regather, sink
 
-__all__ = ["bucket", "finish", "pace", "prefetch", "regather", "register_pass", "sink"]
+__all__ = ["bucket", "finish", "pace", "prefetch", "regather", "sink"]
