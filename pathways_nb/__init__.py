@@ -11,6 +11,7 @@ from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
 from pathways_nb.comparisons.run_comparison import Comparison, compare
 from pathways_nb.controller.orders import OrderCheck, check_orders
+from pathways_nb.controller.policies import policy
 from pathways_nb.cost.calibration.calibrated import Calibration
 from pathways_nb.cost.hardware.chips import Chip, chip
 from pathways_nb.cost.hardware.networks import Network, network
@@ -133,6 +134,7 @@ __all__ = [
     "mean",
     "network",
     "pipeline",
+    "policy",
     "predict",
     "profile",
     "program",

@@ -7,8 +7,10 @@ where it is read.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
+from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.footprint import covers
 
@@ -21,12 +23,14 @@ def check_invariants(state: StateMachine) -> None:
     - Clients' counters agree with the runs.
     - All memory is accounted for, within the budget, and every admitted program has enough to finish.
     - No request waits for memory though there is enough and it is its turn.
+    - A policy that says so takes each client's programs in order of submission.
     """
     _check_buffers(state)
     _check_progress(state)
     _check_clients(state)
     _check_memory(state)
     _check_requests(state)
+    _check_order(state)
 
 
 def _check_buffers(state: StateMachine) -> None:
@@ -105,3 +109,14 @@ def _check_requests(state: StateMachine) -> None:
     for request in reserving.values():
         assert not request.reservations, "memory is reserved for a request that waits"
         assert not state.admission.may_try(request), "a request waits though it is its turn"
+
+
+def _check_order(state: StateMachine) -> None:
+    for runs in state.waiting.values() if state.in_order else ():
+        ready = [
+            ReadyGang(run.submitted.client, run.plan.graph.name, "", 1, seconds, run.since, serial)
+            for seconds, (serial, run) in zip(itertools.cycle((1.0, None, 0.5)), reversed(runs.items()), strict=False)
+        ]
+        if len(ready) > 1:
+            chosen = ask(state.policy, ready, PolicyState(0.0, *state.of_clients))
+            assert chosen is ready[-1], f"the policy says keeps_order=True, but chose run {chosen.serial} of {ready}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pathways_nb.errors import PolicyError, UsageError, did_you_mean
 from pathways_nb.plan.source_lines import describe
@@ -91,18 +91,53 @@ class PerClient(Mapping[str, float]):
 
 
 Policy = Callable[[Sequence[ReadyGang], PolicyState], ReadyGang]
+Marked = TypeVar("Marked", bound=Policy)
 
 
+def policy(keeps_order: bool = False, promises_shares: bool = False) -> Callable[[Marked], Marked]:
+    """Return a decorator that says what a policy keeps, which makes it cheaper to ask.
+
+    Args:
+        keeps_order: it takes each client's programs in the order of their submission, whatever they are and take. So it
+            is shown one gang of each client, and not asked at all while one client has programs.
+        promises_shares: it divides devices by the clients' shares, so that records say what each client was promised.
+    """
+
+    def mark(choose: Marked) -> Marked:
+        """Return the policy, marked."""
+        if not callable(choose):
+            raise UsageError(
+                f"policy: {choose!r} is no function policy(ready, state); write @pw.policy(keeps_order=True)."
+            )
+        choose.keeps_order, choose.promises_shares = keeps_order, promises_shares  # type: ignore[attr-defined]
+        return choose
+
+    return mark
+
+
+def keeps_order(choose: Policy) -> bool:
+    """Return whether a policy says that it takes each client's programs in order of submission."""
+    return getattr(choose, "keeps_order", False) is True
+
+
+def promises_shares(choose: Policy) -> bool:
+    """Return whether a policy says that it divides devices by the clients' shares."""
+    return getattr(choose, "promises_shares", False) is True
+
+
+@policy(keeps_order=True)
 def fifo(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
     """Return the gang of the program submitted first."""
     return min(ready, key=lambda gang: gang.serial)
 
 
+@policy(keeps_order=True, promises_shares=True)
 def stride(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
     """Return the gang of the client that has had least of its share (Waldspurger and Weihl, 1995)."""
     return min(ready, key=lambda gang: (state.passed[gang.client], gang.serial))
 
 
+@policy(keeps_order=True)
 def priority(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
     """Return the gang of the client with the highest priority; among equals, of the program submitted first."""
     return min(ready, key=lambda gang: (-state.priorities[gang.client], gang.serial))
@@ -138,7 +173,32 @@ def policy_of(policy: str | Policy) -> Policy:
         return POLICIES[policy]
     if not callable(policy):
         raise UsageError(f"policy={policy!r} is neither a name nor a function policy(ready, state).")
+    if keeps_order(policy) and (later := _later_choice(policy)):
+        raise UsageError(
+            f"policy {_name(policy)} ({_line(policy)}) says keeps_order=True, but of two programs of one client it "
+            f"chose the later one where {later}. Leave keeps_order= out, or choose the smallest gang.serial of each."
+        )
     return policy
+
+
+def _later_choice(choose: Policy) -> str:
+    """Return when a policy chooses the later of two programs of one client, in words; empty if it never seems to.
+
+    It is asked about imagined gangs. A policy that cannot be, as it knows its own clients, is believed.
+    """
+    numbers = [{"client": 1.0}] * 4
+    for seconds, words in (((2.0, 1.0), "takes less time"), ((1.0, 2.0), "takes more time"),
+                           ((None, 1.0), "ran before"), ((1.0, None), "never ran")):  # fmt: skip
+        for turned in (False, True):
+            ready = [ReadyGang("client", f"program {at}", "node", 1 + at, one, float(at), at)
+                     for at, one in enumerate(seconds)]  # fmt: skip
+            try:
+                chosen = choose(ready[::-1] if turned else ready, PolicyState(3.0, *numbers))
+            except Exception:
+                return ""
+            if getattr(chosen, "serial", 0) != 0:
+                return f"it is listed {'first' if turned else 'last'} and {words}"
+    return ""
 
 
 def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:

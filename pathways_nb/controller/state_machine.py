@@ -44,7 +44,7 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
-from pathways_nb.controller.policies import PerClient, Policy, fifo, priority, stride
+from pathways_nb.controller.policies import PerClient, Policy, keeps_order, promises_shares, stride
 from pathways_nb.controller.precedence import Precedence
 from pathways_nb.controller.put_requests import PutRequests
 from pathways_nb.controller.requests import PutRequest, Request
@@ -101,7 +101,7 @@ class StateMachine:
         self.store = Store(self.memory)
         self.admission = Admission(self.memory, self.store, self.clients)
         self.put_requests = PutRequests(self.admission, self.store)
-        self.in_order = self.policy in (fifo, stride, priority)
+        self.in_order = keeps_order(self.policy)
         """Whether the policy takes each client's programs in order of submission and ignores their durations. Then one
         gang of each client is enough to choose from."""
         self.of_clients = [PerClient(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
@@ -110,7 +110,7 @@ class StateMachine:
     @property
     def promised(self) -> dict[str, Turns]:
         """The turns of clients that competed, by client; none under a policy that reads no shares."""
-        return self.turns if self.policy is stride else {}
+        return self.turns if promises_shares(self.policy) else {}
 
     @property
     def begun(self) -> frozenset[int]:

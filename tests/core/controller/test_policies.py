@@ -250,3 +250,61 @@ def test_a_policy_that_fails_fails_those_it_was_to_choose_from(wrong) -> None:
 def test_wrong_words_are_refused(call, text) -> None:
     with pytest.raises(pw.UsageError, match=text):
         call()
+
+
+def marked(choose: Any) -> Any:
+    return pw.policy(keeps_order=True)(choose)
+
+
+@pytest.mark.parametrize(
+    ("choose", "text"),
+    [
+        (lambda ready, state: max(ready, key=lambda gang: gang.serial), "it is listed last and takes less time"),
+        (lambda ready, state: ready[0], "it is listed first and takes less time"),
+        (POLICIES["shortest"], "it is listed last and takes less time"),
+        (lambda ready, state: max(ready, key=lambda gang: gang.devices), "it is listed last and takes less time"),
+        (lambda ready, state: min(ready, key=lambda gang: gang.expected_seconds or 0), "takes less time"),
+        (lambda ready, state: max(ready, key=lambda gang: (gang.expected_seconds or 0) > 1.5), "takes more time"),
+    ],
+)
+def test_a_false_claim_to_keep_order_is_refused_with_the_choice_that_shows_it(choose, text) -> None:
+    def own(ready: Any, state: Any) -> Any:
+        return choose(ready, state)
+
+    with pytest.raises(pw.UsageError, match=rf"policy own .* says keeps_order=True, but of two .* where .*{text}"):
+        pw.attach("cpu", policy=marked(own))
+    assert not StateMachine(policy=pw.policy()(own)).in_order
+
+
+def busy(policy: Any, programs: int) -> StateMachine:
+    """A core in which programs of two clients, which are known to take long, wait."""
+    state, plan = StateMachine(policy=policy), plan_of([0], 0)
+    state.handle(Submitted(0, "ann", plan, (), (0,), (4,)), 0.0)
+    state.handle(Completed(0, 0, 0, len(plan.orders[0]), 10.0), 10.0)
+    for run in range(1, 1 + programs):
+        state.handle(Submitted(run, "ann" if run % 3 else "bob", plan, (), (run,), (4,)), 10.0)
+    return state
+
+
+def test_a_policy_of_the_users_that_keeps_order_is_shown_one_gang_of_each_client() -> None:
+    asked = list[int]()
+
+    def by_name(ready: Any, state: Any) -> Any:
+        asked.append(len(ready))
+        return min(ready, key=lambda gang: (gang.client, gang.serial))
+
+    for keeps, most in ((True, 2), (False, 7)):
+        asked.clear()
+        state = busy(pw.policy(keeps_order=keeps)(by_name), 9)
+        for run in (1, 2):
+            state.handle(Completed(run, 0, 0, len(state.runs[run].plan.orders[0]), 10.0), 20.0)
+        assert max(asked) == most
+        check_invariants(state)
+
+
+def test_the_invariants_catch_a_claim_that_only_other_programs_show() -> None:
+    def odd(ready: Any, state: Any) -> Any:
+        return (max if len(ready) > 3 else min)(ready, key=lambda gang: gang.serial)
+
+    with pytest.raises(AssertionError, match=r"the policy says keeps_order=True, but chose run \d"):
+        check_invariants(busy(marked(odd), 9))
