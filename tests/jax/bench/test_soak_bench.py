@@ -35,9 +35,7 @@ def test_a_wrong_value_and_an_unknown_error_are_not_explained() -> None:
     users = UserPopulation((), 0)
     users.sort(pw.CancelledError("f of p, run 3, was cancelled before it was dispatched. Call it again."))
     users.sort(pw.NodeError("f of p, run 3, failed on left (island 0, devices 0–3): ValueError: no"))
-    users.sort(
-        pw.LostError("f was held on devices that have been let go (attached again, reset or closed).")
-    )
+    users.sort(pw.LostError("f was held on devices that have been let go (attached again, reset or closed)."))
     users.sort(AssertionError("wrong"))
     assert users.outcomes == {"cancelled": 1}
     assert [line.partition(":")[0] for line in users.unexplained] == [
