@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.tree_util import tree_leaves_with_path
 
 from pathways_nb.errors import ShardingError, UsageError
+from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree, unlike
 from pathways_nb.parallel.parameter_trees import name_of, names_of, require_match, truths
@@ -27,10 +28,8 @@ def arguments(loss: Any, optimizer: Any, accumulate: int) -> None:
     """
     if not callable(loss):
         raise UsageError(f"fsdp: loss_fn={loss!r} is {a_type_of(loss)}; pass a function loss_fn(params, *batch).")
-    if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise UsageError(
-            f"fsdp: optimizer={optimizer!r} is {a_type_of(optimizer)}. Give one of Optax, such as optax.adam(1e-3)."
-        )
+    if optimizer is not None:
+        step_checks.optimizer(optimizer, "fsdp")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise UsageError(f"fsdp: accumulate={accumulate!r} must be a positive number of microbatches, such as 4.")
 

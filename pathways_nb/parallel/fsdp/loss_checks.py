@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
@@ -29,7 +29,6 @@ from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
-from pathways_nb.util.words import a_type_of, counted
 
 
 def examined(
@@ -54,7 +53,7 @@ def examined(
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     closed, shapes = _of_one_device(fn, name, params, batch)
-    outputs = _value_and_aux(name, shapes, has_aux)
+    outputs = step_checks.value_and_aux(shapes, f"{name}(params, *batch)", has_aux, "fsdp")
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
     means, random = count_means(closed), draws([closed])
     if parts == 1 or not rows:
@@ -94,21 +93,6 @@ def compared(loss: Callable[..., Any], found: Examined, params: Any, batch: Any,
     return of_parts("fsdp", name, unknown, value, params, on_host(batch), parts, found.means, found.traces)
 
 
-def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:
-    """Return what a loss returns as its value and its auxiliary outputs.
-
-    Raises:
-        UsageError: it returns something else.
-    """
-    if has_aux and not (isinstance(found, tuple) and len(found) == 2):
-        raise UsageError(f"fsdp: with has_aux=True, {name} must return (loss, aux); it returns {_form(found)}.")
-    value, aux = found if has_aux else (found, None)
-    if not hasattr(value, "shape") or value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
-        hint = " For auxiliary outputs give has_aux=True." if isinstance(value, tuple) else " Return its mean."
-        raise UsageError(f"fsdp: {name} must return a scalar loss; it returns {_form(value)}.{hint}")
-    return value, aux
-
-
 def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -> tuple[Any, Any]:
     """Return the jaxpr of a loss and the shapes that it returns, and refuse one that names devices.
 
@@ -141,12 +125,3 @@ def _names_devices(name: str, line: str, what: str) -> UsageError:
         f"meshes, shardings and collectives out of it: fsdp splits the batch and the parameters, and shardings= splits "
         f"parameters over other axes."
     )
-
-
-def _form(found: Any) -> str:
-    if found is None:
-        return "None"
-    if isinstance(found, jax.ShapeDtypeStruct):
-        return f"{found.dtype}{list(found.shape)}"
-    leaves = jax.tree.leaves(found)
-    return f"{a_type_of(found)} of {counted(len(leaves), 'array')}"

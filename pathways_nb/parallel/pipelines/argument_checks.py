@@ -131,16 +131,6 @@ def groups(tied: Sequence[Any], stages: int) -> None:
                 raise UsageError(f"pipeline: tied[{number}] has {path!r}, but the stages are 0 to {stages - 1}.")
 
 
-def optimizer(given: Any) -> None:
-    """Require an Optax optimizer.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if not (hasattr(given, "init") and hasattr(given, "update")):
-        raise UsageError(f"pipeline: {a_type_of(given)} is no optimizer. Give one of Optax, such as optax.adam(1e-3).")
-
-
 def context(stages: Sequence[Callable[..., Any]], token_slices: Sequence[int] | None) -> None:
     """Require that a stage reads the tokens before its slice, if sequences are sliced.
 

@@ -210,39 +210,6 @@ def tokens(x: Any, token_slices: Sequence[int] | None, targets: Any = None, whol
     return length
 
 
-def pair(found: Any, loss: Callable[..., Any], has_aux: bool) -> tuple[Any, Any]:
-    """Return a loss and its auxiliary outputs, of which there are none without ``has_aux``.
-
-    Raises:
-        UsageError: ``has_aux`` says otherwise than the loss does.
-    """
-    if has_aux == (isinstance(found, tuple) and len(found) == 2):
-        return found if has_aux else (found, ())
-    if not has_aux and not isinstance(found, tuple):
-        return found, ()
-    name = name_of(loss)
-    returned = f"a tuple of {len(found)}" if isinstance(found, tuple) else a_type_of(found)
-    raise UsageError(
-        f"pipeline: {name}(y, targets) returned {returned}, but has_aux={has_aux}. Return "
-        f"{'a pair of the loss and anything else' if has_aux else 'the loss alone, or pass has_aux=True'}."
-    )
-
-
-def scalar(value: Any, loss: Callable[..., Any]) -> None:
-    """Require that a loss is a floating-point scalar.
-
-    Raises:
-        UsageError: it is not.
-    """
-    shape, dtype = jnp.shape(value), jnp.result_type(value)
-    if shape or not jnp.issubdtype(dtype, jnp.floating):
-        name = name_of(loss)
-        raise UsageError(
-            f"pipeline: {name}(y, targets) returned {dtype}[{','.join(map(str, shape))}], not a scalar. Return a mean "
-            "over the batch, such as jnp.mean((y - targets) ** 2); with has_aux=True, a pair of it and anything else."
-        )
-
-
 def mask_of_other_tokens(error: Exception, stage: int, function: Callable[..., Any], at: TokenSlice) -> None:
     """Refuse a mask that fits no token slice, such as one of the whole sequence, if that is what an error is about.
 

@@ -14,6 +14,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.batch_walk import auxiliary
 from pathways_nb.parallel.parameter_trees import only_trainable
 from pathways_nb.parallel.pipelines import argument_checks, checks
@@ -97,7 +98,7 @@ class Pipeline:
         Raises:
             UsageError: there is not one tree of parameters for each stage.
         """
-        argument_checks.optimizer(optimizer)
+        step_checks.optimizer(optimizer, "pipeline")
         model = self._model
         return program(lambda params: _init(model, optimizer, params), name="init")(params)
 
@@ -112,7 +113,7 @@ class Pipeline:
         Args:
             optimizer: an Optax optimizer, whose state ``init`` makes.
         """
-        argument_checks.optimizer(optimizer)
+        step_checks.optimizer(optimizer, "pipeline")
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
@@ -275,9 +276,7 @@ class StagedModel:
         return self._checked(self.loss(y, targets))
 
     def _checked(self, made: Any) -> tuple[Any, Any]:
-        value, aux = checks.pair(made, self.loss, self.has_aux)
-        checks.scalar(value, self.loss)
-        return value, aux
+        return step_checks.value_and_aux(made, f"{name_of(self.loss)}(y, targets)", self.has_aux, "pipeline")
 
     def _computations(
         self, stage: int, inputs: Inputs, at: TokenSlice, aux: tuple[Auxiliary, ...]

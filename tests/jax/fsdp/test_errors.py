@@ -82,15 +82,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     # losses
     "no scalar": (
         lambda: called(lambda params, x: x @ params["a"]), pw.UsageError,
-        r"fsdp: <lambda> must return a scalar loss; it returns float32\[2, 4\]. Return its mean",
+        r"fsdp: <lambda>\(params, \*batch\) returned float32\[2, 4\], not a scalar loss. Return a mean",
     ),
-    "nothing": (lambda: called(lambda params, x: None), pw.UsageError, "must return a scalar loss; it returns None."),
+    "nothing": (lambda: called(lambda params, x: None), pw.UsageError, "returned None, not a scalar loss"),
     "unasked outputs": (
         lambda: called(lambda params, x: (loss(params, x), x)), pw.UsageError,
-        "returns a tuple of 2 arrays. For auxiliary outputs give has_aux=True",
+        "returned a tuple of 2 arrays, but has_aux=False. Return the loss alone, or pass has_aux=True",
     ),
     "no outputs": (
-        lambda: called(has_aux=True), pw.UsageError, r"with has_aux=True, loss must return \(loss, aux\); it returns"
+        lambda: called(has_aux=True), pw.UsageError, r"loss\(params, \*batch\) returned float32\[\], but has_aux=True. Return a pair of the loss"
     ),
     "constraint": (
         lambda: called(constrained), pw.UsageError, f"{ONE_DEVICE}with_sharding_constraint requires .*{LEAVE_OUT}"

@@ -162,7 +162,7 @@ def test_stages_that_do_not_join_name_both_and_what_passes_between_them(controll
         pipe.value_and_grad(params, x, targets)
     assert "In stage 1 (mlp) of the pipeline: stage 0 (narrow) made float32[4,3]." in "\n".join(caught.value.__notes__)
     pipe = pw.pipeline([mlp, mlp], on=on, schedule="gpipe", microbatches=2, loss=lambda y, t: jnp.mean(y - t, axis=0))
-    with pytest.raises(pw.UsageError, match=r"returned float32\[8\], not a scalar. Return a mean over the batch"):
+    with pytest.raises(pw.UsageError, match=r"returned float32\[8\], not a scalar loss. Return a mean over the batch"):
         pipe.value_and_grad(params, x, targets)
 
 
@@ -222,8 +222,16 @@ def test_losses_and_keys_that_do_not_fit(controller) -> None:
     params, x, targets = mlp_model(2)
     options = {"on": on, "schedule": "gpipe", "microbatches": 2}
     for has_aux, loss, says in (
-        (True, squared, r"squared\(y, targets\) returned an? \w+, but has_aux=True\. Return a pair of the loss and"),
-        (False, lambda y, t: (squared(y, t), y), r"returned a tuple of 2, but has_aux=False\. Return the loss alone"),
+        (
+            True,
+            squared,
+            r"squared\(y, targets\) returned float32\[\], but has_aux=True\. Return a pair of the loss and",
+        ),
+        (
+            False,
+            lambda y, t: (squared(y, t), y),
+            r"returned a tuple of 2 arrays, but has_aux=False\. Return the loss alone",
+        ),
     ):
         with pytest.raises(pw.UsageError, match=says):
             pw.pipeline([mlp] * 2, loss=loss, has_aux=has_aux, **options).value_and_grad(params, x, targets)
@@ -236,7 +244,7 @@ def test_losses_and_keys_that_do_not_fit(controller) -> None:
         pipe.value_and_grad(params, x, targets)
     with pytest.raises(pw.UsageError, match=r"key is int32\[\], not a key\. Pass one, such as value_and_grad"):
         pipe.value_and_grad(params, x, targets, 3)
-    with pytest.raises(pw.UsageError, match=r"a float is no optimizer\. Give one of Optax"):
+    with pytest.raises(pw.UsageError, match=r"pipeline: optimizer=0.001 is a float\. Give one of Optax"):
         pipe.step(1e-3)
 
 
