@@ -99,7 +99,8 @@ class PlanSearch:
         try:
             found = self.exact(choice)
         except PlanError as error:
-            self.refused.setdefault(str(error))
+            if choice.own:  # else buckets of several dtypes, which are only tried
+                self.refused.setdefault(str(error))
             return math.inf
         self.seconds.setdefault(by_graph, time.perf_counter() - began)
         return found

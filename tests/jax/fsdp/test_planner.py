@@ -133,3 +133,20 @@ def test_what_is_missing_is_named(controller) -> None:
         bare.search(chip="gpu_h100_sxm")
     with pytest.raises(pw.UsageError, match=r"for which chip\? The attached devices are real.*gpu_h100_sxm"):
         bare.search(batch=(jnp.ones(8),))
+
+
+def test_a_search_leaves_out_buckets_of_several_dtypes_without_a_word() -> None:
+    params = {f"layers.{number}": jax.ShapeDtypeStruct((64, 64), dtype)
+              for number, dtype in enumerate([jnp.float32, jnp.bfloat16] * 4)}  # fmt: skip
+    blocks = {"layers": [{"a": params[f"layers.{2 * at}"], "b": params[f"layers.{2 * at + 1}"]} for at in range(4)]}
+
+    def loss(params, x):
+        for one in params["layers"]:
+            x = jnp.tanh(x @ one["a"]) @ one["b"].astype(jnp.float32)
+        return (x**2).mean()
+
+    made = pw.fsdp(loss, blocks, on=pw.virtual_slice(16), batch=(jax.ShapeDtypeStruct((64, 64), jnp.float32),))
+    planner, said = made.planner(chip=CHIP), list[str]()
+    plan = planner.search(say=said.append)
+    assert planner.ticks(plan) == planner.timeline(plan).end
+    assert not said

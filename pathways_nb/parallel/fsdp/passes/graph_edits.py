@@ -24,12 +24,8 @@ def collectives_of(graph: StepGraph) -> StepCollectives:
             gathers.append(Gather(op.carries, at, read, op.again, dtype, (op,)))
         elif not isinstance(graph.makers.get(op.inputs[0]), Collective):  # the second of two belongs to the first
             chain = _chain(graph, op)
-            sent = (_packed(graph, op) or [op])[0].inputs
-            made = (
-                float(
-                    max((graph.positions[graph.makers[value]] for value in sent if value in graph.makers), default=-1)
-                ),
-            )
+            sent = [graph.makers.get(value) for value in (_packed(graph, op) or [op])[0].inputs]
+            made = (float(max((graph.positions[one] for one in sent if one is not None), default=-1)),)
             kinds = tuple((one.name, one.axis) for one in chain)
             reductions.append(Reduction(op.carries, at, made, kinds, dtype, chain))
     names = tuple(one.name for one in graph.parameters)

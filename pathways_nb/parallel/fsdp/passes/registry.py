@@ -61,11 +61,6 @@ class StepPass:
         return {name: one.default for name, one in itertools.islice(_parameters(self.make).items(), 1, None)}
 
     @property
-    def about(self) -> str:
-        """The first line of its docstring."""
-        return (inspect.getdoc(self.make) or "").partition("\n")[0]
-
-    @property
     def choices(self) -> list[Settings]:
         """The settings that a search tries."""
         rows = itertools.product(*([(name, value) for value in values] for name, values in self.tried.items()))
