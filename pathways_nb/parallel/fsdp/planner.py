@@ -119,7 +119,10 @@ class Planner:
         return plans.per_parameter(self.traced.parameters, self.mode, prefetch)
 
     def ticks(self, plan: FsdpPlan) -> int:
-        """Return when the step under a plan ends, in ticks: what ``timeline`` finds, much faster if its passes edit."""
+        """Return when the step under a plan ends, in ticks: what ``timeline`` finds, much faster if its passes edit.
+
+        Collectives inside loops, which are the same in every plan, are left out.
+        """
         at = {one.name: position for position, one in enumerate(self.traced.parameters)}
         return self._search().exact(plans.choice_of(plan, at))
 
