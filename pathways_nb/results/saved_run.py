@@ -85,19 +85,20 @@ def write(run: SavedRun, path: str | Path) -> None:
         "ops": saved_ops.labels_of(run.ops),
     }
     columns = {name: events.stored(name) for name in STORED}
-    text = json.dumps(meta).encode()
     try:
         check_times(columns)
         columns |= saved_ops.columns_of(run.ops)
     except DamagedError as error:
         raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
+    if 0 < len(run.log) <= MOST_TEXT:
+        columns["log"] = np.frombuffer(run.log, np.uint8)
+    # A damaged directory of the archive may lose columns, and a file without some of them is read as an older one.
+    text = json.dumps({**meta, "columns": list(columns)}).encode()
     if len(events) > MOST_EVENTS or len(text) > MOST_TEXT:
         raise UsageError(
             f"save({str(path)!r}): {counted(len(events), 'event')} and {len(text)} bytes of labels and graphs; pw.load "
             f"reads up to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
         )
-    if 0 < len(run.log) <= MOST_TEXT:
-        columns["log"] = np.frombuffer(run.log, np.uint8)
     with open(path, "wb") as file:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
 
@@ -131,6 +132,10 @@ def _parts_of(archive: Archive) -> SavedRun:
     islands = meta["islands"].wholes(1, SIMULATED)
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
         raise DamagedError(f"islands are {len(islands)} of {counted(sum(islands), 'device')}, not up to {SIMULATED}")
+    if (named := meta.get("columns")).value is not None:
+        for name in named.texts():
+            if name not in archive:
+                raise DamagedError(f"there is no column {name!r}")
     older = not any(name in archive for name in UNKNOWN)
     known = {name: dtype for name, dtype in STORED.items() if not (older and name in UNKNOWN)}
     columns = archive.columns(known, MOST_EVENTS, "events")

@@ -37,6 +37,16 @@ def put(value, *keys):
     return change
 
 
+def test_a_file_that_has_lost_columns_is_not_read_as_an_older_one(tmp_path) -> None:
+    pw.load(damaged_runs.SAMPLES[0]).save(tmp_path / "whole.run")
+    parts = damaged_runs.parts_of(tmp_path / "whole.run")
+    damaged_runs.write(tmp_path / "a.run", {name: part for name, part in parts.items() if name not in UNKNOWN})
+    with pytest.raises(pw.UsageError, match=r"or it is damaged: there is no column 'why'"):
+        pw.load(tmp_path / "a.run")
+    rewritten(tmp_path / "old.run", lambda meta: meta.pop("columns", None))
+    assert not pw.load(tmp_path / "old.run").events["why"].any(), "a file from before has no causes"
+
+
 def test_a_run_saved_without_layouts_has_none(tmp_path) -> None:
     assert not any(program.layouts for program in pw.load(damaged_runs.SAMPLES[0]).programs)
     found = pw.load(rewritten(tmp_path / "a.run", put([[0, 1, "float32[8] as P('x')"]], "programs", 0, "layouts")))
