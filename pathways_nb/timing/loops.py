@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import UsageError, is_index
 from pathways_nb.timing.waits import LANE, WHY, Waits
 
 _NEAR = 1e-12
@@ -47,12 +47,18 @@ class Body:
         count = len(self.lasts)
         if len(self.lanes) != count:
             raise UsageError(f"a body of {count} tasks has lanes for {len(self.lanes)}; give each task its lanes.")
+        lasts = np.asarray(self.lasts, float)
+        if len(wrong := np.flatnonzero(~(np.isfinite(lasts) & (lasts >= 0)))):
+            raise UsageError(f"task {wrong[0]} takes {lasts[wrong[0]]} s; give seconds of 0 or more.")
+        for task, lanes in enumerate(self.lanes):
+            if len(set(lanes)) < len(lanes):
+                raise UsageError(f"task {task} is on lanes {list(lanes)}, one of them twice; name each once.")
         if bare := [task for task, lanes in enumerate(self.lanes) if not lanes]:
             raise UsageError(f"task {bare[0]} is on no lane; give it one of its own if it may run beside all others.")
         for name, edges in (("waits", self.waits), ("carried", self.carried)):
             ends = np.concatenate([edges.source, edges.target])
-            if len(ends) and (ends.min() < 0 or ends.max() >= count):
-                raise UsageError(f"{name} speak of task {ends.max()}, but there are {count} tasks, which count from 0.")
+            if len(wrong := ends[(ends < 0) | (ends >= count)]):
+                raise UsageError(f"{name} speak of task {wrong[0]}, but there are {count} tasks, which count from 0.")
         behind = np.flatnonzero(self.waits.source >= self.waits.target)
         if len(behind):
             source, target = self.waits.source[behind[0]], self.waits.target[behind[0]]
@@ -120,8 +126,8 @@ class Loop:
     trips: int
 
     def __post_init__(self) -> None:
-        if self.trips < 0:
-            raise UsageError(f"a loop of {self.trips} passes; give 0 or more.")
+        if not is_index(self.trips) or self.trips < 0:
+            raise UsageError(f"a loop of {self.trips!r} passes; give a whole number, 0 or more.")
 
     @cached_property
     def seconds(self) -> float:
@@ -166,7 +172,7 @@ class Loop:
 
     def _repeats(self, passes: Sequence[np.ndarray], period: int) -> bool:
         """Return whether every later pass is shifted against the one ``period`` before as the last ones are."""
-        near, last = _NEAR * np.abs(passes[-1]).max(initial=0.0), len(passes) - 1
+        near, last = _NEAR * np.abs(passes[-1]), len(passes) - 1  # of each task: a late one must not hide the drift
         if last < 3 * period - 1:
             return False
         shifts = {at: passes[at] - passes[at - period] for at in range(last - 2 * period + 1, last + 1)}
@@ -175,7 +181,7 @@ class Loop:
             if (np.abs(shifts[at] - shifts[at - period]) > near).any():
                 return False
             for (source, target), before in ((within, at), (carried, at - 1)):
-                if (shifts[before][source] > shifts[at][target] + near).any():
+                if (shifts[before][source] > shifts[at][target] + near[target]).any():
                     return False
         return True
 

@@ -150,11 +150,15 @@ class Outline:
     @cached_property
     def _traced(self) -> Sketch:
         """The collectives before any pass, with all gathers in front."""
-        gathers = [use.gather((0.0, -INF, number, INF), False) for number, use in enumerate(self.forward)]
+        known = {use.param for use in self.forward}
+        late = [use for use in self.again if use.param not in known]  # the backward pass alone reads them
+        ordered = sorted((*self.forward, *late), key=lambda use: use.read)
+        gathers = [use.gather((0.0, -INF, number, INF), False) for number, use in enumerate(ordered)]
         again = {use.param: use.gather(position_of(use.at), True) for use in self.copies}
         end = position_of(len(self.passed) - 1)
         made = [one.reduction for one in self.reductions]
-        return Sketch(StepCollectives(gathers, made, self.parameter_names, end), again)
+        step = StepCollectives(tuple(gathers), tuple(made), self.parameter_names, end)
+        return Sketch(step, again, frozenset(use.param for use in late))
 
 
 _Event = tuple[Position, str, int, int, int]

@@ -54,10 +54,13 @@ def _outlined(graph: StepGraph, costs: StepCosts, gathers_again: bool) -> Outlin
         for op in tail
     )
     names = tuple(one.name for one in graph.parameters)
-    again = tuple(use(op) for op in gathers if op.again)
+    forward, again = (tuple(use(op) for op in gathers if op.again == repeated) for repeated in (False, True))
+    if not gathers_again:  # what the backward pass alone reads is gathered once, too
+        late = [one for one in again if one.param not in {one.param for one in forward}]
+        forward = tuple(sorted((*forward, *late), key=lambda one: (one.read, one.at)))
     return Outline(
         costs, names, tuple(itertools.accumulate(ticks, initial=0)),
-        tuple(use(op) for op in gathers if not op.again), again if gathers_again else (), again,
+        forward, again if gathers_again else (), again,
         tuple(_reduction(graph, op, total(after[op]), len(after[op])) for op in reductions if op in after),
         loss, completed, next((op.axis for op in (*gathers, *reductions)), ""),
     )  # fmt: skip

@@ -74,7 +74,7 @@ class FsdpPlan:
         chosen = keep if callable(keep) else lambda _: bool(keep)
         return replace(self, buckets=tuple(replace(bucket, keep=chosen(bucket)) for bucket in self.buckets))
 
-    def with_pass(self, name: str, **settings: Value) -> FsdpPlan:
+    def with_pass(self, name: str, /, **settings: Value) -> FsdpPlan:
         """Return the plan with a pass of yours; one that it has already gets these settings.
 
         Args:

@@ -124,6 +124,7 @@ class Planner:
         Collectives inside loops, which are the same in every plan, are left out.
         """
         at = {one.name: position for position, one in enumerate(self.traced.parameters)}
+        plan.check(list(at))
         return self._search().exact(plans.choice_of(plan, at))
 
     def search(

@@ -15,6 +15,7 @@ from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
 from pathways_nb.parallel.fsdp.modes import elsewhere
 from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.passes.registry import pass_of
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
@@ -276,7 +277,9 @@ class FsdpStep:
 
     def _program(self, form: Form, init: Any, count: int) -> Program:
         """Return one of the step's programs, for so many arguments."""
-        key, spec, made = (form, init, count), self._spec, self._functions
+        # A pass that was registered again makes another program: the step runs what its graph and timeline show.
+        passes = tuple(pass_of(one.name) for one in self.plan.passes)
+        key, spec, made = (form, init, count, passes), self._spec, self._functions
         if key not in self._programs:
             fns: dict[Form, Callable[..., Any]] = {
                 "init": lambda *args: made.laid_out(init(*args)), "lay_out": made.laid_out, "whole": made.whole,

@@ -89,9 +89,9 @@ class Variant:
         self.planner, self.passed = lru_cache(4)(self._planner), lru_cache(8)(self._passed)
 
     def text(self, plan: FsdpPlan) -> str:
-        """Return the buckets of a plan as text; that all are kept is said by the mode or by the explorer's ``keep``."""
+        """Return the buckets of a plan as text; the mode or the explorer says that all are kept, and its passes."""
         every = all(bucket.keep for bucket in plan.buckets)
-        return text_of_plan(plan.keeping(False) if every else plan, self.names)
+        return text_of_plan(replace(plan.keeping(False) if every else plan, passes=()), self.names)
 
     def choices_of(self, plan: FsdpPlan) -> dict[str, Any]:
         """Return the explorer's choices that give a plan."""

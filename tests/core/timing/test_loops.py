@@ -98,6 +98,15 @@ def test_lanes_that_take_turns_repeat_after_several_passes() -> None:
     assert np.array_equal(loop.starts(777), unrolled(loop.body, 1000)[777])
 
 
+def test_a_late_task_does_not_hide_that_others_still_drift() -> None:
+    """What takes a little more each pass overtakes in the end, however late another task is."""
+    waits = Waits.of([1, 0, 0], [2, 2, 3], DATA, 1.0, [0.0, 1.00001e-3, 150.0])
+    body = Body(np.array([0.0, 1e-3 + 1e-10, 1e-3, 0.0]), [(0,), (1,), (2,), (3,)], waits)
+    expected, trips = unrolled(body, 3000), 3000
+    assert Loop(body, trips).seconds == pytest.approx((expected + durations(body)).max(), rel=1e-12)
+    assert Loop(body, trips).starts(trips - 1)[:3] == pytest.approx(expected[-1][:3], rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -108,7 +117,18 @@ def test_lanes_that_take_turns_repeat_after_several_passes() -> None:
             lambda: Body(np.ones(2), [(0,), (0,)], Waits.of([1], [0], [0])),
             "task 0 waits for task 1, which does not stand",
         ),
-        (lambda: Loop(Body(np.ones(1), [(0,)], Waits.of([], [], [])), -1), "a loop of -1 passes; give 0 or more"),
+        (lambda: Loop(Body(np.ones(1), [(0,)], Waits.of([], [], [])), -1), "a loop of -1 passes; give a whole number"),
+        (
+            lambda: Loop(Body(np.ones(1), [(0,)], Waits.of([], [], [])), 2.5),
+            "a loop of 2.5 passes; give a whole number",
+        ),
+        (
+            lambda: Body(np.array([-1.0]), [(0,)], Waits.of([], [], [])),
+            "task 0 takes -1.0 s; give seconds of 0 or more",
+        ),
+        (lambda: Body(np.array([np.inf]), [(0,)], Waits.of([], [], [])), "task 0 takes inf s; give seconds"),
+        (lambda: Body(np.ones(1), [(0, 0)], Waits.of([], [], [])), r"task 0 is on lanes \[0, 0\], one of them twice"),
+        (lambda: Body(np.ones(2), [(0,), (1,)], Waits.of([-1], [1], [0])), "waits speak of task -1, but there are 2"),
         (lambda: Loop(Body(np.ones(1), [(0,)], Waits.of([], [], [])), 3).starts(3), "pass 3 of a loop of 3 passes"),
     ],
 )

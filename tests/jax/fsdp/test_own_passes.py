@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.examples import llama3
 from pathways_nb.parallel.fsdp.passes import registry
 from pathways_nb.parallel.fsdp.passes.edits import Edit, Gather, StepCollectives
 from pathways_nb.parallel.fsdp.plan_text import plan_of_text, text_of_plan
 from pathways_nb.parallel.fsdp.planner import Planner
-from pathways_nb.parallel.fsdp.step_graph import StepGraph, renamed
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, renamed
 from tests.jax.fsdp.test_options import batch, loss, model
 from tests.jax.fsdp.test_passes import NAMES, run
 from tests.jax.fsdp.test_planner import CHIP, random_plan, step
@@ -61,11 +64,19 @@ def joined(step: StepCollectives, seed: int = 0) -> Iterator[Edit]:
                 yield step.merge(*some[first : first + 3])
 
 
+def copied(step: StepCollectives, seed: int = 0) -> Iterator[Edit]:
+    """Gather some again, also what is gathered again already and buckets."""
+    chance = random.Random(seed)
+    return (step.copy(one) for one in step.gathers if not one.again and chance.random() < 0.5)
+
+
 def random_passes(plan: pw.FsdpPlan, seed: int, illegal: bool = False) -> pw.FsdpPlan:
     chance = random.Random(seed)
-    for name in chance.sample(["sink", "regather", "bucket", "prefetch", "joined"], chance.randint(1, 3)):
-        if name == "joined":
-            plan = plan.with_pass("joined", seed=seed)
+    for name in chance.sample(
+        ["sink", "regather", "bucket", "prefetch", "joined", "copied_0", "copied_1"], chance.randint(1, 3)
+    ):
+        if name.startswith(("joined", "copied")):
+            plan = plan.with_pass(name, seed=seed)
         else:
             plan = plan.with_pass(f"after_{name}", seed=chance.randrange(100), illegal=illegal)
     return plan
@@ -73,6 +84,8 @@ def random_passes(plan: pw.FsdpPlan, seed: int, illegal: bool = False) -> pw.Fsd
 
 def register_random() -> None:
     pw.register_pass("joined", after="regather")(joined)
+    pw.register_pass("copied_0", after="sink")(copied)
+    pw.register_pass("copied_1", after="prefetch")(copied)
     for name in ("sink", "regather", "bucket", "prefetch"):
         pw.register_pass(f"after_{name}", after=name)(shuffled)
 
@@ -202,8 +215,20 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a place of its own": (
         lambda step: [step.move(step.gathers[0], before=3)],
-        r"it moves \"gather embedding\" in front of 3; take a position of a collective of the step",
+        r"it moves \"gather embedding\" in front of 3; take a position, such as before=step",
     ),
+    "a place that no collective has": (
+        lambda step: [step.move(step.gathers[0], before=(0.5,))], r"in front of \(0.5,\); take a position, such as before=step",
+    ),
+    "a collective": (
+        lambda step: [step.move(step.gathers[1], before=step.gathers[0])], r"in front of a collective; take a position",
+    ),
+    "merges in front of regather": (
+        lambda step: [step.merge(*step.gathers[1:3])],
+        r"it merges gathers in front of \"regather\", which could not gather them again\. .*after='regather'",
+    ),
+    "merges nothing": (lambda step: [step.merge()], r"it merges nothing; give the collectives"),
+    "an error of ours": (lambda step: step.gathers[0].nothing, r"pass 'wrong' raised AttributeError"),
     "too late": (
         lambda step: [step.move(step.gathers[0], before=step.end)],
         r"it moves \"gather embedding\" behind the operation that first reads it\. A gather may begin earlier",
@@ -217,7 +242,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"it merges \"gather embedding\" and \"reduce .*\": gathers, repeated gathers and reductions are merged apart",
     ),
     "a reduction again": (lambda step: [step.copy(step.reductions[0])], r"it cannot copy \"reduce .*, which is no gather"),
-    "an error": (lambda step: [step.gathers[999]], r"pass 'wrong' raised IndexError: list index out of range"),
+    "an error": (lambda step: [step.gathers[999]], r"pass 'wrong' raised IndexError: tuple index out of range"),
     "another step's": (
         lambda step: [step.bind(step.gathers[0]._replace(again=True))],
         r"which is no collective of this step; take them from step.gathers",
@@ -236,6 +261,19 @@ def test_what_a_pass_says_wrongly_is_named_by_both_interpreters(name) -> None:
             evaluate(plan)
 
 
+def without_a_reduction(graph: StepGraph) -> StepGraph:
+    """Who reads a reduced gradient reads the one before."""
+    op = next(op for op in graph.collectives if not op.is_gather and op.outputs[0] not in graph.flat.outputs)
+    made = next(one for one in graph.ops if one.outputs == op.inputs)
+    names = {op.outputs[0]: made.inputs[0]}
+    return graph.reordered(renamed(one, names) for one in graph.ops if one is not op)
+
+
+def without_the_loss(graph: StepGraph) -> StepGraph:
+    op = next(op for op in graph.ops if isinstance(op, Collective) and not op.carries)
+    return graph.reordered(renamed(one, {op.outputs[0]: op.inputs[0]}) for one in graph.ops if one is not op)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -246,8 +284,12 @@ def test_what_a_pass_says_wrongly_is_named_by_both_interpreters(name) -> None:
         ),
         (
             lambda graph: graph.reordered(op for op in graph.ops if op is not graph.collectives[-1]),
-            r"pass 'wrong'",
+            r"pass 'wrong' returned a graph in which nothing makes the gradient of embedding",
         ),
+        (lambda graph: graph.reordered(graph.ops[:-1]), r"pass 'wrong' returned a graph in which nothing makes the"),
+        (without_a_reduction, r"in which the gradient of .* comes through other reductions \(0 and 1 before\)"),
+        (without_the_loss, r"in which the loss comes through other reductions \(0 and 1 before\)"),
+        (lambda graph: replace(graph, joins=()), r"a graph with other joins than it was given; change its operations"),
     ],
 )
 def test_a_graph_that_is_wrong_is_refused(change, text) -> None:
@@ -274,11 +316,22 @@ def test_what_cannot_be_registered_is_named() -> None:
         (early, {"distant": (1,)}, r"has no setting 'distant' to search. Did you mean 'distance'\?"),
         (early, {"distance": 3}, r"search\['distance'\] is 3; give the values to try, as in \(1, 2, 4\)"),
         (early, {"distance": ()}, r"give the values to try"),
+        (early, {"distance": ("far",)}, r"search\['distance'\] has 'far', which is no number, as 2 is"),
+        (early, {"distance": (float("nan"),)}, r"search\['distance'\] has nan"),
+        (early, {"distance": range(1, 40)}, r"search= has 39 combinations, of which at most 16 are tried"),
+        (early, [("distance", (1,))], r"give values by setting, as in search=\{'count': \(1, 2, 4\)\}"),
+        (dict, {}, r"is no function of a step"),
     ]:
         with pytest.raises(pw.UsageError, match=text):
             pw.register_pass("own", after="sink", search=search)(make)  # type: ignore[arg-type]
+    with pytest.raises(pw.UsageError, match=r"after=\['sink'\] is no pass. Give its name"):
+        pw.register_pass("own", after=["sink"])  # type: ignore[arg-type]
+    with pytest.raises(pw.UsageError, match=r"pass 'kept' was given an? .*FsdpStep; give it a step's graph, such as"):
+        pw.register_pass("kept", after="prefetch")(early)(step())  # type: ignore[arg-type]
     pw.register_pass("one", after="sink")(early)
     pw.register_pass("two", after="one")(early)
+    with pytest.raises(pw.UsageError, match=r"'two' runs behind it, for whose edits after='finish' is too late"):
+        pw.register_pass("one", after="finish", edits="graph")
     with pytest.raises(pw.UsageError, match=r"after='two' runs behind 'one' itself"):
         pw.register_pass("one", after="two")(early)
     assert [one.name for one in registry.ordered()][:4] == ["sink", "one", "two", "regather"]
@@ -344,3 +397,98 @@ def test_the_explorer_runs_the_passes_and_hears_of_new_ones() -> None:
     explorer.passes = ""
     explorer.buckets = f"{explorer.text}\npass: early"
     assert explorer.plan.passes[0].name == "early"
+
+
+def test_a_pass_that_is_registered_again_keeps_its_place_and_is_what_runs() -> None:
+    pw.register_pass("one", after="prefetch")(lambda step: ())
+    pw.register_pass("two", after="prefetch")(lambda step: ())
+    made = pw.fsdp(loss, model(), on=pw.virtual_slice(4, axes=("d",)))
+    with_pass = made.with_plan(made.plan.with_pass("one"))
+    first = with_pass._program("value_and_grad", None, 1)
+    assert with_pass._program("value_and_grad", None, 1) is first
+    pw.register_pass("one", after="prefetch")(lambda step: [step.merge(*step.reductions[:0])] if False else ())
+    assert with_pass._program("value_and_grad", None, 1) is not first, "the compiled step would be that of before"
+    assert [one.name for one in registry.own_passes()] == ["one", "two"]
+
+
+def test_a_pass_cannot_change_what_others_see() -> None:
+    pw.register_pass("spoils", after="regather")(lambda step: step.gathers.clear())
+    planner = step().planner(chip=CHIP)
+    plain = planner.per_block()
+    before = planner.ticks(plain)
+    with pytest.raises(
+        pw.PlanError, match=r"pass 'spoils' raised AttributeError: 'tuple' object has no attribute 'clear'"
+    ):
+        planner.ticks(plain.with_pass("spoils"))
+    assert planner.ticks(plain) == before
+
+
+@jax.custom_vjp
+def doubled(x: Any, w: Any) -> Any:
+    return x * 2
+
+
+doubled.defvjp(lambda x, w: (x * 2, (x, w)), lambda kept, g: (g * 2 + kept[1], (g * kept[0]).sum(0)))
+
+
+@pytest.mark.parametrize("mode", ["zero3", "zero2", "ddp"])
+def test_what_the_backward_pass_alone_reads_takes_the_same_time_by_both(mode) -> None:
+    def late_loss(params: Any, x: Any) -> Any:
+        return ((doubled(jnp.tanh(x @ params["a"]), params["b"]) @ params["c"]) ** 2).mean()
+
+    shapes = {"a": (512, 512), "b": (512,), "c": (512, 512)}
+    params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    batch = (jax.ShapeDtypeStruct((64, 512), jnp.float32),)
+    planner = pw.fsdp(late_loss, params, on=pw.virtual_slice(16), mode=mode, batch=batch).planner(chip=CHIP)
+    plans = [planner.per_block(), planner.per_parameter(1), planner.search(), planner.per_block().keeping(True)]
+    for plan in plans:
+        assert planner.ticks(plan) == planner.timeline(plan).end
+
+
+def test_gathers_that_were_moved_are_gathered_again_in_the_usual_order() -> None:
+    """Those with one reader, as the barrier of a checkpointed block, stand there as they were traced."""
+
+    @pw.register_pass("hoist", after="sink")
+    def hoist(step: StepCollectives) -> Iterator[Edit]:
+        return (
+            step.move(one, before=step.gathers[0].at) for one in reversed(step.gathers[1:]) if "out" in step.label(one)
+        )
+
+    tokens = jax.ShapeDtypeStruct((16, 256), jnp.int32)
+    shape = llama3.Shape(layers=2, features=256, hidden=512, heads=4, shared_heads=2, vocabulary=512)
+    made = pw.fsdp(
+        llama3.loss(shape, remat=True), llama3.params(shape), on=pw.virtual_slice(16), batch=(tokens, tokens)
+    )
+    planner = made.planner(chip=CHIP)
+    for plan in (planner.per_block(), planner.per_parameter(), *(random_plan(planner, seed) for seed in range(6))):
+        with_pass = plan.with_pass("hoist")
+        assert planner.ticks(with_pass) == planner.timeline(with_pass).end
+
+
+def test_names_of_settings_are_the_users_own() -> None:
+    pw.register_pass("named", after="sink")(lambda given, step=1, graph=2, self=3, name="x": ())
+    plan = step().plan.with_pass("named", step=5, graph=6, self=7, name="y")
+    planner = step().planner(chip=CHIP)
+    assert planner.ticks(plan) == planner.timeline(plan).end
+    assert str(plan.passes[0]) == "named step=5 graph=6 self=7 name=y"
+
+
+def test_a_whole_number_stays_one() -> None:
+    pw.register_pass("early", after="prefetch")(early)
+    assert step().plan.with_pass("early", distance=3.0).passes[0].settings == (("distance", 3),)
+    with pytest.raises(pw.PlanError, match=r"pass 'early': distance=2.5 is no whole number, as 2 is"):
+        step().plan.with_pass("early", distance=2.5)
+    with pytest.raises(pw.PlanError, match=r"prefetch=-1 is negative"):
+        step().planner(chip=CHIP).ticks(replace(step().plan, prefetch=-1))
+
+
+def test_own_passes_of_the_explorer_are_named_in_one_place() -> None:
+    pw.register_pass("early", after="prefetch")(early)
+    explorer = pw.explore_fsdp(step(), chip=CHIP)
+    explorer.passes = "early"
+    explorer.wrapping = "own"
+    assert "pass" not in explorer.buckets
+    explorer.passes = "early distance=1"
+    assert explorer.plan.passes[0].settings == (("distance", 1),)
+    explorer.passes = ""
+    assert not explorer.plan.passes

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.registry import Settings, Stage, Value, ordered, pass_of
+from pathways_nb.parallel.fsdp.passes.registry import Settings, Stage, Value, ordered, pass_of, wrong_value
 
 Partition = tuple[tuple[int, ...], ...]
 """Positions of parameters, by bucket, in the order in which they are used."""
@@ -35,10 +33,11 @@ class PassChoice:
         Raises:
             PlanError: there is no such pass or setting, or the value is of another type than its default.
         """
-        choice = cls(name, tuple(settings.items()))
-        choice.check()
-        order = list(pass_of(name).defaults)
-        return cls(name, tuple(sorted(choice.settings, key=lambda pair: order.index(pair[0]))))
+        cls(name, tuple(settings.items())).check()
+        defaults = pass_of(name).defaults
+        # 2.0 is written 2 where whole numbers are meant: both would be one plan, and two to the pass.
+        whole = {one: int(value) if type(defaults[one]) is int else value for one, value in settings.items()}
+        return cls(name, tuple((one, whole[one]) for one in defaults if one in whole))
 
     @classmethod
     def read(cls, text: str) -> PassChoice:
@@ -47,7 +46,7 @@ class PassChoice:
         Raises:
             PlanError: there is no such pass or setting, or a value cannot be read.
         """
-        name, *pairs = text.split()
+        name, *pairs = text.split() or [""]
         defaults, settings = pass_of(name).defaults, dict[str, Any]()
         for pair in pairs:
             setting, equals, value = pair.partition("=")
@@ -67,13 +66,8 @@ class PassChoice:
                 raise PlanError(
                     f"pass {self.name!r} has no setting {name!r}.{did_you_mean(name, found.defaults)} Its: {known}."
                 )
-            default = found.defaults[name]
-            if not isinstance(value, Value) or _type(value) != _type(default):
-                raise PlanError(f"pass {self.name!r}: {name}={value!r} is no {_type(default)}, as {default!r} is.")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise PlanError(f"pass {self.name!r}: {name}={value!r} is no number that can be saved.")
-            if isinstance(value, str) and not re.fullmatch(r"[\w.+-]+", value):
-                raise PlanError(f"pass {self.name!r}: {name}={value!r} is not one word, as texts of a plan are.")
+            if problem := wrong_value(value, found.defaults[name]):
+                raise PlanError(f"pass {self.name!r}: {name}={value!r} {problem}.")
 
     def __str__(self) -> str:
         return " ".join([self.name, *(f"{name}={value}" for name, value in self.settings)])
@@ -95,12 +89,6 @@ def _value(text: str, like: Any) -> Any:
         with suppress(ValueError):
             return read(text)
     return text
-
-
-def _type(value: Any) -> str:
-    """Return what kind of value a setting takes: a whole number counts as a number."""
-    kinds = {bool: "truth", str: "text", int: "number", float: "number"}
-    return kinds.get(type(value), type(value).__name__)
 
 
 @dataclass(frozen=True)

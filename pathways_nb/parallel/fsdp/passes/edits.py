@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from pathways_nb.errors import PlanError
@@ -88,13 +89,13 @@ class StepCollectives:
         end: the position behind everything.
     """
 
-    gathers: Sequence[Gather]
-    reductions: Sequence[Reduction]
-    parameter_names: Sequence[str]
+    gathers: tuple[Gather, ...]
+    reductions: tuple[Reduction, ...]
+    parameter_names: tuple[str, ...]
     end: Position
 
     @cached_property
-    def alike(self) -> dict[Any, dict[int, Gather | Reduction]]:
+    def alike(self) -> Mapping[Any, Mapping[int, Gather | Reduction]]:
         """The collectives of one parameter each that can be merged with each other, by parameter.
 
         The keys are ``"gather"``, ``"regather"``, and of reductions the names and axes of their collectives: a shard is
@@ -105,12 +106,19 @@ class StepCollectives:
         for one in every:
             if len(one.params) == 1:
                 found.setdefault(_group(one), {})[one.params[0]] = one
-        return found
+        return MappingProxyType({kind: MappingProxyType(of) for kind, of in found.items()})
 
     @cached_property
     def ids(self) -> frozenset[int]:
         """The identities of the collectives."""
         return frozenset(map(id, (*self.gathers, *self.reductions)))
+
+    @cached_property
+    def positions(self) -> frozenset[Position]:
+        """The positions that a pass may move to."""
+        gathers = (place for one in self.gathers for place in (one.at, one.read))
+        reductions = (place for one in self.reductions for place in (one.at, one.made))
+        return frozenset([*gathers, *reductions, self.end])
 
     def names(self, one: Gather | Reduction) -> tuple[str, ...]:
         """Return the names of the parameters that a collective carries."""
@@ -137,7 +145,8 @@ class StepCollectives:
 
         Gathers are issued where the first of them was, reductions where the last of them is made.
         """
-        return Edit("merge", several)
+        given: Any = several[0] if len(several) == 1 and type(several[0]) in (list, tuple) else several
+        return Edit("merge", tuple(given))  # step.merge([one, other]) is meant so, too
 
     def copy(self, gather: Gather) -> Edit:
         """Return the edit that gathers again in front of the first operation of the backward pass that reads it.
@@ -180,7 +189,7 @@ def checked(name: str, step: StepCollectives, made: Iterable[Edit] | None, is_bu
         raise PlanError(f"pass {name!r} returned {made!r}; yield its edits, such as `yield step.move(gather, …)`.")
     found = list(made)
     for edit in found:
-        if not isinstance(edit, Edit):
+        if not isinstance(edit, Edit) or edit.kind not in _OF_KIND:
             raise PlanError(f"pass {name!r} yielded {edit!r}; yield edits, such as `yield step.move(gather, …)`.")
     for problem in _problems(step, found):
         raise PlanError(f"pass {name!r}: {problem}")
@@ -213,8 +222,11 @@ def _problems(step: StepCollectives, edits: Sequence[Edit]) -> Iterator[str]:
 
 def _of_move(step: StepCollectives, edit: Edit) -> Sequence[str]:
     (one,), before = edit.what, edit.before
-    if not isinstance(before, tuple) or not before:
-        return [f'it moves "{step.label(one)}" in front of {before!r}; take a position of a collective of the step.']
+    if type(before) is not tuple or before not in step.positions:
+        given = "a collective" if isinstance(before, (Gather, Reduction)) else repr(before)
+        return [
+            f'it moves "{step.label(one)}" in front of {given}; take a position, such as before=step.gathers[0].at.'
+        ]
     if isinstance(one, Gather):
         if before <= one.read:
             return ()
@@ -232,6 +244,8 @@ def _of_move(step: StepCollectives, edit: Edit) -> Sequence[str]:
 
 def _of_merge(step: StepCollectives, edit: Edit) -> Sequence[str]:
     several = edit.what
+    if not several:
+        return ["it merges nothing; give the collectives, as in step.merge(one, other)."]
     for one in several:
         if len(one.params) > 1:
             return [f'it merges "{step.label(one)}", which is a bucket already; let the pass come before "bucket".']

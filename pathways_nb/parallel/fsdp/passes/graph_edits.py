@@ -29,7 +29,7 @@ def collectives_of(graph: StepGraph) -> StepCollectives:
             kinds = tuple((one.name, one.axis) for one in chain)
             reductions.append(Reduction(op.carries, at, made, kinds, dtype, chain))
     names = tuple(one.name for one in graph.parameters)
-    return StepCollectives(gathers, reductions, names, (float(len(graph.ops)),))
+    return StepCollectives(tuple(gathers), tuple(reductions), names, (float(len(graph.ops)),))
 
 
 def _begins(graph: StepGraph, op: Collective) -> int:
@@ -117,7 +117,9 @@ def _merged(graph: StepGraph, edits: Sequence[Edit]) -> StepGraph:
 
 
 def _copied(graph: StepGraph, edits: Sequence[Edit]) -> StepGraph:
-    return copied(graph, [edit.what[0].source[0] for edit in edits])
+    # In the order of use: those with one reader stand in front of it in the order in which they were traced.
+    ordered = sorted((edit.what[0] for edit in edits), key=lambda one: (one.read, one.params))  # type: ignore[union-attr]
+    return copied(graph, [one.source[0] for one in ordered])
 
 
 def _finished(graph: StepGraph, edits: Sequence[Edit]) -> StepGraph:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +18,13 @@ from functools import cached_property
 from typing import Any, Literal
 from weakref import WeakSet
 
-from pathways_nb.errors import PathwaysError, PlanError, UsageError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.edits import Edit, Make, StepCollectives, checked
+from pathways_nb.errors import PlanError, UsageError, did_you_mean
+from pathways_nb.parallel.fsdp.passes.edits import Edit, Gather, Make, StepCollectives, checked
+from pathways_nb.parallel.fsdp.passes.graph_checks import check_graph
 from pathways_nb.parallel.fsdp.passes.graph_edits import collectives_of, edited
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.util.json_text import LARGEST
+from pathways_nb.util.words import a_type_of
 
 Value = int | float | bool | str
 Settings = tuple[tuple[str, Any], ...]
@@ -53,7 +58,7 @@ class StepPass:
     @cached_property
     def is_built_in(self) -> bool:
         """Whether every step has it."""
-        return self.make.__module__.startswith("pathways_nb.")
+        return (self.make.__module__ or "").startswith("pathways_nb.")
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -66,28 +71,40 @@ class StepPass:
         rows = itertools.product(*([(name, value) for value in values] for name, values in self.tried.items()))
         return [tuple(row) for row in itertools.islice(rows, _MOST_TRIED)]
 
-    def edits_of(self, step: StepCollectives, *args: Any, **settings: Any) -> list[Edit]:
+    def edits_of(self, step: StepCollectives, /, *args: Any, **settings: Any) -> list[Edit]:
         """Return its edits of the collectives of a step.
 
         Raises:
             PlanError: they cannot be made.
         """
         with self._named():
-            made = self.make(step, *args, **settings)
-            made = list(made) if isinstance(made, Iterator) else made
-        return checked(self.name, step, made, self.is_built_in)
+            made: Any = self.make(step, *args, **settings)
+            made = made if made is None or isinstance(made, (list, Edit)) else list(made)
+        found = checked(self.name, step, made, self.is_built_in)
+        merges = (edit for edit in found if edit.kind == "merge" and isinstance(edit.what[0], Gather))
+        if not self.is_built_in and not _runs_behind(self.after, "regather") and next(merges, None) is not None:
+            raise PlanError(
+                f'pass {self.name!r}: it merges gathers in front of "regather", which could not gather them again. '
+                f"Register it with after='regather'."
+            )
+        return found
 
-    def __call__(self, graph: StepGraph, *args: Any, **settings: Any) -> StepGraph:
+    def __call__(self, graph: StepGraph, /, *args: Any, **settings: Any) -> StepGraph:
         """Return a step after the pass.
 
         Raises:
+            UsageError: it was not given a step's graph.
             PlanError: its edits cannot be made, or its graph is none that computes the same.
         """
+        if not isinstance(graph, StepGraph):
+            raise UsageError(
+                f"pass {self.name!r} was given {a_type_of(graph)}; give it a step's graph, such as step.graph(*batch)."
+            )
         if self.edits == "collectives":
             return edited(graph, self.edits_of(collectives_of(graph), *args, **settings))
         with self._named():
             found = self.make(graph, *args, **settings)
-        _check_graph(self.name, graph, found)
+        check_graph(self.name, graph, found)
         return found
 
     @contextmanager
@@ -95,7 +112,7 @@ class StepPass:
         """Name the pass in the error of a function of the user's, whose traceback has the line."""
         try:
             yield
-        except PathwaysError:
+        except PlanError:
             raise
         except Exception as error:
             if self.is_built_in:
@@ -139,22 +156,24 @@ def register_pass(
         raise UsageError(f"{where}: write a name of one word, as in @pw.register_pass('late', after='bucket').")
     if name in _passes and _passes[name].is_built_in:
         raise UsageError(f"{where}: that is a pass of every step; give yours another name.")
-    if after not in _passes or after == name:
-        raise UsageError(f"{where}: after={after!r} is no pass.{did_you_mean(after, _passes)} All: {_listed()}.")
+    if not isinstance(after, str) or after not in _passes or after == name:
+        near = did_you_mean(after, _passes) if isinstance(after, str) else " Give its name."
+        raise UsageError(f"{where}: after={after!r} is no pass.{near} All: {_listed()}.")
     if edits not in ("collectives", "graph"):
         raise UsageError(f"{where}: edits={edits!r}; write 'collectives', or 'graph' for a function of a StepGraph.")
-
     if edits == "collectives" and _runs_behind(after, "finish"):
         raise UsageError(f"{where}: after={after!r} is too late for edits; write after='prefetch', or edits='graph'.")
+    if _runs_behind(after, name):
+        raise UsageError(f"{where}: after={after!r} runs behind {name!r} itself.")
+    followers = [one.name for one in ordered() if one.edits == "collectives" and _runs_behind(one.after, name)]
+    if followers and _runs_behind(after, "finish"):
+        raise UsageError(f"{where}: {followers[0]!r} runs behind it, for whose edits after={after!r} is too late.")
+    tried = _tried(where, search)
 
     def register(make: Make) -> Callable[..., StepGraph]:
         """Return the pass as a function of a step's graph, after it was registered."""
-        _check_settings(where, make, search or {})
-        made = StepPass(name, make, after, edits, {one: tuple(values) for one, values in (search or {}).items()})
-        if _runs_behind(after, name):
-            raise UsageError(f"{where}: after={after!r} runs behind {name!r} itself.")
-        _passes.pop(name, None)
-        _passes[name] = made
+        _check_settings(where, make, tried)
+        _passes[name] = made = StepPass(name, make, after, edits, tried)  # one of before keeps its place
         for one in list(_watching):  # a copy: registered() may create or drop an explorer
             one.registered()
         return _as_function(made)
@@ -212,7 +231,7 @@ def ordered() -> list[StepPass]:
 
 def _as_function(made: StepPass) -> Callable[..., StepGraph]:
     @functools.wraps(made.make)
-    def apply(graph: StepGraph, *args: Any, **settings: Any) -> StepGraph:
+    def apply(graph: StepGraph, /, *args: Any, **settings: Any) -> StepGraph:
         return made(graph, *args, **settings)
 
     return apply
@@ -231,50 +250,69 @@ def _runs_behind(name: str, other: str) -> bool:
     return False
 
 
-def _check_settings(where: str, make: Make, search: Mapping[str, Sequence[Value]]) -> None:
+def _tried(where: str, search: Any) -> dict[str, tuple[Value, ...]]:
+    """Return the values that a search tries, by setting.
+
+    Raises:
+        UsageError: they are not written so, or are too many.
+    """
+    if search is None:
+        return {}
+    if not isinstance(search, Mapping):
+        raise UsageError(f"{where}: search={search!r}; give values by setting, as in search={{'count': (1, 2, 4)}}.")
+    for name, values in search.items():
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise UsageError(f"{where}: search[{name!r}] is {values!r}; give the values to try, as in (1, 2, 4).")
+    if (count := math.prod(map(len, search.values()))) > _MOST_TRIED:
+        raise UsageError(f"{where}: search= has {count} combinations, of which at most {_MOST_TRIED} are tried.")
+    return {name: tuple(values) for name, values in search.items()}
+
+
+def _check_settings(where: str, make: Make, tried: Mapping[str, Sequence[Value]]) -> None:
     """Require a parameter for the step, and settings that can be written in a plan.
 
     Raises:
         UsageError: naming the parameter that does not fit.
     """
+    if not callable(make) or isinstance(make, type):
+        raise UsageError(f"{where}: {make!r} is no function of a step.")
     parameters = list(_parameters(make).values())
-    first, others = parameters[:1], parameters[1:]
+    first, others = parameters[:1], {one.name: one for one in parameters[1:]}
     said = f"{where}: {getattr(make, '__name__', make)}{inspect.signature(make)}"
     if not first or first[0].kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
         raise UsageError(f"{said} takes no step; its first parameter is the step.")
-    for one in others:
+    for one in others.values():
         if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) or not isinstance(one.default, Value):
             raise UsageError(f"{said}: give {one.name!r} a number, a truth or a text as its default; plans have those.")
-    for name, values in search.items():
-        known = [one.name for one in others]
-        if name not in known:
-            raise UsageError(f"{said} has no setting {name!r} to search.{did_you_mean(name, known)}")
-        listed = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
-        if not listed or not all(isinstance(value, Value) for value in values):
-            raise UsageError(f"{said}: search[{name!r}] is {values!r}; give the values to try, as in (1, 2, 4).")
+    for name, values in tried.items():
+        if name not in others:
+            raise UsageError(f"{said} has no setting {name!r} to search.{did_you_mean(name, others)}")
+        for value in values:
+            if problem := wrong_value(value, others[name].default):
+                raise UsageError(f"{said}: search[{name!r}] has {value!r}, which {problem}.")
 
 
-def _check_graph(name: str, before: StepGraph, after: Any) -> None:
-    """Check what can be checked of a pass that returns a graph: it is legal, and exchanges for the same parameters.
+def wrong_value(value: Any, default: Any) -> str:
+    """Return why a setting cannot have a value, in words; empty if it can.
 
-    Raises:
-        PlanError: naming the pass.
+    Args:
+        value: the value.
+        default: of the setting, whose kind it must have.
     """
-    if not isinstance(after, StepGraph):
-        raise PlanError(f"pass {name!r} returned {type(after).__name__}, not the StepGraph after the pass.")
-    try:
-        after.check()
-    except PlanError as error:
-        raise PlanError(f"pass {name!r}: {error}") from None
-    if (before.flat.inputs, before.flat.outputs) != (after.flat.inputs, after.flat.outputs):
-        raise PlanError(f"pass {name!r} returned a graph with other inputs or outputs than it was given.")
-    for word, are_gathers in (("gathers", True), ("reduces", False)):
-        sides = [{param for op in graph.collectives if op.is_gather == are_gathers for param in op.carries}
-                 for graph in (before, after)]  # fmt: skip
-        if sides[0] != sides[1]:
-            (first, *_) = before.names(sorted(sides[0] ^ sides[1]))
-            verb = "no longer " if len(sides[0]) > len(sides[1]) else "also "
-            raise PlanError(f"pass {name!r} returned a graph that {verb}{word} {first}; a pass computes the same.")
+    kind = _KINDS[type(default)]
+    if _KINDS.get(type(value)) is not kind:
+        return f"is no {kind}, as {default!r} is"
+    if type(default) is int and type(value) is float and not value.is_integer():
+        return f"is no whole number, as {default!r} is"
+    if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
+        return "is too large a number for a plan"
+    if isinstance(value, str) and not re.fullmatch(r"[\w.+-]+", value):
+        return "is not one word, as texts of a plan are"
+    return ""
+
+
+_KINDS = {bool: "truth", str: "text", int: "number", float: "number"}
+"""What kind of value a setting takes."""
 
 
 def _listed() -> str:

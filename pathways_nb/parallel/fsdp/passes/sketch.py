@@ -60,12 +60,14 @@ class Sketch(NamedTuple):
 
     Args:
         collectives: their sources are ``Gathered`` and ``Reduced``.
-        again: by parameter, its gather for the backward pass, if it is gathered again.
+        again: by parameter, its gather for the backward pass, if it can be gathered again.
+        late: parameters that the backward pass alone reads: a copy takes the place of their gather.
         moves: number of moves so far.
     """
 
     collectives: StepCollectives
     again: Mapping[int, Gather]
+    late: frozenset[int] = frozenset()
     moves: int = 0
 
     def edited(self, edits: Sequence[Edit]) -> Sketch:
@@ -75,8 +77,8 @@ class Sketch(NamedTuple):
     def _with(self, gathers: Sequence[Gather], reductions: Sequence[Reduction], moves: int = 0) -> Sketch:
         """Return the sketch with other collectives, each in its order."""
         names, end = self.collectives.parameter_names, self.collectives.end
-        found = StepCollectives(sorted(gathers, key=_place), sorted(reductions, key=_place), names, end)
-        return Sketch(found, self.again, self.moves + moves)
+        ordered = tuple(sorted(gathers, key=_place)), tuple(sorted(reductions, key=_place))
+        return Sketch(StepCollectives(*ordered, names, end), self.again, self.late, self.moves + moves)
 
 
 _place = operator.attrgetter("at")
@@ -132,9 +134,15 @@ def _bucket_of_reductions(several: Sequence[Reduction]) -> Reduction:
 
 
 def _copied(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
-    params = [param for edit in edits for param in edit.what[0].params]
-    copies = [sketch.again[param] for param in params if param in sketch.again]
-    return sketch._with([*sketch.collectives.gathers, *copies], sketch.collectives.reductions)
+    """Return the sketch with more gathers; a bucket, and what is gathered again already, is not."""
+    there = {param for one in sketch.collectives.gathers if one.again for param in one.params}
+    params = [edit.what[0].params for edit in edits]
+    copied = {param for param, *more in params if not more and param in sketch.again and param not in there}
+    gathers = [one for one in sketch.collectives.gathers if one.params[0] not in copied & sketch.late]
+    again = sorted((sketch.again[param] for param in copied), key=_place)
+    # Each stands directly in front of its reader, behind what was moved there before.
+    gathers += [one._replace(at=(*one.read[:-1], count, INF)) for count, one in enumerate(again, sketch.moves)]
+    return sketch._with(gathers, sketch.collectives.reductions, len(again))
 
 
 def _same(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
