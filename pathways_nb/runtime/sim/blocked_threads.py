@@ -16,6 +16,7 @@ has not run since, does not count as blocked.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures.thread
 import gc
 import linecache
@@ -73,12 +74,18 @@ def is_asleep(frame: FrameType, at: Mapping[int, FrameType]) -> bool:
         return name == "_shutdown" or _is_joining(name, frame.f_locals) or _is_waiting(name, frame.f_locals)
     if _is_worker(frame):
         return _is_idle(frame.f_locals, at)
-    return file == selectors.__file__ and name == "select" and _has_no_end(frame.f_locals) and not _is_ready(frame)
+    return file == selectors.__file__ and name == "select" and _is_waiting_loop(frame.f_locals)
 
 
 def is_napping(frame: FrameType) -> bool:
     """Return whether the source line that a thread executes calls a function named ``sleep``."""
-    return "sleep(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return "sleep(" in linecache.getline(frame.f_code.co_filename, line_of(frame))
+
+
+def line_of(frame: FrameType) -> int:
+    """Return the line at which a frame is; the first of its function where it is at an instruction without one."""
+    line: int | None = frame.f_lineno
+    return frame.f_code.co_firstlineno if line is None else line
 
 
 def _is_worker(frame: FrameType) -> bool:
@@ -105,16 +112,35 @@ def _is_idle(names: Mapping[str, Any], at: Mapping[int, FrameType]) -> bool:
     return between <= executor._idle_semaphore._value
 
 
-def _has_no_end(names: Mapping[str, Any]) -> bool:
-    """Return whether an event loop waits for input only; with a ready task or a timer it continues by itself."""
+def _is_waiting_loop(names: Mapping[str, Any]) -> bool:
+    """Return whether an event loop waits for input only; with a ready task or a timer it continues by itself.
+
+    Args:
+        names: local variables of its selector's frame.
+    """
     timeout = names.get("timeout")
-    return timeout is None or timeout < 0
+    return (timeout is None or timeout < 0) and not _is_ready(names.get("self"))
 
 
-def _is_ready(frame: FrameType) -> bool:
-    """Return whether another thread has given a callback to the event loop that waits in ``frame``."""
-    loop = frame.f_back.f_locals.get("self") if frame.f_back is not None else None
-    return bool(getattr(loop, "_ready", ()))
+def _is_ready(selector: Any) -> bool:
+    """Return whether another thread has given a callback to the event loop that waits on a selector.
+
+    The loop is found by the pipe that wakes it. The frame that called the selector has it, too, but to read variables
+    of a frame that goes on meanwhile has ended in a crash of Python 3.11: values of an earlier look are released then,
+    and what runs as they are lets the other thread leave the frame.
+    """
+    if not isinstance(selector, selectors.BaseSelector):
+        return False
+    try:
+        keys = list((selector.get_map() or {}).values())
+    except RuntimeError:  # it is changed at this moment, so its thread is awake
+        return True
+    for key in keys:
+        for handle in key.data if isinstance(key.data, tuple) else ():
+            loop = getattr(getattr(handle, "_callback", None), "__self__", None)
+            if isinstance(loop, asyncio.AbstractEventLoop):
+                return bool(getattr(loop, "_ready", ()))
+    return False
 
 
 def _is_joining(name: str, names: Mapping[str, Any]) -> bool:

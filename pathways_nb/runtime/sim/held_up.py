@@ -32,7 +32,7 @@ import jax
 
 from pathways_nb import errors
 from pathways_nb.plan import source_lines
-from pathways_nb.runtime.sim.blocked_threads import look
+from pathways_nb.runtime.sim.blocked_threads import line_of, look
 
 NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
 """Real seconds after which the running thread is named, and after which the stopped threads fail in a script."""
@@ -201,7 +201,7 @@ def _held_lock(frame: FrameType | None, at: Mapping[int, FrameType]) -> tuple[st
         frame = frame.f_back
     if frame is None:
         return "", 0
-    for name, lock in _locks(linecache.getline(frame.f_code.co_filename, frame.f_lineno), frame):
+    for name, lock in _locks(linecache.getline(frame.f_code.co_filename, line_of(frame)), frame):
         if isinstance(lock, _RLOCK):
             if owner := re.search(r"owner=([1-9]\d*)", repr(lock)):
                 return name, int(owner[1])
@@ -229,12 +229,12 @@ def _locks(line: str, frame: FrameType) -> Iterator[tuple[str, Any]]:
 def _holds(frame: FrameType | None, lock: Any) -> bool:
     """Return whether a frame, or one that called it, is inside a ``with`` block of a lock."""
     while frame is not None:
-        file, indent = frame.f_code.co_filename, math.inf
-        for number in range(frame.f_lineno, frame.f_code.co_firstlineno, -1):
+        file, at, indent = frame.f_code.co_filename, line_of(frame), math.inf
+        for number in range(at, frame.f_code.co_firstlineno, -1):
             line = linecache.getline(file, number)
             inner = len(line) - len(line.lstrip())
             if line.strip() and inner < indent:
-                is_block = number < frame.f_lineno and line.lstrip().startswith("with ")
+                is_block = number < at and line.lstrip().startswith("with ")
                 if is_block and any(held is lock for _, held in _locks(line, frame)):
                     return True
                 indent = inner

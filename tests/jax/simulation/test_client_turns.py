@@ -251,6 +251,29 @@ def test_two_threads_never_look_at_each_other(monkeypatch: pytest.MonkeyPatch) -
     assert order == ["first begins", "first ends", "second begins", "second ends"]
 
 
+def test_an_event_loop_that_was_given_a_callback_is_awake_though_it_still_waits() -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def sleeps() -> bool:
+        return blocked_threads.look(lambda at: blocked_threads.is_asleep(at[thread.ident or 0], at))
+
+    until(sleeps)
+    loop.call_soon(loop.stop)  # not thread-safe: nothing wakes its selector
+    assert not sleeps()
+    loop.call_soon_threadsafe(int)
+    thread.join()
+    loop.close()
+
+
+def test_a_frame_between_two_lines_is_looked_at_like_any_other() -> None:
+    code = SimpleNamespace(co_filename=__file__, co_firstlineno=1)
+    frame: Any = SimpleNamespace(f_lineno=None, f_code=code)
+    assert not blocked_threads.is_napping(frame)
+    assert blocked_threads.line_of(frame) == 1
+
+
 def test_a_condition_on_which_threads_come_and_go_can_be_looked_at() -> None:
     condition, over = threading.Condition(), list[bool]()
 
