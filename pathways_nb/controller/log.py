@@ -30,8 +30,8 @@ MOST = 5_000
 _BUFFERS = 64
 """Number of buffers that count as one event more: a training step names thousands, and each is a number to keep."""
 _LEAST, _BYTES = 200, 1_000
-"""A recording begins with a new snapshot if more events than this came since the last one, or more than the bytes of
-that over ``_BYTES``: many short recordings beside a large state would each wait for a copy of it, and keep it."""
+"""A recording begins with a new snapshot if the events since the last one are more than ``_LEAST``, and more than its
+bytes over ``_BYTES``: many short recordings beside a large state would each wait for a copy of it, and keep it."""
 _RAISED = "raised "
 """How the digest of an event begins at which the core failed."""
 
@@ -153,6 +153,11 @@ class _Part:
     """Number of events, and of ``_BUFFERS`` that they name."""
 
     @property
+    def end(self) -> int:
+        """Number of events before it and in it."""
+        return self.first + len(self.flat) // 3
+
+    @property
     def noted(self) -> list[tuple[float, Event, Sequence[Instruction] | str]]:
         """The times, events and instructions."""
         flat = self.flat.copy()
@@ -250,12 +255,11 @@ class Logbook:
             self._snapshot()
         while self._asked:
             one, part = self._asked.pop(), self._parts[-1]
-            one.part, one.first = part, part.first + len(part.flat) // 3
+            one.part, one.first = part, part.end
             self._recordings += 1
 
     def _snapshot(self) -> None:
-        first = self._parts[-1].first + len(self._parts[-1].flat) // 3 if self._parts else 0
-        self._parts.append(_Part(Snapshot.of(self.machine, _bare), first))
+        self._parts.append(_Part(Snapshot.of(self.machine, _bare), self._parts[-1].end if self._parts else 0))
         while sum(part.size for part in self._parts[1:]) >= self.most:
             del self._parts[0]
 

@@ -1,8 +1,8 @@
 """A log as JSON: the objects of the controller's state and its events, each once, by number.
 
 Only classes of the controller's state and of plans are written and read, field by field, with no attribute that is not
-data of the class; of functions only our own policies are. So nothing that a file names is called, and a file from
-elsewhere can at worst give a state that answers otherwise, or fails, which ``Log.replay`` says.
+data of the class; of functions, our policies and what a table of memory copies with. So nothing that a file names is
+called, and a file from elsewhere can at worst give a state that answers otherwise, or fails, which ``Log.replay`` says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from pathways_nb import errors
 from pathways_nb.controller.held_memory import DeviceBytes
 from pathways_nb.controller.log import Log
-from pathways_nb.controller.policies import POLICIES
+from pathways_nb.controller.policies import POLICIES, is_built_in
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.util.json_text import DamagedError, Field, parse, said, shortened
 
@@ -32,8 +32,9 @@ _MODULES = frozenset(
     + ["pathways_nb.util.intervals"]
 )  # fmt: skip
 """Where the classes are defined that a log may name: data, and no more."""
-_FUNCTIONS: dict[str, Callable[..., Any]] = {**POLICIES, "copy": DeviceBytes.copy}
-"""The only functions that a log names."""
+_OURS: tuple[Callable[..., Any], ...] = (*POLICIES.values(), DeviceBytes.copy)
+_FUNCTIONS = {(one.__module__, one.__qualname__): one for one in _OURS}
+"""The functions that a log can restore, by module and name; of others only the name is kept."""
 _LISTS = (list, tuple, set, frozenset, deque)
 _TABLES: dict[str, Any] = {kind.__name__: kind for kind in (dict, Counter, defaultdict, WeakKeyDictionary)}
 _FACTORIES: dict[str, Any] = {"": None, **{kind.__name__: kind for kind in (list, dict, set, int, Counter)}}
@@ -88,7 +89,7 @@ def from_json(field: Field) -> Log:
         now, event, digest = row.rows()
         noted.append((now.number(-1e300), reader.read(event.value), digest.text()))
     why_not = field["why_not"].text()
-    if not why_not and not any(snapshot.policy is one for one in POLICIES.values()):
+    if not why_not and not is_built_in(snapshot.policy):
         why_not = "its policy is a function of a user's, which a file does not hold"
     # Files from before these were counted have none.
     missing, before = (0 if (one := field.get(name)).value is None else one.whole() for name in ("missing", "before"))
@@ -130,11 +131,8 @@ class _Writer:
         if kind is slice:
             return ["slice", [value.start, value.stop, value.step]]
         if isinstance(value, types.FunctionType):
-            return [
-                "function",
-                next((name for name, one in _FUNCTIONS.items() if one is value), ""),
-                value.__qualname__,
-            ]
+            module = value.__module__ if value in _OURS else ""  # a user's may have the name of one of ours
+            return ["function", module, value.__qualname__]
         if isinstance(value, Exception):
             return ["error", kind.__name__, [str(one) for one in value.args]]
         if kind.__module__ not in _MODULES:
@@ -211,8 +209,8 @@ class _Reader:
         made = self._made[number] = defaultdict(_FACTORIES[factory]) if kind == "defaultdict" else _TABLES[kind]()
         self._left.append(lambda: made.update({self._part(key): self._part(value) for key, value in items}))
 
-    def _function(self, number: int, ours: str, name: str) -> None:
-        self._made[number] = _FUNCTIONS[ours] if ours else _unknown(name)
+    def _function(self, number: int, module: str, name: str) -> None:
+        self._made[number] = _FUNCTIONS.get((module, name)) or _unknown(name)
 
     def _error(self, number: int, name: str, args: list[str]) -> None:
         kind = getattr(errors, name, None)

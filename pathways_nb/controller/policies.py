@@ -151,6 +151,11 @@ def shortest(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
 POLICIES: dict[str, Policy] = {"fifo": fifo, "stride": stride, "priority": priority, "shortest": shortest}
 
 
+def is_built_in(choose: object) -> bool:
+    """Return whether a policy is one of ours, not one that says it is equal to it."""
+    return any(choose is one for one in POLICIES.values())
+
+
 def policy_of(policy: str | Policy) -> Policy:
     """Return the policy of this name, or the user's own function.
 

@@ -1,7 +1,7 @@
 """Whether a policy's decisions can be repeated: its code is read, since calling it could change what it keeps.
 
-What cannot be seen to be harmless counts as state, so a policy may be marked that would answer alike; one that is not
-marked computes from its arguments, from constants and from plain functions of them.
+What cannot be seen to be harmless counts as state, so a policy may be refused that would answer alike; one that is not
+refused computes from its arguments, from constants and from plain functions of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dis
 import types
 from collections.abc import Iterator
 
-from pathways_nb.controller.policies import POLICIES, Policy
+from pathways_nb.controller.policies import Policy, is_built_in
 
 _PURE_MODULES = ("math", "_operator", "operator", "itertools", "functools", "_functools", "bisect", "_bisect")
 """Modules of which a policy may use anything and still give the same answers."""
@@ -28,7 +28,7 @@ _READS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 
 def why_not(policy: Policy) -> str:
     """Return why decisions of a policy cannot be repeated, in words; empty if they can."""
-    if any(policy is one for one in POLICIES.values()):
+    if is_built_in(policy):
         return ""
     try:
         name = getattr(policy, "__name__", type(policy).__name__)
@@ -88,7 +88,7 @@ def _changing(value: object, seen: set[types.FunctionType]) -> str:
         return "" if value.__name__ in _PURE_MODULES else f"the module {value.__name__}"
     if isinstance(value, types.FunctionType):
         # Where its code is, not ``__module__``: ``functools.wraps`` copies that from what it wraps.
-        if any(value is one for one in POLICIES.values()) or value.__globals__.get("__name__") in _PURE_MODULES:
+        if is_built_in(value) or value.__globals__.get("__name__") in _PURE_MODULES:
             return ""
         found = _impure(value, seen)
         return f"which {found}" if found else ""

@@ -73,6 +73,11 @@ class Body:
         return found
 
     @cached_property
+    def lasting(self) -> list[float]:
+        """``seconds`` as a list, of which single ones are read faster."""
+        return self.seconds.tolist()
+
+    @cached_property
     def edges(self) -> tuple[list[list[Wait]], list[list[Wait]]]:
         """Of each task, what it waits for in its pass, and in the pass before: lanes included."""
         within: list[list[Wait]] = [[] for _ in self.lasts]
@@ -187,25 +192,29 @@ class Loop:
 
     def _pass(self, before: np.ndarray | None) -> np.ndarray:
         """Return when the tasks of a pass start, after those of the pass before."""
-        within, carried = self.body.edges
-        lasts, start = self.body.seconds.tolist(), list[float]()
+        start = list[float]()
         earlier = None if before is None else before.tolist()
-        for task in range(len(lasts)):
-            lets = [start[one.source] + one.part * lasts[one.source] + one.lag for one in within[task]]
-            if earlier is not None:
-                lets += [earlier[one.source] + one.part * lasts[one.source] + one.lag for one in carried[task]]
-            start.append(max(lets, default=0.0))
+        for task in range(len(self.body.lasts)):
+            start.append(max(self._lets(task, start, earlier), default=(0.0, 0))[0])
         return np.array(start)
+
+    def _lets(self, task: int, start: Sequence[float], earlier: Sequence[float] | None) -> list[tuple[float, int]]:
+        """Return when each wait lets a task start, with the reason; of equal times the last reason counts.
+
+        Args:
+            task: the task.
+            start: of the tasks of its pass in front of it, when they start.
+            earlier: the same of all tasks in the pass before; ``None`` in the first one.
+        """
+        within, carried = self.body.edges
+        lasts, sides = self.body.lasting, [(start, within[task])]
+        if earlier is not None:
+            sides.append((earlier, carried[task]))
+        return [(one_start[one.source] + one.part * lasts[one.source] + one.lag, one.why)
+                for one_start, waits in sides for one in waits]  # fmt: skip
 
     def why(self, number: int, task: int) -> str:
         """Return why a task of a pass starts when it does: a word of ``WHY``, or ``""`` for what waits for nothing."""
-        within, carried = self.body.edges
-        lasts, sides = self.body.seconds, [(self.starts(number), within[task])]
-        if number:
-            sides.append((self.starts(number - 1), carried[task]))
-        lets = [
-            (start[one.source] + one.part * lasts[one.source] + one.lag, one.why)
-            for start, some in sides
-            for one in some
-        ]
+        earlier = self.starts(number - 1).tolist() if number else None
+        lets = self._lets(task, self.starts(number).tolist(), earlier)
         return WHY[max(lets)[1]] if lets else ""

@@ -123,7 +123,7 @@ class Outline:
         """Return the ticks of the step after passes.
 
         Args:
-            stages: the passes with their settings, in order; see ``plans.stages_of``.
+            stages: the passes with their settings, in order; see ``passes.choice.stages_of``.
             streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
 
         Raises:
@@ -161,8 +161,8 @@ class Outline:
         return Sketch(step, again, frozenset(use.param for use in late))
 
 
-_Event = tuple[Position, str, int, int, int]
-"""Something that happens at a position: what, of which collective, the ticks of computation and of the exchange."""
+_Event = tuple[Position, bool, tuple[str, int], int, int]
+"""What happens at a position: whether a collective is waited for (or issued), which, ticks of computation and of it."""
 
 
 def _ended(outline: Outline, sketch: Sketch, streams: int) -> int:
@@ -170,8 +170,8 @@ def _ended(outline: Outline, sketch: Sketch, streams: int) -> int:
     gathers, reductions = sketch.collectives.gathers, sketch.collectives.reductions
     events = list(_gather_events(outline, gathers))
     events += [_reduce_event(outline, number, one) for number, one in enumerate(reductions)]
-    events += [(position_of(at), "loss", number, 0, ticks) for number, (at, ticks) in enumerate(outline.loss)]
-    events += [(position_of(at), "wait for loss", number, ticks, 0) for at, number, ticks in outline.completed]
+    events += [(position_of(at), False, ("loss", number), 0, ticks) for number, (at, ticks) in enumerate(outline.loss)]
+    events += [(position_of(at), True, ("loss", number), ticks, 0) for at, number, ticks in outline.completed]
     events.sort()
     completing = ((number, _after(outline, one)) for number, one in enumerate(reductions))
     return _walked(outline, events, [(number, ticks) for number, ticks in completing if ticks is not None], streams)
@@ -184,8 +184,8 @@ def _gather_events(outline: Outline, gathers: Sequence[Gather]) -> Iterator[_Eve
         before, sent, made = one.source
         several = len(one.params) > 1
         exchange = costs.exchange("all_gather", made, axis)
-        yield one.at, "gather", number, before + (costs.copy(sent) if several else 0), exchange
-        yield one.read, "wait for gather", number, costs.copy(made) if several else 0, 0
+        yield one.at, False, ("gather", number), before + (costs.copy(sent) if several else 0), exchange
+        yield one.read, True, ("gather", number), costs.copy(made) if several else 0, 0
 
 
 def _reduce_event(outline: Outline, number: int, one: Reduction) -> _Event:
@@ -194,7 +194,7 @@ def _reduce_event(outline: Outline, number: int, one: Reduction) -> _Event:
     exchange = sum(
         outline.costs.exchange(name, shard if turn else padded, axis) for turn, (name, axis) in enumerate(one.kinds)
     )
-    return one.at, "reduce", number, ticks, exchange
+    return one.at, False, ("reduce", number), ticks, exchange
 
 
 def _after(outline: Outline, one: Reduction) -> int | None:
@@ -210,17 +210,16 @@ def _walked(outline: Outline, events: Sequence[_Event], after: Sequence[tuple[in
     passed, now, before = outline.passed, 0, 0
     free = {"gather": 0, "reduce": 0}
     arrives: dict[tuple[str, int], int] = {}
-    for at, kind, number, ticks, exchange in events:
+    for at, waits, which, ticks, exchange in events:
         here = passed[int(at[0])]
         now += here - before
         before = here
-        if kind.startswith("wait"):
-            now = max(now, arrives[kind.removeprefix("wait for "), number]) + ticks
+        if waits:
+            now = max(now, arrives[which]) + ticks
             continue
         now += ticks
-        lane = "gather" if kind == "gather" or streams == 2 else "reduce"
-        free[lane] = max(free[lane], now) + exchange
-        arrives[kind, number] = free[lane]
+        lane = "gather" if which[0] == "gather" or streams == 2 else "reduce"
+        arrives[which] = free[lane] = max(free[lane], now) + exchange
     now += passed[-1] - before
     for number, ticks in after:
         now = max(now, arrives["reduce", number]) + ticks

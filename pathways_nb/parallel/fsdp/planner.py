@@ -17,8 +17,8 @@ from pathways_nb.parallel.fsdp.greedy import greedy_buckets
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.outline import Outline
 from pathways_nb.parallel.fsdp.outlining import outline_of
-from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice
-from pathways_nb.parallel.fsdp.passes.registry import StepPass, own_passes
+from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice, carried_out, stages_of
+from pathways_nb.parallel.fsdp.passes.registry import own_passes
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.search import PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
@@ -84,8 +84,8 @@ class Planner:
             plan: says which stay gathered.
             streams: ``None`` for those of the planner.
         """
-        at = {one.name: position for position, one in enumerate(self.traced.parameters)}
-        return exposed_bound(self.outline, frozenset(at[name] for name in plan.kept), streams or self.streams)
+        kept = plans.choice_of(plan, self.traced.parameters).kept
+        return exposed_bound(self.outline, kept, streams or self.streams)
 
     def timeline(self, plan: FsdpPlan) -> StepTimeline:
         """Return the step under a plan in simulated time.
@@ -123,9 +123,15 @@ class Planner:
 
         Collectives inside loops, which are the same in every plan, are left out.
         """
-        at = {one.name: position for position, one in enumerate(self.traced.parameters)}
-        plan.check(list(at))
-        return self._search().exact(plans.choice_of(plan, at))
+        plan.check([one.name for one in self.traced.parameters])
+        return self._exact(plans.choice_of(plan, self.traced.parameters))
+
+    def _exact(self, choice: Choice) -> int:
+        """Return the ticks of the step under a plan, from its outline if its passes are edits, else from its graph."""
+        if not choice.needs_graph:
+            return self.outline.ticks(stages_of(choice, self.mode.gathers_again), self.streams)
+        *_, (_, graph) = carried_out(self.traced, choice, self.mode.gathers_again)
+        return timeline(graph, self.costs, self.streams).end
 
     def search(
         self, memory: float | None = None, budget: int | None = None, say: Callable[[str], object] = to_standard_error
@@ -141,21 +147,17 @@ class Planner:
         Raises:
             PlanError: even the plan that needs least does not fit.
         """
-        search = self._search()
-        search.room = None if memory is None else memory - self._without_gathered()
-        search.budget = max(_LEAST, _WORK // len(search.block_of)) if budget is None else budget
-        search.own = {one.name: _choices(one) for one in own_passes()}
+        room = None if memory is None else memory - self._without_gathered()
+        blocks = [plans.block_of(one.name) for one in self.traced.parameters]
+        most = max(_LEAST, _WORK // len(blocks)) if budget is None else budget
+        own = {one.name: [PassChoice.of(one.name, dict(settings)) for settings in one.choices] for one in own_passes()}
+        search = PlanSearch(self.outline, blocks, self._exact, room, most, own)
         try:
             with uncollected():  # sketches are many short-lived objects without cycles
                 return self._searched(search, memory)
         finally:
             for line in _remarks(search):
                 say(line)
-
-    def _search(self) -> PlanSearch:
-        """Return a search that has not begun."""
-        blocks = [plans.block_of(one.name) for one in self.traced.parameters]
-        return PlanSearch(self.outline, blocks, self.mode.gathers_again, self._by_graph, self.streams)
 
     def _searched(self, search: PlanSearch, memory: float | None) -> FsdpPlan:
         """Return the plan that a search finds within a bound on memory, which ``room`` only estimates."""
@@ -179,11 +181,6 @@ class Planner:
                 )
             search.room = tighter
 
-    def _by_graph(self, choice: Choice) -> int:
-        """Return the ticks of a plan from the step's graph."""
-        plan = self._plan(choice.forward, choice.backward, choice.prefetch, "searched", choice.own)
-        return timeline(plans.applied(self.traced, plan, self.mode), self.costs, self.streams).end
-
     def _without_gathered(self) -> int:
         """Return the most bytes of everything but gathered parameters."""
         curve = self.timeline(self.per_parameter()).memory
@@ -205,10 +202,6 @@ class Planner:
         """Return a bucket for each parameter that is never gathered or reduced."""
         there = {param for bucket in buckets for param in bucket}
         return [(param,) for param in range(len(self.traced.parameters)) if param not in there]
-
-
-def _choices(one: StepPass) -> list[PassChoice]:
-    return [PassChoice.of(one.name, dict(settings)) for settings in one.choices]
 
 
 def _remarks(search: PlanSearch) -> Iterator[str]:

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter, split_dimension
-from pathways_nb.parallel.fsdp.passes.choice import Choice, stages_of
+from pathways_nb.parallel.fsdp.passes.choice import Choice, carried_out
 from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.parameter_trees import name_of
@@ -95,19 +95,13 @@ def applied(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> StepGraph:
 
 
 def stages(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> Iterator[tuple[str, StepGraph]]:
-    """Yield the step after each pass that carries out a plan, with the name of the pass."""
-    at = {one.name: position for position, one in enumerate(graph.parameters)}
-    for one, settings in stages_of(choice_of(plan, at), mode.gathers_again):
-        yield one.name, (graph := one(graph, **dict(settings)))
+    """Return the step after each pass that carries out a plan, with the name of the pass."""
+    return carried_out(graph, choice_of(plan, graph.parameters), mode.gathers_again)
 
 
-def choice_of(plan: FsdpPlan, at: Mapping[str, int]) -> Choice:
-    """Return a plan by positions of parameters.
-
-    Args:
-        plan: the plan.
-        at: the position of each parameter by its name.
-    """
+def choice_of(plan: FsdpPlan, parameters: Sequence[Parameter]) -> Choice:
+    """Return a plan by positions of parameters."""
+    at = {one.name: position for position, one in enumerate(parameters)}
     forward, backward = (tuple(tuple(at[name] for name in one.params) for one in side)
                          for side in (plan.buckets, plan.reduced))  # fmt: skip
     return Choice(forward, backward, plan.prefetch, frozenset(at[name] for name in plan.kept), plan.passes)

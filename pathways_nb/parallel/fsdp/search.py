@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
 
 from pathways_nb.errors import PlanError
 from pathways_nb.parallel.fsdp.greedy import greedy_buckets
 from pathways_nb.parallel.fsdp.outline import Outline
-from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice, stages_of
-from pathways_nb.parallel.fsdp.passes.registry import pass_of
+from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice
 
 _DISTANCES = 1, 2, 4, 8, 16
 _GAIN = 1e-4
@@ -36,9 +34,7 @@ class PlanSearch:
     Args:
         outline: of the step.
         block_of: the block of each parameter.
-        gathers_again: whether parameters may be gathered again for the backward pass.
-        by_graph: returns the ticks of a plan from the step's graph: for passes that say no edits.
-        streams: of the device.
+        exact: returns the ticks of the step under a plan, or raises ``PlanError``.
         room: bytes that gathered parameters may take at once; ``None`` for no limit.
         budget: the most evaluations, and as many more for the user's passes; one by the graph counts as many.
         own: passes of the user's that it tries, each with the settings to try.
@@ -46,9 +42,7 @@ class PlanSearch:
 
     outline: Outline
     block_of: Sequence[str]
-    gathers_again: bool
-    by_graph: Callable[[Choice], int]
-    streams: Literal[2, 3] = 2
+    exact: Callable[[Choice], int]
     room: float | None = None
     budget: int = 400
     own: Mapping[str, Sequence[PassChoice]] = field(default_factory=dict)
@@ -94,7 +88,7 @@ class PlanSearch:
         return self._ticks[choice]
 
     def _evaluated(self, choice: Choice) -> float:
-        by_graph, began = self._needs_graph(choice), time.perf_counter()
+        by_graph, began = choice.needs_graph, time.perf_counter()
         self.evaluated += _BY_GRAPH if by_graph else 1
         try:
             found = self.exact(choice)
@@ -104,21 +98,6 @@ class PlanSearch:
             return math.inf
         self.seconds.setdefault(by_graph, time.perf_counter() - began)
         return found
-
-    def exact(self, choice: Choice) -> int:
-        """Return the ticks of the step under a plan.
-
-        Raises:
-            PlanError: the plan cannot be carried out.
-        """
-        if self._needs_graph(choice):
-            return self.by_graph(choice)
-        return self.outline.ticks(stages_of(choice, self.gathers_again), self.streams)
-
-    @staticmethod
-    def _needs_graph(choice: Choice) -> bool:
-        """Return whether a pass of a plan says no edits."""
-        return any(pass_of(one.name).edits == "graph" for one in choice.own)
 
     def gathered(self, choice: Choice) -> int:
         """Return bytes that gathered parameters take at most, if every gather is done when it is issued.

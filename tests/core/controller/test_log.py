@@ -213,6 +213,24 @@ def test_instructions_are_kept_while_a_recording_is_on() -> None:
     assert len(list(book.log().replay())) == 3
 
 
+def test_a_log_from_before_recordings_shared_snapshots_opens() -> None:
+    log = log_text.to_json(used().log())
+    assert [row for row in log["objects"] if row[0] == "function"] == [
+        ["function", "pathways_nb.controller.policies", "stride"],
+        ["function", "pathways_nb.controller.held_memory", "DeviceBytes.copy"],
+    ]
+    del log["before"], log["missing"]
+    again = log_text.from_bytes(json.dumps(log).encode())
+    assert (again.before, again.missing, again.why_not) == (0, 0, "")
+    assert len(list(again.replay())) == len(again.entries)
+
+
+def test_a_policy_that_has_the_name_of_one_of_ours_is_not_taken_for_it() -> None:
+    again = log_text.from_bytes(log_text.as_bytes(used(disguised).log()))
+    assert again.why_not == "the policy 'stride' uses 'random', the module random, so it may be random or keep state"
+    assert again.snapshot.machine().policy is not stride
+
+
 def test_a_users_policy_is_not_in_a_file() -> None:
     log = used(shortest).log()
     assert len(list(log.replay())) == len(log.entries)

@@ -186,6 +186,14 @@ def test_a_search_uses_a_pass_on_the_graph_that_gains_and_says_that_it_is_slow()
     close(run(graph), jax.jit(jax.value_and_grad(loss))(model(), *batch()))
 
 
+def test_a_pass_on_the_graph_is_timed_with_what_the_plan_keeps() -> None:
+    pw.register_pass("idle", after="bucket", edits="graph")(lambda graph: graph)
+    planner = step().planner(chip=CHIP)
+    kept = planner.per_block().keeping(lambda bucket: "layers.1" in bucket.params[0])
+    assert planner.ticks(kept.with_pass("idle")) == planner.timeline(kept).end == planner.ticks(kept)
+    assert planner.ticks(kept) != planner.ticks(planner.per_block())
+
+
 def test_a_pass_that_cannot_be_carried_out_is_left_out_of_a_search_and_named() -> None:
     @pw.register_pass("too_late", after="bucket")
     def too_late(step: StepCollectives) -> Iterator[Edit]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
 from pathways_nb.parallel.fsdp.passes.registry import Settings, Stage, Value, ordered, pass_of, wrong_value
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
 Partition = tuple[tuple[int, ...], ...]
 """Positions of parameters, by bucket, in the order in which they are used."""
@@ -20,7 +21,7 @@ class PassChoice:
 
     Args:
         name: of the pass.
-        settings: names and values of those that are not its defaults.
+        settings: names and values of those that were given; the others have the defaults of the pass.
     """
 
     name: str
@@ -109,6 +110,11 @@ class Choice:
     kept: frozenset[int] = frozenset()
     own: tuple[PassChoice, ...] = ()
 
+    @property
+    def needs_graph(self) -> bool:
+        """Whether a pass of the plan says no edits, so that only the step's graph tells its time."""
+        return any(pass_of(one.name).edits == "graph" for one in self.own)
+
 
 def stages_of(choice: Choice, gathers_again: bool) -> tuple[Stage, ...]:
     """Return the passes that carry out a plan, with their settings, in their order.
@@ -129,3 +135,15 @@ def stages_of(choice: Choice, gathers_again: bool) -> tuple[Stage, ...]:
         del settings["regather"]
     settings |= {one.name: one.settings for one in choice.own}
     return tuple((one, settings[one.name]) for one in ordered() if one.name in settings)
+
+
+def carried_out(graph: StepGraph, choice: Choice, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
+    """Yield a traced step after each pass that carries out a plan, with the name of the pass.
+
+    Args:
+        graph: the step before any pass.
+        choice: the plan.
+        gathers_again: whether parameters may be gathered again for the backward pass.
+    """
+    for one, settings in stages_of(choice, gathers_again):
+        yield one.name, (graph := one(graph, **dict(settings)))

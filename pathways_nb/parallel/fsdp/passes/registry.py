@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -46,6 +45,7 @@ class StepPass:
         tried: values that a search tries, by setting.
         is_timed: whether the time of a step depends on it. What completes gradients last, and what binds the compiler
             to an order, is taken for granted when a plan is timed.
+        is_built_in: whether every step has it.
     """
 
     name: str
@@ -54,11 +54,7 @@ class StepPass:
     edits: Literal["collectives", "graph"] = "collectives"
     tried: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     is_timed: bool = True
-
-    @cached_property
-    def is_built_in(self) -> bool:
-        """Whether every step has it."""
-        return (self.make.__module__ or "").startswith("pathways_nb.")
+    is_built_in: bool = False
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -69,7 +65,7 @@ class StepPass:
     def choices(self) -> list[Settings]:
         """The settings that a search tries."""
         rows = itertools.product(*([(name, value) for value in values] for name, values in self.tried.items()))
-        return [tuple(row) for row in itertools.islice(rows, _MOST_TRIED)]
+        return list(rows)
 
     def edits_of(self, step: StepCollectives, /, *args: Any, **settings: Any) -> list[Edit]:
         """Return its edits of the collectives of a step.
@@ -186,7 +182,7 @@ def built_in(name: str, after: str = "", is_timed: bool = True) -> Callable[[Mak
 
     def register(make: Make) -> Callable[..., StepGraph]:
         """Return the pass as a function of a step's graph, after it was registered."""
-        _passes[name] = StepPass(name, make, after, is_timed=is_timed)
+        _passes[name] = StepPass(name, make, after, is_timed=is_timed, is_built_in=True)
         return _as_function(_passes[name])
 
     return register
@@ -217,7 +213,7 @@ def watch(one: Any) -> None:
 
 
 def ordered() -> list[StepPass]:
-    """Return all passes in the order in which they run: each behind its ``after`` and those registered before it."""
+    """Return all passes in the order in which they run: each behind its ``after``, the user's before the built-in."""
 
     def behind(name: str) -> Iterator[StepPass]:
         followers = [one for one in _passes.values() if one.after == name]
