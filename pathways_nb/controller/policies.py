@@ -101,7 +101,12 @@ def policy(keeps_order: bool = False, promises_shares: bool = False) -> Callable
         keeps_order: it takes each client's programs in the order of their submission, whatever they are and take. So it
             is shown one gang of each client, and not asked at all while one client has programs.
         promises_shares: it divides devices by the clients' shares, so that records say what each client was promised.
+
+    Raises:
+        UsageError: it is written without parentheses, or given something other than a function that can be marked.
     """
+    if callable(keeps_order):
+        raise UsageError("policy: write @pw.policy(keeps_order=True), with parentheses.")
 
     def mark(choose: Marked) -> Marked:
         """Return the policy, marked."""
@@ -109,7 +114,11 @@ def policy(keeps_order: bool = False, promises_shares: bool = False) -> Callable
             raise UsageError(
                 f"policy: {choose!r} is no function policy(ready, state); write @pw.policy(keeps_order=True)."
             )
-        choose.keeps_order, choose.promises_shares = keeps_order, promises_shares  # type: ignore[attr-defined]
+        try:
+            choose.keeps_order, choose.promises_shares = keeps_order, promises_shares  # type: ignore[attr-defined]
+        except AttributeError:
+            said = f"policy: {choose!r} cannot be marked"
+            raise UsageError(f"{said}; wrap it in a function policy(ready, state).") from None
         return choose
 
     return mark

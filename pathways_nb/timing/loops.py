@@ -29,12 +29,15 @@ class Body:
     """The tasks of one pass of a loop, each behind all that it waits for.
 
     Args:
-        lasts: seconds of each; those of a task that is a loop follow from it and are not read.
+        lasts: seconds of each, 0 or more; any such number for a task that is a loop, whose seconds follow from it.
         lanes: of each, the lanes that it takes (a device, a stream, a link), which run one task after another, also
             from pass to pass; several for a gang, at least one.
         waits: within the pass.
         carried: from tasks of the pass before (``source``) to tasks of this one (``target``).
         loops: tasks that are loops, by position. A loop takes its lanes from its begin to its end.
+
+    Raises:
+        UsageError: naming the task whose seconds, lanes or waits are wrong.
     """
 
     lasts: np.ndarray
@@ -55,8 +58,8 @@ class Body:
                 raise UsageError(f"task {task} is on lanes {list(lanes)}, one of them twice; name each once.")
         if bare := [task for task, lanes in enumerate(self.lanes) if not lanes]:
             raise UsageError(f"task {bare[0]} is on no lane; give it one of its own if it may run beside all others.")
-        for name, edges in (("waits", self.waits), ("carried", self.carried)):
-            ends = np.concatenate([edges.source, edges.target])
+        for name, edges in (("waits", self.waits), ("carried", self.carried), ("loops", None)):
+            ends = np.array([*self.loops]) if edges is None else np.concatenate([edges.source, edges.target])
             if len(wrong := ends[(ends < 0) | (ends >= count)]):
                 raise UsageError(f"{name} speak of task {wrong[0]}, but there are {count} tasks, which count from 0.")
         behind = np.flatnonzero(self.waits.source >= self.waits.target)
@@ -150,7 +153,7 @@ class Loop:
         Raises:
             UsageError: there is no such pass.
         """
-        if not 0 <= number < self.trips:
+        if not is_index(number) or not 0 <= number < self.trips:
             raise UsageError(f"pass {number} of a loop of {self.trips} passes, which count from 0.")
         passes, period = self._evaluated
         if number < len(passes):
@@ -214,7 +217,13 @@ class Loop:
                 for one_start, waits in sides for one in waits]  # fmt: skip
 
     def why(self, number: int, task: int) -> str:
-        """Return why a task of a pass starts when it does: a word of ``WHY``, or ``""`` for what waits for nothing."""
+        """Return why a task of a pass starts when it does: a word of ``WHY``, or ``""`` for what waits for nothing.
+
+        Raises:
+            UsageError: there is no such pass or task.
+        """
+        if not is_index(task) or not 0 <= task < len(self.body.lasts):
+            raise UsageError(f"task {task} of a body of {len(self.body.lasts)} tasks, which count from 0.")
         earlier = self.starts(number - 1).tolist() if number else None
         lets = self._lets(task, self.starts(number).tolist(), earlier)
         return WHY[max(lets)[1]] if lets else ""

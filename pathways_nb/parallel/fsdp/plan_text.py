@@ -62,7 +62,7 @@ def plan_of_text(text: str, names: Sequence[str], **options: Any) -> FsdpPlan:
 
 
 def text_of_plan(plan: FsdpPlan, names: Sequence[str]) -> str:
-    """Return a plan's buckets as a text that ``plan_of_text`` reads."""
+    """Return a plan's buckets and passes as a text that ``plan_of_text`` reads."""
     model = ModelNames(names)
     lines = _lines_of(plan.buckets, model)
     if plan.backward is not None:

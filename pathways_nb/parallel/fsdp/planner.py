@@ -170,7 +170,7 @@ class Planner:
             if peak <= memory:
                 return plan
             if found.own:  # the estimate knows nothing of what they hold
-                search.own = {}
+                search.leave_out(f"the best plan with {', '.join(search.own)} needs {size(peak)}, more than the memory")
                 continue
             tighter = search.gathered(found) - (peak - memory)
             if (search.room is not None and tighter >= search.room) or found == search.smallest():
@@ -206,7 +206,7 @@ class Planner:
 
 def _remarks(search: PlanSearch) -> Iterator[str]:
     """Yield a line about passes that make a search slower, and one about each reason for which plans were left out."""
-    slow = [one.name for one in own_passes() if one.edits == "graph" and one.name in search.own]
+    slow = [one.name for one in own_passes() if one.edits == "graph"]
     if slow and len(search.seconds) == 2:
         graph, outline = search.seconds[True], search.seconds[False]
         yield (

@@ -308,3 +308,12 @@ def test_the_invariants_catch_a_claim_that_only_other_programs_show() -> None:
 
     with pytest.raises(AssertionError, match=r"the policy says keeps_order=True, but chose run \d"):
         check_invariants(busy(marked(odd), 9))
+
+
+def test_a_policy_that_cannot_be_marked_is_named() -> None:
+    with pytest.raises(pw.UsageError, match=r"policy: write @pw.policy\(keeps_order=True\), with parentheses"):
+        pw.policy(POLICIES["fifo"])  # type: ignore[arg-type]
+    with pytest.raises(pw.UsageError, match=r"policy: .*method.* cannot be marked; wrap it in a function"):
+        marked([].append)
+    with pytest.raises(pw.UsageError, match=r"policy: 3 is no function policy\(ready, state\)"):
+        marked(3)

@@ -10,6 +10,9 @@ from pathways_nb.timing.fixed_order import FixedOrder
 from pathways_nb.timing.loops import Body, Loop
 from pathways_nb.timing.waits import DATA, MESSAGE, Waits
 
+NONE = Waits.of([], [], [])
+ONE = Body(np.ones(1), [(0,)], NONE)
+
 
 def random_body(chance: np.random.Generator, depth: int = 0) -> Body:
     """Tasks on a few lanes with random edges, whole seconds, and loops among them."""
@@ -129,6 +132,12 @@ def test_a_late_task_does_not_hide_that_others_still_drift() -> None:
         (lambda: Body(np.array([np.inf]), [(0,)], Waits.of([], [], [])), "task 0 takes inf s; give seconds"),
         (lambda: Body(np.ones(1), [(0, 0)], Waits.of([], [], [])), r"task 0 is on lanes \[0, 0\], one of them twice"),
         (lambda: Body(np.ones(2), [(0,), (1,)], Waits.of([-1], [1], [0])), "waits speak of task -1, but there are 2"),
+        (
+            lambda: Body(np.ones(1), [(0,)], NONE, NONE, {2: Loop(ONE, 1)}),
+            "loops speak of task 2, but there are 1 tasks",
+        ),
+        (lambda: Loop(ONE, 3).starts(1.5), "pass 1.5 of a loop of 3 passes"),
+        (lambda: Loop(ONE, 3).why(0, 9), "task 9 of a body of 1 tasks, which count from 0"),
         (lambda: Loop(Body(np.ones(1), [(0,)], Waits.of([], [], [])), 3).starts(3), "pass 3 of a loop of 3 passes"),
     ],
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import pathways_nb as pw
 from pathways_nb.examples import llama3
-from pathways_nb.parallel.fsdp.passes import registry
+from pathways_nb.parallel.fsdp.passes import registry, usual
 from pathways_nb.parallel.fsdp.passes.edits import Edit, Gather, StepCollectives
 from pathways_nb.parallel.fsdp.plan_text import plan_of_text, text_of_plan
 from pathways_nb.parallel.fsdp.planner import Planner
@@ -22,6 +24,8 @@ from tests.jax.fsdp.test_options import batch, loss, model
 from tests.jax.fsdp.test_passes import NAMES, run
 from tests.jax.fsdp.test_planner import CHIP, random_plan, step
 from tests.support.closeness import close
+
+ONE = np.float64(1)
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +190,22 @@ def test_a_search_uses_a_pass_on_the_graph_that_gains_and_says_that_it_is_slow()
     close(run(graph), jax.jit(jax.value_and_grad(loss))(model(), *batch()))
 
 
+def test_a_search_within_memory_is_not_worse_for_a_pass_that_does_not_fit() -> None:
+    """The pass gathers nothing again: quick, and too large."""
+    planner, said = step().planner(chip=CHIP), list[str]()
+    bound = 0.97 * planner.timeline(planner.search(budget=200)).memory.peak
+    without = planner.search(bound, 200)
+    pw.register_pass("kept", after="regather", edits="graph")(kept)
+    found = planner.search(bound, 200, said.append)
+    assert not found.passes
+    assert planner.ticks(found) <= planner.ticks(without)
+    assert planner.timeline(found).memory.peak <= bound
+    assert said[0].startswith("search: kept changes the graph itself")
+    assert re.fullmatch(
+        r"search: plans were left out, because the best plan with kept needs .* more than the memory", said[1]
+    )
+
+
 def test_a_pass_on_the_graph_is_timed_with_what_the_plan_keeps() -> None:
     pw.register_pass("idle", after="bucket", edits="graph")(lambda graph: graph)
     planner = step().planner(chip=CHIP)
@@ -236,6 +256,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"it merges gathers in front of \"regather\", which could not gather them again\. .*after='regather'",
     ),
     "merges nothing": (lambda step: [step.merge()], r"it merges nothing; give the collectives"),
+    "a number in place of edits": (lambda step: 3, r"pass 'wrong' returned 3; yield its edits"),
     "an error of ours": (lambda step: step.gathers[0].nothing, r"pass 'wrong' raised AttributeError"),
     "too late": (
         lambda step: [step.move(step.gathers[0], before=step.end)],
@@ -329,6 +350,7 @@ def test_what_cannot_be_registered_is_named() -> None:
         (early, {"distance": range(1, 40)}, r"search= has 39 combinations, of which at most 16 are tried"),
         (early, [("distance", (1,))], r"give values by setting, as in search=\{'count': \(1, 2, 4\)\}"),
         (dict, {}, r"is no function of a step"),
+        (lambda step, x=ONE: (), {}, r"give 'x' a number, a truth or a text as its default"),
     ]:
         with pytest.raises(pw.UsageError, match=text):
             pw.register_pass("own", after="sink", search=search)(make)  # type: ignore[arg-type]
@@ -471,6 +493,14 @@ def test_gathers_that_were_moved_are_gathered_again_in_the_usual_order() -> None
     for plan in (planner.per_block(), planner.per_parameter(), *(random_plan(planner, seed) for seed in range(6))):
         with_pass = plan.with_pass("hoist")
         assert planner.ticks(with_pass) == planner.timeline(with_pass).end
+
+
+def test_a_function_of_ours_under_a_name_of_the_users_is_theirs() -> None:
+    pw.register_pass("prefetch_again", after="prefetch")(usual.prefetch.__wrapped__)  # type: ignore[attr-defined]
+    assert [one.name for one in registry.own_passes()] == ["prefetch_again"]
+    planner = step().planner(chip=CHIP)
+    plan = planner.per_block(0).with_pass("prefetch_again", distance=2)
+    assert planner.ticks(plan) == planner.timeline(plan).end == planner.ticks(planner.per_block(2))
 
 
 def test_names_of_settings_are_the_users_own() -> None:

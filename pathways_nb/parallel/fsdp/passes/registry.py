@@ -75,7 +75,7 @@ class StepPass:
         """
         with self._named():
             made: Any = self.make(step, *args, **settings)
-            made = made if made is None or isinstance(made, (list, Edit)) else list(made)
+            made = list(made) if isinstance(made, Iterator) else made  # a generator runs here, where its error is named
         found = checked(self.name, step, made, self.is_built_in)
         merges = (edit for edit in found if edit.kind == "merge" and isinstance(edit.what[0], Gather))
         if not self.is_built_in and not _runs_behind(self.after, "regather") and next(merges, None) is not None:
@@ -278,7 +278,7 @@ def _check_settings(where: str, make: Make, tried: Mapping[str, Sequence[Value]]
     if not first or first[0].kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
         raise UsageError(f"{said} takes no step; its first parameter is the step.")
     for one in others.values():
-        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) or not isinstance(one.default, Value):
+        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) or type(one.default) not in _KINDS:
             raise UsageError(f"{said}: give {one.name!r} a number, a truth or a text as its default; plans have those.")
     for name, values in tried.items():
         if name not in others:
