@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from pathways_nb.cost.collectives.kinds import KINDS
 from pathways_nb.cost.hardware.parameters import Origin, Parameters, fraction, optional_rate
 
 
@@ -90,13 +91,12 @@ _ASSUMED: dict[str, tuple[float, str]] = {
     "random": (0.5, "bits are computed, not only written"),
     "other": (0.3, "operations whose arithmetic is not counted"),
 }
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
 _WHOLE = Origin("assumed", "what the chip's link_efficiency leaves of its links")
 EFFICIENCY = Efficiency(
     base="usual shares",
     origins=MappingProxyType(
         {name: Origin("assumed", source) for name, (_, source) in _ASSUMED.items()}
-        | dict.fromkeys(_COLLECTIVES, _WHOLE)
+        | dict.fromkeys((kind.share for kind in KINDS), _WHOLE)
     ),
     **{name: share for name, (share, _) in _ASSUMED.items()},  # type: ignore[arg-type]
 )

@@ -16,6 +16,7 @@ from os import PathLike
 from typing import Any, NamedTuple, Self
 
 from pathways_nb.cost.collectives.formulas import FREE, Cost
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.collectives.mesh_axes import group_of
 from pathways_nb.cost.collectives.pricing import collective, over_dcn, over_links, over_pcie
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
@@ -169,11 +170,11 @@ class CostModel:
         self, one: Collective, topology: Topology, sizes: tuple[tuple[str, int], ...], oversubscription: float
     ) -> tuple[Cost, str]:
         """Return the cost of one collective, and what had to be assumed of its group."""
-        kind = one.kind.replace("-", "_")
         where = group_of(topology, sizes, one.axes, one.group)
+        share = getattr(self.efficiency, BY_NAME[one.kind].share)
         # All closed forms have bytes only as bytes over bandwidth, so a share of bandwidth is its inverse of bytes.
-        bytes = one.whole_bytes * where.share * oversubscription / getattr(self.efficiency, kind)
-        return collective(kind, bytes, topology, where.group), where.note
+        bytes = one.whole_bytes * where.share * oversubscription / share
+        return collective(one.kind, bytes, topology, where.group), where.note
 
     def transfer(
         self, bytes: int, route: str, topology: Topology, source_devices: int, target_devices: int, shared: int = 0

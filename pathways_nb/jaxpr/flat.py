@@ -2,8 +2,8 @@
 
 Both are generic in the type that represents a value, which each subclass of ``Walk`` chooses: the cost model carries
 arrays with their layouts, a program numbers its values. An operation keeps the equation it was read from, so that its
-parameters, effects and source line need no copy and it can be put back into a jaxpr. The names of the calls that are
-inlined are in ``util.primitives``; the walk itself adds no operation to any list, its subclasses do.
+parameters, effects and source line need no copy and it can be put back into a jaxpr. The walk itself adds no operation
+to any list, its subclasses do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
-from pathways_nb.util.primitives import CALLS
+CALLS = {
+    **dict.fromkeys(("jit", "remat2"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+}
+"""Primitives that run another jaxpr once, on their own operands, with the parameter that holds that jaxpr."""
 
 V = TypeVar("V")
 """The type that represents a value."""

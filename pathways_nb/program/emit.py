@@ -22,11 +22,11 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.jaxpr.primitives import ON_DEVICES
 from pathways_nb.program.action_marks import unnumbered
 from pathways_nb.program.build import Code
 from pathways_nb.program.guarded_callbacks import Kept, guarded
 from pathways_nb.program.items import Const, closed_over, equations
-from pathways_nb.util.primitives import ON_DEVICES
 
 
 def emit(

@@ -16,8 +16,9 @@ from typing import Any
 import jax
 import jax.extend.core as jex
 
+from pathways_nb.cost.jaxpr.primitives import CARRIERS, COLLECTIVES
 from pathways_nb.errors import UsageError
-from pathways_nb.jaxpr.flat import FlatJaxpr, Operation, Walk, alive, called
+from pathways_nb.jaxpr.flat import CALLS, FlatJaxpr, Operation, Walk, alive, called
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.graph import ActionKey
 from pathways_nb.program import specs
@@ -28,7 +29,6 @@ from pathways_nb.program.exchange import Part, part_of
 from pathways_nb.program.host_work import HostWork, host_work
 from pathways_nb.program.one_equation import one_equation
 from pathways_nb.program.signature import Aval
-from pathways_nb.util.primitives import CALLS, CARRIERS, COLLECTIVES
 
 _MOST_NAMED = 4
 """The most parts of different names that the name of a fused node lists."""
@@ -79,7 +79,7 @@ class Item(Operation[Operand]):
     def is_collective(self) -> bool:
         """Whether devices only exchange values: it holds collectives, and else only changes of shape, type or scale."""
         primitives = {eqn.primitive.name for eqn in equations(self.jaxpr) if not _ends_mean(eqn)}
-        return not primitives.isdisjoint(COLLECTIVES) and primitives <= COLLECTIVES.keys() | CARRIERS
+        return not primitives.isdisjoint(COLLECTIVES) and primitives <= COLLECTIVES | CARRIERS
 
     def values(self) -> Iterator[int]:
         """Return the operands that are values, not constants."""

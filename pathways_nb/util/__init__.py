@@ -1,4 +1,4 @@
-"""Small helpers that know nothing of programs: progress, forks, intervals, words, JAX's primitives, tables.
+"""Small helpers that know nothing of programs: progress, forks, intervals, words, tables.
 
 They hold what several packages need and what none of them owns. Nothing in here knows programs or the event
 record.

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pathways_nb.cost.calibration.fitted import COLLECTIVE
 from pathways_nb.cost.calibration.fitting import Roofline
 from pathways_nb.cost.calibration.samples import Chain, Measured, Parted, Sample
 from pathways_nb.cost.calibration.this_machine import fit
@@ -45,7 +44,7 @@ def measured(wobble: float = 0.0, seed: int = 0, islands: int = 2, devices: int 
     parted, solo = (Parted(16, noisy(8e-3), noisy(8e-3 + 15 * node)) for node in (NODE, ALONE if islands > 1 else NODE))
     empty = Measured(devices, islands, 1e9, True, (), (), parted, solo, {}, (), (), ())
     if devices > 1:
-        samples |= {kind: tuple(_of_collective(kind, fit(empty).unit, noisy)) for kind in COLLECTIVE}
+        samples |= {kind: tuple(_of_collective(kind, fit(empty).unit, noisy)) for kind in SHARES}
     fixed = CALL + SENT + NODE + NOTICE
     return Measured(
         devices,
@@ -81,7 +80,7 @@ def _of_class(kind: str, noisy: Callable[[float], float]):
 def _of_collective(kind: str, unit, noisy: Callable[[float], float]):
     for size in (10**4, 10**5, 10**6, 10**7, 10**8):
         one = Collective(kind, size, ("x",), unit.devices)
-        over = collective(kind.replace("-", "_"), one.whole_bytes, unit).bandwidth
+        over = collective(kind, one.whole_bytes, unit).bandwidth
         yield Sample(kind, Work((), (one,)), noisy(NODE + START + over * BYTE / SHARES[kind]), 0.1)
 
 

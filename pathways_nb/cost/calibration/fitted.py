@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from pathways_nb.cost.calibration.fitting import Roofline, held_out, nonnegative, roofline
 from pathways_nb.cost.calibration.samples import Chain, Measured, Sample
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.collectives.pricing import collective
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.jaxpr.node_work import Work
 
-COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
 Predict = Callable[[Sample], float]
 
 
@@ -101,11 +101,8 @@ class Fit:
     @cached_property
     def exchanges(self) -> Mapping[str, float]:
         """Seconds before any collective (under ``""``), and of each collective for a byte over one link."""
-        return self._exchanges(self._of(COLLECTIVE))
-
-    def _of(self, kinds: Sequence[str]) -> list[Sample]:
-        """Return the samples of these kinds."""
-        return [sample for kind in kinds for sample in self.measured.samples.get(kind, ())]
+        kinds = self.measured.samples.items()
+        return self._exchanges([sample for kind, samples in kinds if not _computes(kind) for sample in samples])
 
     def _exchanges(self, samples: Sequence[Sample]) -> Mapping[str, float]:
         """Return the fitted seconds of ``exchanges``, from these samples.
@@ -123,7 +120,7 @@ class Fit:
     def over_link(self, sample: Sample) -> float:
         """Return the bytes that a node's collectives put on one link, by the closed forms."""
         return sum(
-            one.count * collective(one.kind.replace("-", "_"), one.whole_bytes, self.unit, one.group).bandwidth
+            one.count * collective(one.kind, one.whole_bytes, self.unit, one.group).bandwidth
             for one in sample.work.collectives
         )
 
@@ -217,7 +214,7 @@ class Fit:
 
 def _computes(kind: str) -> bool:
     """Return whether a kind is a class of operations and no collective."""
-    return kind not in COLLECTIVE
+    return kind not in BY_NAME
 
 
 def _count(sample: Sample) -> int:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from pathways_nb.cost.calibration.fitted import COLLECTIVE, Fit
+from pathways_nb.cost.calibration.fitted import Fit
 from pathways_nb.cost.calibration.samples import Measured
+from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.host import Host
@@ -156,8 +157,10 @@ def _shares(fitted: Fit, chip: Chip) -> _Values:
     values: _Values = {name: (getattr(EFFICIENCY, name), _usual(name)) for name in _CLASSES}
     for kind, line in fitted.rooflines.items():
         values |= _share(kind, fitted.oversubscription, line.per_flop, line.per_byte, chip)
-    for kind in COLLECTIVE:
-        values[kind.replace("-", "_")] = _of_links(fitted, kind, chip)
+    values |= dict.fromkeys((kind.share for kind in KINDS), (1.0, _TAKEN))
+    for kind, seconds in fitted.exchanges.items():
+        if kind:
+            values[BY_NAME[kind].share] = _of_links(fitted.oversubscription, seconds, chip), MEASURED
     values["broadcast"] = values["all_gather"][0], Origin("assumed", _NOT_MEASURED + "as an all-gather")
     if fitted.measured.shared:
         values["at_once"] = (fitted.measured.devices / fitted.oversubscription, MEASURED)
@@ -203,9 +206,6 @@ def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float,
     return {kind: bandwidth, **own}
 
 
-def _of_links(fitted: Fit, kind: str, chip: Chip) -> tuple[float, Origin]:
-    """Return the share of the links' bandwidth that a collective reaches, and its origin."""
-    seconds = fitted.exchanges.get(kind)
-    if seconds is None:
-        return 1.0, _TAKEN
-    return (min(1.0, fitted.oversubscription / seconds / chip.link_bw), MEASURED) if seconds else (1.0, MEASURED)
+def _of_links(oversubscription: float, seconds: float, chip: Chip) -> float:
+    """Return the share of the links' bandwidth that a collective reaches, from its seconds for a byte over a link."""
+    return min(1.0, oversubscription / seconds / chip.link_bw) if seconds else 1.0

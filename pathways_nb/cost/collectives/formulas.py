@@ -8,7 +8,7 @@ Torus: shards are cut in as many parts as there are ways in, and each part visit
 links of the worst placed chip carry at once (Scaling Book, chapter on sharding, with the factor (N-1)/N kept). Switch:
 rings, and the forms that halve or double (Thakur, Rabenseifner, Gropp 2005; Sanders et al. 2009).
 
-At a switch the cheapest of several algorithms is taken.
+At a switch the cheapest of several algorithms is taken. Which form is that of which kind is said in ``kinds``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class Cost(NamedTuple):
 
 
 FREE = Cost(0.0, "nothing to move")
+
+TorusForm = Callable[[float, Sequence[Axis], float, float], Cost]
+"""A closed form over links, of ``n``, the axes, ``W`` and ``a``."""
+SwitchForm = Callable[[float, int, float, float], Cost]
+"""A closed form at a switch or over NICs, of ``n``, ``N``, ``W`` and ``a``."""
 
 
 def summed(formula: str, latency: float, bandwidth: float) -> Cost:
@@ -136,23 +141,6 @@ def switch_broadcast(n: float, N: int, W: float, a: float) -> Cost:
         count = N - 2 + pieces
         forms.append(summed(f"chain in {pieces} pieces", count * a, count * n / (pieces * W)))
     return _cheapest(forms)
-
-
-Form = Callable[[float, int, float, float], Cost]
-TORUS: dict[str, Callable[[float, Sequence[Axis], float, float], Cost]] = {
-    "all_gather": torus_gather,
-    "reduce_scatter": torus_gather,
-    "all_reduce": torus_all_reduce,
-    "all_to_all": torus_all_to_all,
-    "broadcast": torus_broadcast,
-}
-SWITCH: dict[str, Form] = {
-    "all_gather": switch_gather,
-    "reduce_scatter": switch_gather,
-    "all_reduce": switch_all_reduce,
-    "all_to_all": switch_all_to_all,
-    "broadcast": switch_broadcast,
-}
 
 
 def _cheapest(forms: Sequence[Cost]) -> Cost:

@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from pathways_nb.cost.collectives.formulas import FREE, SWITCH, TORUS, Cost, summed, together
+from pathways_nb.cost.collectives.formulas import FREE, Cost, summed, together
+from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS, CollectiveKind
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.parameters import is_count
 from pathways_nb.cost.hardware.topology import DeviceGroup, Topology
 from pathways_nb.errors import UsageError, is_number
 
-COLLECTIVES = (*SWITCH, "permute")
+COLLECTIVES = tuple(kind.identifier for kind in KINDS)
 
 
 def collective(
@@ -35,7 +36,7 @@ def collective(
     """Return the seconds of one collective, with the formula that gave them.
 
     Args:
-        kind: one of ``COLLECTIVES``.
+        kind: one of ``COLLECTIVES``, or the same in HLO's spelling.
         bytes: of the full logical array.
         topology: of the island.
         group: which of its devices take part; see ``Topology.group``.
@@ -47,31 +48,32 @@ def collective(
         UsageError: an unknown kind, or a number that is none.
         PlaceError: a group that the island does not have.
     """
-    if kind not in COLLECTIVES:
+    row = BY_NAME.get(kind)
+    if row is None:
         raise UsageError(f"collective({kind!r}): choose one of {', '.join(map(repr, COLLECTIVES))}.")
     _check(kind, bytes, islands=islands, flows=flows, hops=hops)
     where = topology.group(group)
     if where.devices * islands == 1:
         return FREE
-    if kind == "permute":
+    if row.switch is None:
         main = _permute(bytes, topology, where, islands, flows, hops)
     else:
         nics = _nics(topology, where.devices, topology.devices) / flows
 
-        def island(part: str, n: float) -> Cost:
+        def island(part: CollectiveKind, n: float) -> Cost:
             """Return the cost of a part of the collective within one island."""
             return _island(part, n, topology, where, flows)
 
-        main = _levels("islands over DCN", kind, bytes, islands, island, nics, topology.network)
+        main = _levels("islands over DCN", row, bytes, islands, island, nics, topology.network)
     start = topology.chip.start_latency
     return together(f"start and {main.formula}", summed("start", start, 0.0), main)
 
 
-def _island(kind: str, n: float, topology: Topology, where: DeviceGroup, flows: int) -> Cost:
+def _island(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGroup, flows: int) -> Cost:
     """Return the cost within one island: one domain, or several that NICs join."""
     nics = _nics(topology, where.within, topology.domain) / flows
 
-    def domain(part: str, n: float) -> Cost:
+    def domain(part: CollectiveKind, n: float) -> Cost:
         """Return the cost of a part of the collective within one domain."""
         return _domain(part, n, topology, where)
 
@@ -79,11 +81,17 @@ def _island(kind: str, n: float, topology: Topology, where: DeviceGroup, flows: 
 
 
 def _levels(
-    formula: str, kind: str, n: float, count: int, inner: Callable[[str, float], Cost], nics: float, network: Network
+    formula: str,
+    kind: CollectiveKind,
+    n: float,
+    count: int,
+    inner: Callable[[CollectiveKind, float], Cost],
+    nics: float,
+    network: Network,
 ) -> Cost:
     """Return the cost on equal units, inside them and between them, in turn.
 
-    What every unit ends with (all-reduce, broadcast) is first spread within one, so that every NIC carries a part.
+    What every unit begins and ends with is first spread within one, so that every NIC carries a part.
 
     Args:
         formula: name of the sum.
@@ -96,30 +104,33 @@ def _levels(
     """
     if count == 1:
         return inner(kind, n)
-    across = _named(SWITCH[kind](n, count, nics, network.latency), f"{{}} of {count} over NICs")
-    if kind == "all_to_all":
-        # A unit has 1 / count of the array, of which 1 / count stays within it.
-        return together(formula, across, inner(kind, n / count**2))
-    if kind == "all_gather":
-        return together(formula, across, inner(kind, n))
-    if kind == "reduce_scatter":
+    assert kind.switch is not None
+    across = _named(kind.switch(n, count, nics, network.latency), f"{{}} of {count} over NICs")
+    if kind.begins_whole and kind.ends_whole:
+        return together(formula, inner(BY_NAME["reduce_scatter"], n), across, inner(BY_NAME["all_gather"], n))
+    if kind.begins_whole:
         return together(formula, inner(kind, n), across)
-    return together(formula, inner("reduce_scatter", n), across, inner("all_gather", n))
+    if kind.ends_whole:
+        return together(formula, across, inner(kind, n))
+    # A unit has 1 / count of the array, of which 1 / count stays within it.
+    return together(formula, across, inner(kind, n / count**2))
 
 
-def _domain(kind: str, n: float, topology: Topology, where: DeviceGroup) -> Cost:
+def _domain(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGroup) -> Cost:
     """Return the cost over links or a switch.
 
     Devices of one chip use its memory, which is hidden behind the links where other chips take part.
     """
     chip = topology.chip
+    assert kind.switch is not None
+    assert kind.torus is not None
     if where.within == 1:
         return FREE
     if where.within <= chip.devices_per_chip:
-        return _named(SWITCH[kind](n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
+        return _named(kind.switch(n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
     if chip.interconnect == "switch":
-        return SWITCH[kind](n, where.within, topology.switch_bw / chip.devices_per_chip, chip.hop_latency)
-    return TORUS[kind](n, where.axes, topology.axis_bw, chip.hop_latency)
+        return kind.switch(n, where.within, topology.switch_bw / chip.devices_per_chip, chip.hop_latency)
+    return kind.torus(n, where.axes, topology.axis_bw, chip.hop_latency)
 
 
 def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flows: int, hops: int) -> Cost:

@@ -22,26 +22,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.quick_compiling import quick_options
 from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
-from pathways_nb.util.primitives import CollectiveKind
 
 _NODE = 500_000  # far from the device ids of every island
-
-_SUMS: tuple[CollectiveKind, ...] = ("all-reduce", "reduce-scatter")
-
-_GROWTH: dict[CollectiveKind, int] = {
-    "all-reduce": 0,
-    "all-gather": 0,
-    "reduce-scatter": 0,
-    "all-to-all": -1,
-    "permute": 0,
-    "broadcast": 0,
-}
-"""Power of an axis's size with which the bytes on a device that go over it grow, where only one size was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +107,7 @@ def collectives_by_compiling(
     powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
     sizes = [small]
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
-        known = all(e.kind in _SUMS and axis in e.axes for e in base)
+        known = all(BY_NAME[e.kind].sums and axis in e.axes for e in base)
         fits = math.prod(longer.values()) <= most_devices and not known
         other: list[HloCollective] = []
         if fits:
@@ -279,7 +267,7 @@ def _fill(
     measured = _alike(base, other)
     for number, exchange in enumerate(base):
         for part, (_, dims) in enumerate(exchange.parts):
-            power = _GROWTH[exchange.kind] if axis in exchange.axes else 0
+            power = BY_NAME[exchange.kind].growth if axis in exchange.axes else 0
             if measured and (before := math.prod(dims)):
                 after = math.prod(other[number].parts[part][1])
                 power = round(math.log(max(after, 1) / before, ratio))

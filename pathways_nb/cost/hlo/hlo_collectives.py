@@ -13,18 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
+from pathways_nb.cost.collectives.kinds import BY_OPCODE, CollectiveKind
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
-from pathways_nb.util.primitives import CollectiveKind
 
-_KINDS: dict[str, CollectiveKind] = {
-    "all-reduce": "all-reduce",
-    "all-gather": "all-gather",
-    "reduce-scatter": "reduce-scatter",
-    "all-to-all": "all-to-all",
-    "ragged-all-to-all": "all-to-all",
-    "collective-permute": "permute",
-    "collective-broadcast": "broadcast",
-}
 _SAME = frozenset({"bitcast", "copy", "reshape", "transpose", "convert", "slice"})
 
 
@@ -33,7 +24,7 @@ class HloCollective:
     """One collective of a module.
 
     Args:
-        kind: of the collective.
+        kind: the name of its kind in ``cost.collectives.kinds``.
         parts: bits of one element, and dimensions on one device, of each array that is exchanged.
         axes: the mesh axes that it goes over.
         group: number of devices in a group.
@@ -41,7 +32,7 @@ class HloCollective:
         sure: whether that is known.
     """
 
-    kind: CollectiveKind
+    kind: str
     parts: tuple[tuple[int, tuple[int, ...]], ...]
     axes: tuple[str, ...]
     group: int
@@ -51,7 +42,7 @@ class HloCollective:
 
 def is_collective(opcode: str) -> bool:
     """Return whether an opcode is that of a collective, or of the start or end of an asynchronous one."""
-    return opcode.removesuffix("-start").removesuffix("-done") in _KINDS
+    return opcode.removesuffix("-start").removesuffix("-done") in BY_OPCODE
 
 
 def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
@@ -63,12 +54,13 @@ def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollect
     """
     found = []
     for computation, instruction, runs in module.runs():
-        kind = _KINDS.get(instruction.opcode.removesuffix("-start"))
+        kind = BY_OPCODE.get(instruction.opcode.removesuffix("-start"))
         if kind is None:
             continue
         groups = groups_of(instruction.attributes, math.prod(sizes.values()))
-        axes = axes_of(groups, sizes, pairs=kind == "permute")
-        group = math.prod(sizes[axis] for axis in axes) if kind == "permute" else groups.shape[1]
+        pairs = "source_target_pairs=" in instruction.attributes
+        axes = axes_of(groups, sizes, pairs=pairs)
+        group = math.prod(sizes[axis] for axis in axes) if pairs else groups.shape[1]
         for made, parts in _by_kind(module, computation, instruction, kind, group).items():
             found.append(HloCollective(made, tuple(parts), axes, group, *runs))
     return found
@@ -76,8 +68,8 @@ def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollect
 
 def _by_kind(
     module: HloModule, computation: HloComputation, instruction: HloInstruction, kind: CollectiveKind, group: int
-) -> dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]]:
-    """Return the arrays that one instruction exchanges, by the kind of collective that they count as.
+) -> dict[str, list[tuple[int, tuple[int, ...]]]]:
+    """Return the arrays that one instruction exchanges, by the name of the kind of collective that they count as.
 
     An all-reduce of several arrays may be a reduce-scatter of some of them.
 
@@ -85,20 +77,20 @@ def _by_kind(
         module: of the instruction.
         computation: of the instruction.
         instruction: a collective.
-        kind: as XLA names it.
+        kind: by its opcode.
         group: number of devices in a group.
     """
-    found: dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]] = {}
-    if kind == "all-gather":
-        # The larger side counts, here the result; the type of an asynchronous start has its operands first.
+    found: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
+    if kind.counts_result:
+        # The type of an asynchronous start has its operands first.
         shapes = instruction.shapes[-len(instruction.operands) :]
     else:
         shapes = tuple(shape for name in instruction.operands for shape in computation.instructions[name].shapes)
     for number, (name, shape) in enumerate(zip(instruction.operands, shapes, strict=True)):
         element = number if len(instruction.shapes) > 1 else None
         ends = list(_ends(module, computation, instruction.name, element, shape.bits))
-        made = kind
-        if kind == "all-reduce" and ends and all(_own_part(end, shape, group) for end, _ in ends):
+        made = kind.name
+        if made == "all-reduce" and ends and all(_own_part(end, shape, group) for end, _ in ends):
             made = "reduce-scatter"
         narrowed = max((bits for _, bits in ends), default=shape.bits)
         bits = min(narrowed, _widened_from(module, computation, name, shape.bits))

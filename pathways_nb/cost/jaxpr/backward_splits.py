@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
-from pathways_nb.util.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, op_class_of
 
 _CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
 """Classes of operations of which each device can make its own part, given its parts of the operands."""

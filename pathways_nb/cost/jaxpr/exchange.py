@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pathways_nb.cost.collectives.kinds import BY_NAME, BY_PRIMITIVE
 from pathways_nb.cost.jaxpr.operations import Op
 from pathways_nb.errors import UsageError
-from pathways_nb.util.primitives import COLLECTIVES, CollectiveKind
 
 Origin = Literal["jaxpr", "compiled", "scaled"]
 """Where a collective was found: see ``Collective.origin``."""
@@ -24,16 +24,15 @@ class Collective:
     """A collective that happens ``count`` times.
 
     Args:
-        kind: the kind of exchange.
-        bytes: bytes on each device, of its operand or, for an all-gather, of its result: the full array for all-reduce,
-            all-gather and reduce-scatter, and the device's own part for all-to-all, permute and broadcast.
+        kind: the name of its kind in ``cost.collectives.kinds``, such as ``"all-reduce"``.
+        bytes: bytes on each device, of its operand or result, whichever its kind counts.
         axes: the mesh axes it goes over; empty if the groups follow no axis.
         group: number of devices that exchange with one another.
         count: how often it happens.
         origin: ``"jaxpr"``, ``"compiled"`` code, or ``"scaled"`` from code compiled for a smaller mesh.
     """
 
-    kind: CollectiveKind
+    kind: str
     bytes: int
     axes: tuple[str, ...]
     group: int
@@ -44,10 +43,10 @@ class Collective:
     def whole_bytes(self) -> int:
         """Bytes of the full logical array, which the closed forms of ``cost/collectives/formulas.py`` expect.
 
-        For most kinds every device begins or ends with the full array and ``bytes`` is its size. In an all-to-all or
-        permute each device holds one of ``group`` parts.
+        For most kinds every device begins or ends with the full array and ``bytes`` is its size. Of the others each
+        device holds one of ``group`` parts.
         """
-        return self.bytes * self.group if self.kind in ("all-to-all", "permute") else self.bytes
+        return self.bytes * self.group if BY_NAME[self.kind].counts_part else self.bytes
 
 
 def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
@@ -73,14 +72,14 @@ def read_op(op: Op, sizes: Mapping[str, int]) -> Collective:
     Raises:
         UsageError: it goes over an axis whose number of devices is not known.
     """
-    kind = COLLECTIVES[op.name]
+    kind = BY_PRIMITIVE[op.name]
     named = op.params.get("axes", op.params.get("axis_name", ()))
     axes = tuple(axis for axis in (named if isinstance(named, (tuple, list)) else (named,)) if isinstance(axis, str))
     groups = op.params.get("axis_index_groups")
     # The first operand of a ragged all-to-all is the data; the others are a buffer, offsets and sizes.
-    moved = op.outputs if kind == "all-gather" else op.inputs[:1] if op.name.startswith("ragged") else op.inputs
+    moved = op.outputs if kind.counts_result else op.inputs[:1] if op.name.startswith("ragged") else op.inputs
     group = len(groups[0]) if groups else math.prod(_size(axis, op.name, sizes) for axis in axes)
-    return Collective(kind, sum(value.bytes for value in moved), axes, group)
+    return Collective(kind.name, sum(value.bytes for value in moved), axes, group)
 
 
 def _size(axis: str, name: str, sizes: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from pathways_nb.cost.jaxpr.operations import Op
-from pathways_nb.util.primitives import NO_ARITHMETIC, op_class_of
+from pathways_nb.cost.jaxpr.primitives import NO_ARITHMETIC, op_class_of
 
 
 def flops_of(op: Op) -> float:

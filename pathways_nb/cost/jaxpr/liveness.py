@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.primitives import NOT_IN_PLACE
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.traffic import traffic_of
-from pathways_nb.util.primitives import NOT_IN_PLACE
 
 
 def peak_bytes(

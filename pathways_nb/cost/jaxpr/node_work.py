@@ -16,10 +16,10 @@ from typing import Any
 from pathways_nb.cost.jaxpr.exchange import Collective, merged, read_op
 from pathways_nb.cost.jaxpr.flops import flops_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op
+from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, OpClass, op_class_of
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
-from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pathways_nb.cost.jaxpr.operations import Op, ShardedValue
+from pathways_nb.cost.jaxpr.primitives import FOLDS, RESHAPES, op_class_of
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
-from pathways_nb.util.primitives import FOLDS, RESHAPES, op_class_of
 
 
 def needs_no_exchange(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[Any] | None = None) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 
 from pathways_nb.cost.jaxpr.backward_splits import propagate_from_readers
 from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.primitives import CONSTRAINTS, LAY_OUT, VIEWS
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, propagate, read_spec, unsplit
 from pathways_nb.cost.jaxpr.trip_counts import trips
 from pathways_nb.jaxpr.flat import Walk, alive, called
-from pathways_nb.util.primitives import CONSTRAINTS, LAY_OUT, VIEWS
 
 _TURNS = 3
 """The most times that the layouts of loop-carried arrays are propagated again before they are taken as final."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.util.primitives import CONSTRAINTS, SCATTERS, WINDOWS, is_reduction
+from pathways_nb.cost.jaxpr.primitives import CONSTRAINTS, SCATTERS, WINDOWS, is_reduction
 
 Split = tuple[tuple[str, ...], ...]
 """For each dimension the mesh axes that partition it, the outermost first."""

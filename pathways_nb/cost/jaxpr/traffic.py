@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
-from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, op_class_of
+from pathways_nb.cost.jaxpr.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, op_class_of
 
 
 @dataclass(frozen=True)

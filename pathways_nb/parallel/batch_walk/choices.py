@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pathways_nb.cost.jaxpr.primitives import RANDOM
 from pathways_nb.parallel.batch_walk.marks import Mark
 from pathways_nb.parallel.batch_walk.operation import Op
-from pathways_nb.util.primitives import RANDOM
 
 
 def with_choices(op: Op, made: Sequence[Mark]) -> list[Mark]:

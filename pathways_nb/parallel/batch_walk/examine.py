@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AbstractMesh
 
+from pathways_nb.cost.jaxpr.primitives import RANDOM
 from pathways_nb.errors import PathwaysError
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary, forms
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
@@ -19,7 +20,6 @@ from pathways_nb.parallel.batch_walk.walk import walk
 from pathways_nb.parallel.random_keys import is_random_key
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.items import equations
-from pathways_nb.util.primitives import RANDOM
 
 PARAMETER = Mark(trained=True)
 KEY = Mark(anew=True)

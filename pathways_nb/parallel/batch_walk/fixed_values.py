@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pathways_nb.cost.jaxpr.primitives import VIEWS, op_class_of
 from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown
-from pathways_nb.util.primitives import VIEWS, op_class_of
 
 LINEAR = VIEWS | set("neg convert_element_type copy copy_p reduce_precision real imag conj stop_gradient".split())
 """Operations of one array that respect sums and constant factors."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from pathways_nb.cost.jaxpr.primitives import RANDOM
 from pathways_nb.parallel.batch_walk.arithmetic import aligned, combined
 from pathways_nb.parallel.batch_walk.fixed_values import counts_of_all
 from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common
 from pathways_nb.parallel.batch_walk.operation import Op, Shape, grown
-from pathways_nb.util.primitives import RANDOM
 
 Rule = Callable[[Op], Mark | list[Mark]]
 

@@ -10,6 +10,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
+from pathways_nb.cost.jaxpr.primitives import COLLECTIVES
 from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.batch_walk.arithmetic import elementwise, joined
 from pathways_nb.parallel.batch_walk.choices import with_choices
@@ -20,7 +21,6 @@ from pathways_nb.parallel.batch_walk.marks import FIXED, Counter, Kind, Mark, Re
 from pathways_nb.parallel.batch_walk.mean import is_mean, mean_mark
 from pathways_nb.parallel.batch_walk.operation import Axis, Op, grown
 from pathways_nb.parallel.batch_walk.shape_rules import MOVES
-from pathways_nb.util.primitives import COLLECTIVES
 
 _PASSES = 5
 """Times that a loop's body is walked until what it carries no longer changes."""

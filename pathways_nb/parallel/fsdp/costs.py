@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.jaxpr.exchange import Collective as Exchange
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
@@ -80,9 +81,11 @@ class StepCosts:
 
     def bytes_of(self, graph: StepGraph, op: Collective) -> int:
         """Return the bytes of the whole array that a collective exchanges, with its padding."""
-        if op.name == "all_reduce":
+        kind = BY_NAME[op.name]
+        if kind.begins_whole and kind.ends_whole:
             return graph.flat.bytes(op.inputs[0])
-        return graph.flat.bytes(op.inputs[0] if op.is_gather else op.outputs[0]) * self.sizes[op.axis]
+        # The part, not the whole, which may be cropped.
+        return graph.flat.bytes(op.outputs[0] if kind.begins_whole else op.inputs[0]) * self.sizes[op.axis]
 
     def exchange(self, name: str, bytes: int, axis: str) -> int:
         """Return the ticks of a collective over an axis.

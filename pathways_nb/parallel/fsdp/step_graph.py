@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.errors import PlanError
 from pathways_nb.jaxpr.flat import alive
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
@@ -23,9 +24,9 @@ _REDUCTIONS = {"reduce_scatter": "reduce", "all_reduce": "all-reduce"}
 CollectiveName = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
-def kind_of(name: str) -> Any:
+def kind_of(name: str) -> str:
     """Return the word in HLO for a collective of JAX."""
-    return name.replace("_", "-")
+    return BY_NAME[name].name
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pathways_nb.cost.jaxpr.primitives import NO_ARITHMETIC, RESHAPES
 from pathways_nb.jaxpr.flat import alive
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers, reads
-from pathways_nb.util.primitives import NO_ARITHMETIC, RESHAPES
 
 _CHEAP = (NO_ARITHMETIC | RESHAPES | {"copy", "alias"}) - {"axis_index"}
 """Primitives that only change shape or type."""

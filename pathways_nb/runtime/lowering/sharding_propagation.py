@@ -19,12 +19,12 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from pathways_nb.cost.jaxpr.node_work import layouts_of
+from pathways_nb.cost.jaxpr.primitives import CONTROL, op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
 from pathways_nb.jaxpr.flat import Walk, called
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, Item
 from pathways_nb.program.specs import trimmed
-from pathways_nb.util.primitives import CONTROL, op_class_of
 
 Shape = tuple[int, ...]
 

@@ -18,6 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.hlo.compiled import CompiledFacts, CompiledMemory
 from pathways_nb.cost.jaxpr.liveness import peak_bytes
@@ -127,7 +128,7 @@ def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[Comp
     halves = ", where half precision took twice as much" if less < 1 else ""
     if found.memory is not None and found.sizes[-1] == layout.sizes:
         return found.memory, f"memory compiled for {counted(layout.request.mesh.size, 'device')}{halves}"
-    gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
+    gathered = max((one.bytes for one in work.collectives if BY_NAME[one.kind].counts_result), default=0)
     temporary = layout.temporary() + gathered
     if found.memory is None:
         return CompiledMemory(temporary, layout.taken_over(), ()), ESTIMATED

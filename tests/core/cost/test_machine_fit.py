@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.cost.calibration.fitted import COLLECTIVE, Check
+from pathways_nb.cost.calibration.fitted import Check
 from pathways_nb.cost.calibration.this_machine import fit, model_of
 from pathways_nb.cost.jaxpr.node_work import Work
 from tests.support import measured_machine as machines
@@ -23,6 +23,7 @@ from tests.support.measured_machine import (
     NODE,
     NOTICE,
     SENT,
+    SHARES,
     measured,
 )
 
@@ -36,8 +37,8 @@ def test_without_noise_every_parameter_comes_back() -> None:
     for kind, line in LINES.items():
         assert found.rooflines[kind] == pytest.approx(line)
     assert found.exchanges[""] == pytest.approx(machines.START)
-    for kind in COLLECTIVE:
-        assert found.exchanges[kind] == pytest.approx(machines.BYTE / machines.SHARES[kind])
+    for kind in SHARES:
+        assert found.exchanges[kind] == pytest.approx(machines.BYTE / SHARES[kind])
     assert found.from_host == pytest.approx(FROM_HOST)
     assert found.between == pytest.approx(BETWEEN)
 
@@ -64,8 +65,8 @@ def test_noise_of_three_percent_moves_the_large_parameters_by_less_than_a_quarte
     assert found.oversubscription == pytest.approx(CROWD, rel=0.15)
     assert found.rooflines["matmul"].per_flop == pytest.approx(LINES["matmul"].per_flop, rel=0.25)
     assert found.rooflines["sort"].per_flop == pytest.approx(LINES["sort"].per_flop, rel=0.25)
-    for kind in COLLECTIVE:
-        assert found.exchanges[kind] == pytest.approx(machines.BYTE / machines.SHARES[kind], rel=0.25)
+    for kind in SHARES:
+        assert found.exchanges[kind] == pytest.approx(machines.BYTE / SHARES[kind], rel=0.25)
 
 
 def test_the_model_predicts_every_node_that_was_measured() -> None:
@@ -108,7 +109,7 @@ def test_one_island_of_one_device_has_neither_links_nor_neighbours() -> None:
 
 def test_without_noise_nothing_is_held_against_the_fit() -> None:
     checks = fit(measured()).judge()
-    assert [check.kind for check in checks] == ["launch", *LINES, *COLLECTIVE, "host to island", "island to island"]
+    assert [check.kind for check in checks] == ["launch", *LINES, *SHARES, "host to island", "island to island"]
     assert all(check.error == pytest.approx(0, abs=1e-6) for check in checks)
     assert checks[1] == Check("matmul", 8, 0.1, checks[1].error)
 

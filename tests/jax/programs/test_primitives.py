@@ -19,11 +19,12 @@ from jax.experimental import pallas
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from pathways_nb.cost.collectives.kinds import BY_PRIMITIVE
 from pathways_nb.cost.jaxpr.node_work import work_of
+from pathways_nb.cost.jaxpr.primitives import COLLECTIVES, NAMES, VIEWS, op_class_of
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
-from pathways_nb.jaxpr.flat import called
+from pathways_nb.jaxpr.flat import CALLS, called
 from pathways_nb.program.items import FlatProgram
-from pathways_nb.util.primitives import CALLS, COLLECTIVES, NAMES, VIEWS, op_class_of
 
 MESH = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
 V = jax.ShapeDtypeStruct((64,), np.float32)
@@ -53,17 +54,17 @@ def test_every_name_of_the_table_is_a_primitive_of_jax() -> None:
 
 def test_every_collective_of_jax_is_in_the_table() -> None:
     others = {"axis_index", "precv"} | VIEWS
-    assert primitives_of(parallel) <= others | COLLECTIVES.keys()
+    assert primitives_of(parallel) <= others | COLLECTIVES
     assert all(op_class_of(name) == "collective" for name in COLLECTIVES)
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", BY_PRIMITIVE)
 def test_what_is_costed_as_a_collective_is_drawn_as_one(name: str) -> None:
     stand_in = jex.Primitive(name)
     stand_in.def_abstract_eval(lambda value, **_: value)
     jaxpr = jax.make_jaxpr(lambda value: stand_in.bind(value, axes=("x",)))(V)
     (exchange,) = work_of(jaxpr, {"x": 4}).collectives
-    assert exchange.kind == COLLECTIVES[name]
+    assert exchange.kind == BY_PRIMITIVE[name].name
     assert all(item.is_collective for item in FlatProgram.of(jaxpr).ops)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pathways_nb.cost.jaxpr.primitives import VIEWS
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, renamed
-from pathways_nb.util.primitives import VIEWS
 
 VIEWS_AND_CONVERSIONS = VIEWS | {
     "convert_element_type",

@@ -1,48 +1,34 @@
 """The one table of JAX's primitives, by name: what each primitive does.
 
 Every reader of a jaxpr uses this table, so that a primitive that the cost model prices as a collective is also drawn as
-one. A set holds primitives that one rule treats alike, so a primitive may be in several sets. The names are those of
-JAX 0.10 to 0.12; ``tests/jax/programs/test_primitives.py`` compares them with the installed version, because JAX adds
-and renames primitives between releases. A primitive that is not in the table counts as elementwise. Primitives are
-strings here, so that reading a jaxpr does not need JAX.
+one. The calls that are inlined come from ``jaxpr.flat``, the collectives from ``cost.collectives.kinds``. A set holds
+primitives that one rule treats alike, so a primitive may be in several sets. The names are those of JAX 0.10 to 0.12;
+``tests/jax/programs/test_primitives.py`` compares them with the installed version, because JAX adds and renames
+primitives between releases. A primitive that is not in the table counts as elementwise. Primitives are strings here, so
+that reading a jaxpr does not need JAX.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pathways_nb.cost.collectives.kinds import BY_PRIMITIVE, KINDS
+from pathways_nb.jaxpr.flat import CALLS
+
 OpClass = Literal[
     "matmul", "conv", "elementwise", "transcendental", "reduction", "movement", "sort", "random", "collective", "other"
 ]
-CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute", "broadcast"]
 
 LAY_OUT = "lay_out"
 """Not a primitive: the name of the operation that the cost model adds where a call declares another layout."""
 
-CALLS = {
-    **dict.fromkeys(("jit", "remat2"), "jaxpr"),
-    **dict.fromkeys(("closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
-}
-"""Primitives that run another jaxpr once, on their own operands, with the parameter that holds that jaxpr."""
 LOOPS = frozenset({"scan", "while"})
 """Primitives that run a jaxpr repeatedly and carry values from one iteration to the next."""
 CONTROL = LOOPS | {"cond", "shard_map"}
 """Primitives that run a jaxpr repeatedly, run one of several jaxprs, or run a jaxpr on the shards of their operands."""
 
-_EXCHANGES: dict[CollectiveKind, str] = {
-    "all-reduce": "psum psum_invariant pmax pmin unreduced_psum unreduced_pmax unreduced_pmin "
-    "psum_start psum_invariant_start unreduced_psum_start",
-    "all-gather": "all_gather all_gather_invariant all_gather_reduced all_gather_start all_gather_reduced_start",
-    "reduce-scatter": "reduce_scatter unreduced_reduce_scatter reduce_scatter_start unreduced_reduce_scatter_start",
-    "all-to-all": "all_to_all ragged_all_to_all all_to_all_start",
-    "permute": "ppermute psend ppermute_start",
-    "broadcast": "pbroadcast pbroadcast_dynamic pbroadcast_start",
-}
-COLLECTIVES = {name: kind for kind, names in _EXCHANGES.items() for name in names.split()}
-"""Primitives that exchange data between devices, with the kind of exchange.
-
-``precv`` and ``…_done`` are absent, because they complete what ``psend`` and ``…_start`` begin, and each exchange is
-counted once."""
+COLLECTIVES = frozenset(BY_PRIMITIVE)
+"""Primitives that exchange data between devices; each belongs to a row of ``cost.collectives.kinds``."""
 
 CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
 """Primitives that declare how their operand is partitioned."""
@@ -50,8 +36,8 @@ ON_DEVICES = frozenset({"sharding_constraint", "jit"})
 """Primitives whose shardings name devices; the shardings of all other primitives only describe types."""
 VIEWS = CONSTRAINTS | {
     "reshape", "squeeze", "pvary", "preduced", "vary_unreduced_cast", "vary_unreduced_cast_p", "reduced_vary_cast",
-    "reduced_vary_cast_p", "optimization_barrier", "device_put", "layout_constraint", "psum_done", "all_gather_done",
-    "reduce_scatter_done", "all_to_all_done", "ppermute_done", "pbroadcast_done",
+    "reduced_vary_cast_p", "optimization_barrier", "device_put", "layout_constraint",
+    *(kind.done for kind in KINDS if kind.done),
 }  # fmt: skip
 """Primitives that give their inputs another shape or type in the same memory, so that they cost no traffic."""
 NO_ARITHMETIC = VIEWS | {"broadcast_in_dim", "iota", "convert_element_type", "bitcast_convert_type", "axis_index"}
@@ -104,7 +90,7 @@ _OF_KIND: dict[OpClass, frozenset[str]] = {
     ),
     "matmul": frozenset({"dot_general"}),
     "conv": frozenset({"conv_general_dilated"}),
-    "collective": frozenset(COLLECTIVES),
+    "collective": COLLECTIVES,
 }
 _KINDS = {name: kind for kind, names in _OF_KIND.items() for name in names}
 """The class of each listed primitive; one that is not listed is elementwise, or a reduction by its prefix."""
