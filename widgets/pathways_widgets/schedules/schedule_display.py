@@ -55,7 +55,7 @@ class ScheduleFigure(Figure):
         self.description = describe(pictures)
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None  # so that `view` need not wait for the running cell
-        self.observe(self._look_elsewhere, ["view", "pixels"])
+        self.observe(self._draw_window, ["view", "pixels"])
 
     def draw(self, pictures: Sequence[Drawable], step: CellPointer | None = None) -> None:
         """Show other schedules, at most as many as before.
@@ -68,7 +68,7 @@ class ScheduleFigure(Figure):
             self._pictures = pictures
             self.drawing.update(pictures, step)
             if self.view:
-                self.drawing.look(self._window)
+                self.drawing.zoom(self._window)
             self._ship(self.drawing.sources | self._postponed())
             self._properties = json.dumps(self.drawing.properties)
             self.description = describe(pictures)
@@ -123,11 +123,11 @@ class ScheduleFigure(Figure):
         """The visible part of the time axis; ``None`` for all of it."""
         return (self.view[0], self.view[1]) if len(self.view) == 2 else None
 
-    def _look_elsewhere(self, change: object) -> None:
+    def _draw_window(self, change: object) -> None:
         """Draw for another visible part of the time axis, or another width."""
         with self._lock, self.hold_sync():
             self.drawing.pixels = self.pixels or PIXELS
-            self._ship(self.drawing.look(self._window))
+            self._ship(self.drawing.zoom(self._window))
 
     def __repr__(self) -> str:
         return self.description
