@@ -111,6 +111,7 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
         colours: colour of each virtual slice, by its serial.
         max_width: width in pixels.
     """
+    # From the form that says most to the narrowest. The last stays if none fits: then only a part is visible.
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
         found = _picture(program, colours, nodes, edges, with_place, max_width)
@@ -139,11 +140,13 @@ def _picture(
     """
     boxes = [_box(node, program, with_place) for node in nodes]
     pairs = [(edge.source, edge.target) for edge in edges]
+    # A tab belongs to the height of its node in the layout, so that no other node is placed over it.
     layout = layered([box.height + box.below for box in boxes], pairs)
     spans = _spans([box.width for box in boxes], layout, edges, max_width)
     result = ProgramPicture(width=spans[-1][1] if spans else 0.0, height=layout.height)
     spots = []
     for node, box, layer, centre in zip(nodes, boxes, layout.layer, layout.y, strict=True):
+        # Box and tab together are centred on the height of the node; the box alone is half a tab higher.
         x, y = sum(spans[layer]) / 2, centre - box.below / 2
         spots.append(_Spot(x - box.width / 2, x + box.width / 2, y))
         shape = {"x": x, "y": y, "width": box.width, "height": box.height, "lift": box.lift}
@@ -151,6 +154,7 @@ def _picture(
         if box.tab:
             tab = {"y": y + (box.height + box.below) / 2, "height": box.below, "text": box.tab}
             result.add("graph_needed", x=x, width=box.width, **tab)
+    # Labels come last: they avoid the boxes, and each the labels before it.
     labels = Labels(result.rows.get("graph_nodes", []))
     for edge in edges:
         curves = _curves(edge, spots, spans, layout)
@@ -201,6 +205,7 @@ def _short(text: str) -> str:
     """Return a text shortened in the middle, so that its ending stays."""
     if len(text) <= _LONGEST_NAME:
         return text
+    # The ending tells nodes of one name apart, such as forward and backward, so it is never what is cut.
     kept = text[len(_split(text)[0]) :]
     return text[: _LONGEST_NAME - 1 - len(kept)] + "…" + kept
 
@@ -240,10 +245,12 @@ def _spans(
     wide = [0.0] * layers
     for width, layer in zip(widths, layout.layer, strict=True):
         wide[layer] = max(wide[layer], width)
+    # Only edges that cross a network have a label, next to their source.
     labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
     gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
     left_over = max_width - 2 * MARGIN - sum(wide)
+    # From 0, the least space, to 1, the natural one: all gaps shrink by the same share.
     share = min(max((left_over - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
     spans, left = [], 0.0
     for layer in range(layers):
@@ -261,6 +268,7 @@ def _curves(
     """
     source, target = spots[edge.source], spots[edge.target]
     if layout.layer[edge.source] >= layout.layer[edge.target]:
+        # Out to the right and back to the left, below both boxes, so that the curve does not run through them.
         low = max(source.y, target.y) + 60
         right, left = source.right, target.left
         return [EdgeCurve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
@@ -283,8 +291,10 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
     if not edge.is_transfer:
         for curve in curves:
             result.add("graph_local", **curve._asdict())
+        # A head is drawn around its centre, which is so far before the box that the tip touches the border.
         result.add("graph_heads", x=last.x1 - 3, y=last.y1)
         return
+    # The slower network is drawn thicker: it is where a program loses time.
     width = 4.0 if edge.route == "DCN" else 2.5
     for curve in curves:
         result.add("graph_transfers", **curve._asdict(), width=width)
@@ -319,6 +329,7 @@ def legend(
         for place in program.graph.places:
             where = program.where.get(place.serial, "")
             label = _short(place.label)
+            # A slice that several programs use is named once.
             named.setdefault(place.serial, f"{label} · {where}" if where else label)
     for serial, text in sorted(named.items()):
         width = 34 + len(text) * _LEGEND_LETTER

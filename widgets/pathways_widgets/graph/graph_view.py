@@ -135,6 +135,7 @@ class GraphView(View):
             run: what to draw.
             window: ignored.
         """
+        # A live figure asks ten times a second, and a graph changes once a program: layouts are kept meanwhile.
         state = tuple((_key(program), program.runs) for program in run.programs)
         if state != self._drawn:
             self._drawn = state
@@ -152,6 +153,7 @@ class GraphView(View):
         self._max_width, self._widest = width / self.style.factor, math.inf
         sources = self.update(run)
         natural = float(self.properties["graph_x"]["end"]) if self.properties else FULL_WIDTH
+        # A page may be narrower than the graph: then all of it shrinks, texts and lines as well.
         scale = min(width / natural, self.style.factor)
         lowest = max([0.0, *_bottoms(sources)]) + _BELOW
         frame = Frame(
@@ -171,7 +173,9 @@ class GraphView(View):
         """Lay out all programs again, as far as they changed."""
         shown = programs[:MOST_PROGRAMS]
         places = {place.serial: place.label for program in shown for place in program.graph.places}
+        # By serial, so that a colour does not depend on which program was called first.
         colours = _colours(dict(sorted(places.items())))
+        # Only what is drawn now is kept for the next time, so that the table does not grow with the notebook.
         known, self._pictures = self._pictures, {}
         pictures = [self._picture(program, colours, known) for program in shown]
         chips, top = legend(shown, colours, self._max_width)
@@ -186,6 +190,7 @@ class GraphView(View):
         self.sources = columns_of(whole, _SOURCES)
         self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
         factor = self.style.factor
+        # Ranges are in pixels of a screen; larger text means that fewer of them are visible.
         seen = min(height, TALLEST / factor)
         width = max([self._max_width, *(one.width + 2 * MARGIN for one in pictures)])
         self.properties = {
@@ -217,6 +222,7 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
     """Return a colour for each virtual slice (serial -> name), all different while there are enough colours."""
     found: dict[int, str] = {}
     for serial, name in places.items():
+        # Without a free colour the first choice is used twice: better than a colour that stood for another slice.
         position = _seen.setdefault(name, len(_seen))
         tries = (palette.place_colour(position + step) for step in range(len(palette.PLACES)))
         found[serial] = next((c for c in tries if c not in found.values()), palette.place_colour(position))
@@ -233,6 +239,7 @@ def _key(program: DrawnProgram) -> tuple[object, ...]:
     """Return what a program's picture depends on, as a value that can be compared."""
     names = tuple(place.label for place in program.graph.places)
     tables = program.where, program.routes, program.needed
+    # A graph never changes once it is traced, so its identity stands for its content. Names of slices may change.
     return id(program.graph), names, *(tuple(table.items()) for table in tables)
 
 

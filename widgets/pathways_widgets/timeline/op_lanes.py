@@ -75,6 +75,7 @@ class OpLanes(Lanes):
         first, last = _HALVES.get(kind, (0.0, 1.0))
         size = max(self.islands[island], 1)
         unit = (bottom - top) / (2 * size)
+        # Grouped: all devices of one kind of op share a lane. Else the two lanes of a device are neighbours.
         number = row * size + device if self.grouped else 2 * device + row
         margin = MARGIN * min(1.0, unit)
         return top + (number + first) * unit + margin, top + (number + last) * unit - margin
