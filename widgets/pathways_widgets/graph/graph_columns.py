@@ -245,7 +245,7 @@ def _spans(
     wide = [0.0] * layers
     for width, layer in zip(widths, layout.layer, strict=True):
         wide[layer] = max(wide[layer], width)
-    # Only edges that cross a network have a label, next to their source.
+    # Only edges that cross a network have a label; room for it is after the layer of their source.
     labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
     gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
@@ -294,7 +294,7 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
         # A head is drawn around its centre, which is so far before the box that the tip touches the border.
         result.add("graph_heads", x=last.x1 - 3, y=last.y1)
         return
-    # The slower network is drawn thicker: it is where a program loses time.
+    # The slower network is drawn thicker.
     width = 4.0 if edge.route == "DCN" else 2.5
     for curve in curves:
         result.add("graph_transfers", **curve._asdict(), width=width)

@@ -135,7 +135,7 @@ class GraphView(View):
             run: what to draw.
             window: ignored.
         """
-        # A live figure asks ten times a second, and a graph changes once a program: layouts are kept meanwhile.
+        # A live figure asks ten times a second, and a graph seldom changes: layouts are kept meanwhile.
         state = tuple((_key(program), program.runs) for program in run.programs)
         if state != self._drawn:
             self._drawn = state

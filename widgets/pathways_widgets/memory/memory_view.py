@@ -123,6 +123,7 @@ class MemoryView(View):
         span = time_span(events)
         visible, around = with_margins((span["start"], span["end"]), window)
         # Histories are computed again only when events came in, not when the user pans.
+        # A record only grows, so its length and its last event tell whether anything is new.
         known = len(events), int(events["id"][-1]) if len(events) else -1
         if known != self._known:
             self._held = [held for held in memory_of(clipped(events), self.by) if 0 <= held.island < len(self._names)]
@@ -181,6 +182,7 @@ class CategoryView(MemoryView):
 
 def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
     """Return the height of the figure in pixels; ``entries`` is the number of entries of its legend."""
+    # Entries beyond the first row of the legend take height that the rows of memory would lose.
     more = max(entries - 1, 0) // LEGEND_COLUMNS
     return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
 
@@ -199,6 +201,7 @@ def _properties(
     entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
     rows = max(len(layout.strips), 1)
     lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
+    # Reset returns to what was there when the figure was made, so these bounds must follow, too.
     bounds = {"start": rows, "end": 0}
     return {
         "memory": {"height": _height(layout, entries, style)},

@@ -143,6 +143,7 @@ def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> Sched
         width: width of the text in pixels.
         style: sizes of text and lines.
     """
+    # One scale of memory for all pictures, with room for caps, so that peaks can be compared.
     most = max([1.0, *(float(max([*one.peaks, one.cap or 0.0])) for one in pictures if one.devices)])
     boards, top, line = list[Board](), 0.0, LINE * style.font
     for one in pictures:
@@ -173,6 +174,7 @@ def labels_of(layout: ScheduleLayout, pictures: Sequence[Drawable], style: Style
         style: sizes of text and lines.
     """
     for board, one in zip(layout.boards, pictures, strict=True):
+        # Every device has a row, but only so many labels fit one below the other.
         step = max(int(np.ceil(1.15 * style.font / board.unit)), 1)
         for device in range(0, board.devices, step):
             peak = one.peaks[device]

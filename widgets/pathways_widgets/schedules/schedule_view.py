@@ -126,12 +126,14 @@ class Schedules(Drawing):
         """
         span = self.properties[TIME_RANGE]
         begin, end = window or (span["start"], span["end"])
+        # Half a window more on each side: a pan shows boxes before the kernel has answered.
         margin = (end - begin) / 2
         around, scale = (begin - margin, end + margin), ScheduleScale((end - begin) / self.pixels, self.style.font)
         boxes = self.sources["schedules_boxes"]
         makers = {"schedules_edges": edge_columns, "schedules_marks": mark_columns}
         found = {name: make(boxes, scale, around) for name, make in makers.items()}
         self.is_dense = is_dense(boxes, (begin, end))
+        # Where boxes are too many, the curves of memory are long as well: coarser ones keep a pan smooth.
         coarse = scale._replace(time=_COARSE * scale.time) if self.is_dense else scale
         found |= memory_columns(self._pictures, self.layout, coarse)
         found |= (
@@ -163,6 +165,7 @@ class Schedules(Drawing):
     def _properties(self) -> dict[str, dict[str, Any]]:
         """Return the properties that follow the data: height, ranges, ticks, headings, text and legend."""
         height = self.layout.height
+        # Reset returns to the bounds of the first schedule otherwise.
         bounds = {"start": height, "end": -_ABOVE, "reset_start": height, "reset_end": -_ABOVE}
         found: dict[str, dict[str, Any]] = {
             NAME: {"frame_height": round(height + _ABOVE)},
@@ -221,6 +224,7 @@ def _draw_words(fig: figure, most: int, style: Style) -> None:
         for part, weight in (("heading", "bold"), ("words", "normal")):
             label = Label(x=0, y=0, text="", x_units="screen", text_baseline="top", name=f"schedules_{part}{number}")
             label.text_font_size, label.text_font_style = f"{style.font}px", weight
+            # A browser multiplies this with its own height of a line.
             label.text_line_height = LINE / LEADING
             fig.add_layout(label)
 

@@ -75,7 +75,7 @@ class Lanes:
     @property
     def pixels(self) -> int:
         """Height in pixels of a lane of one device; lower where there are many lanes."""
-        # Beyond 16 lanes the whole would no longer fit on a screen.
+        # Many lanes are lower, so that more of them are on a screen at once.
         return round(self.lane if self.bounds[-1] <= 16 else 0.63 * self.lane)
 
     @property
@@ -138,7 +138,7 @@ class Lanes:
             return self.host(island)
         (top, bottom), size = self.devices(island), max(self.islands[island], 1)
         unit = (bottom - top) / size
-        # A record may name more devices than the island has now.
+        # No box reaches into the lanes below those of the island.
         last = min(device + devices, size) if devices else size
         # Grouped lanes are thin: a margin of a whole lane would be larger than the box.
         margin = MARGIN * min(1.0, unit)
