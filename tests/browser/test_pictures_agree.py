@@ -131,7 +131,7 @@ def assert_same(mark: Mark, shapes: list[Any], rows: list[dict[str, Any]], frame
         assert len(shapes) == len(boxes), mark
         assert_close(
             [[shape.x, shape.x + shape.width] for shape in shapes],
-            [visible_part(*row["at"][:2], frame) for row in boxes],
+            [visible_part(row["at"], frame) for row in boxes],
         )
         assert_close([[shape.y, shape.y + shape.height] for shape in shapes], [sorted(row["at"][2:]) for row in boxes])
         assert [shape.fill for shape in shapes] == [row["fill"] for row in boxes], mark
@@ -177,10 +177,10 @@ def in_plot(at: Sequence[float | None], frame: Frame) -> bool:
     return right >= frame.left and left <= frame.right and abs(bottom - top) > LOWEST
 
 
-def visible_part(left: float, right: float, frame: Frame) -> list[float]:
+def visible_part(at: Sequence[float], frame: Frame) -> list[float]:
     """Return the part of a box that is in the plot, as wide as a still picture makes the narrowest."""
-    begin = max(left, frame.left)
-    return [begin, max(min(right, frame.right), begin + NARROWEST)]
+    begin = max(at[0], frame.left)
+    return [begin, max(min(at[1], frame.right), begin + NARROWEST)]
 
 
 def middle(shape: Rect | Polygon) -> tuple[float, float]:

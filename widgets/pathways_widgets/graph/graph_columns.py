@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import FULL_WIDTH, Columns, DrawnProgram, node_id
+from pathways_widgets.drawing.views import FULL_WIDTH, DrawnProgram, node_id
 from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
 from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
 from pathways_widgets.graph.layered_layout import LayeredLayout, layered
@@ -24,7 +24,7 @@ from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 MARGIN = 12.0
 WIDEST = 1080.0
 """Largest width in pixels of a graph that is squeezed into ``FULL_WIDTH``; of a wider one only a part is visible."""
-_TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
+TITLE, BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
 _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between them."""
@@ -276,13 +276,11 @@ def _curves(
     for layer, y in layout.bends.get((edge.source, edge.target), []):
         stops += [(spans[layer][0], y), (spans[layer][1], y)]
     stops.append((target.left, target.y))
-    return [_smooth(*start, *end) for start, end in pairwise(stops)]
-
-
-def _smooth(x0: float, y0: float, x1: float, y1: float) -> EdgeCurve:
-    """Return a curve between two points that is horizontal at both."""
-    middle = (x0 + x1) / 2
-    return EdgeCurve(x0, y0, x1, y1, middle, y0, middle, y1)
+    curves = []
+    for (x0, y0), (x1, y1) in pairwise(stops):  # horizontal at both ends, so that the parts of an edge join smoothly
+        middle = (x0 + x1) / 2
+        curves.append(EdgeCurve(x0, y0, x1, y1, middle, y0, middle, y1))
+    return curves
 
 
 def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], labels: Labels) -> None:
@@ -339,35 +337,3 @@ def legend(
         result.add("graph_legend", x=x + 17, y=y, text=text)
         x += width
     return result, y + _LEGEND_ROW / 2 if named else 0.0
-
-
-def stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
-    """Return all pictures one below the other with their titles, and the height of the whole.
-
-    Args:
-        pictures: pictures of programs.
-        titles: title of each.
-        top: pixels above the first.
-    """
-    whole, y = ProgramPicture(), top
-    for one, title in zip(pictures, titles, strict=True):
-        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
-        y += _TITLE
-        for source, rows in one.rows.items():
-            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
-        y += one.height + _BETWEEN
-    return whole, y
-
-
-def columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
-    """Return the columns of each source, from its rows."""
-    return {
-        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
-        for source, columns in names.items()
-    }
-
-
-def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
-    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
-    by = {"x": right, "y": down}
-    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

@@ -9,8 +9,9 @@ curves are computed in ``graph_columns``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from bokeh.models import Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
@@ -24,7 +25,7 @@ from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
-from pathways_widgets.graph.graph_columns import MARGIN, WIDEST, ProgramPicture, columns_of, legend, picture, stacked
+from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, WIDEST, ProgramPicture, legend, picture
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
@@ -185,9 +186,9 @@ class GraphView(View):
                 [*pictures, ProgramPicture()],
                 [*titles, f"… and {len(programs) - len(shown)} more programs"],
             )
-        whole, height = stacked(pictures, titles, top)
+        whole, height = _stacked(pictures, titles, top)
         whole.rows |= chips.rows
-        self.sources = columns_of(whole, _SOURCES)
+        self.sources = _columns_of(whole, _SOURCES)
         self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
         factor = self.style.factor
         # Ranges are in pixels of a screen; larger text means that fewer of them are visible.
@@ -275,3 +276,35 @@ def _bottoms(sources: dict[str, Columns]) -> Iterator[float]:
         yield from (y + height / 2 for y, height in zip(sources[name]["y"], sources[name]["height"], strict=True))
     for name in ("graph_local", "graph_transfers"):
         yield from sources[name]["y1"]
+
+
+def _stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
+    """Return all pictures one below the other with their titles, and the height of the whole.
+
+    Args:
+        pictures: pictures of programs.
+        titles: title of each.
+        top: pixels above the first.
+    """
+    whole, y = ProgramPicture(), top
+    for one, title in zip(pictures, titles, strict=True):
+        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
+        y += TITLE
+        for source, rows in one.rows.items():
+            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
+        y += one.height + BETWEEN
+    return whole, y
+
+
+def _columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
+    """Return the columns of each source, from its rows."""
+    return {
+        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
+        for source, columns in names.items()
+    }
+
+
+def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
+    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
+    by = {"x": right, "y": down}
+    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

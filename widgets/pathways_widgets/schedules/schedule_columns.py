@@ -2,7 +2,7 @@
 
 The horizontal axis is time, in the unit of the times given; the vertical axis is the pixels of ``schedule_layout``. All
 pictures share each source, so a change of one control is sent as a few blocks of bytes. Tooltips read numbers from
-``schedules_boxes`` and turn them into words in the browser (``schedule_hover``): the text of every box would be many
+``schedules_boxes`` and turn them into words in the browser (``schedule_view``): the text of every box would be many
 times as large.
 """
 

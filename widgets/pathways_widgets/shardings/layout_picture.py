@@ -81,13 +81,10 @@ class LayoutPicture:
     def _explain(self, top: float) -> float:
         """Add what the marks on blocks mean, and return where that ends."""
         shown = {"sharding_copies": "strip: devices with a copy", "sharding_padding": "hatched: padding"}
-        texts = ["numbers: devices", *(text for name, text in shown.items() if self._has(name))]
+        added = [name for name in shown if len(self.rows.rows.get(name, [])) > self.before.get(name, 0)]
+        texts = ["numbers: devices", *(shown[name] for name in added)]
         self.rows.word(self.left + self.margin, top + 0.7 * self.font, " · ".join(texts), "left")
         return top + 1.4 * self.font
-
-    def _has(self, source: str) -> bool:
-        """Return whether this picture added boxes to a source."""
-        return len(self.rows.rows.get(source, [])) > self.before.get(source, 0)
 
     def _write(self, top: float) -> float:
         """Add the heading and the lines below it, and return where they end."""
@@ -114,7 +111,9 @@ class LayoutPicture:
             self.rows.box("sharding_padding", x, y, width, height)
         # A block on several devices is pale: its strip shows whose it is.
         fill = self.colours[held[0]] if len(held) == 1 else palette.pale(self.colours[held[0]])
-        about = {"index": self.layout.index(block), "devices": self._holders(held), "place": self.layout.place}
+        copies = f" ({len(held)} copies)" if len(held) > 1 else ""
+        devices = f"dev {self.layout.device_numbers(held, 12)}{copies}"
+        about = {"index": self.layout.index(block), "devices": devices, "place": self.layout.place}
         if wide * high == 0:
             return
         self.rows.box("sharding_blocks", x, y, width * wide, height * high, fill=fill, edge=palette.BOX_EDGE,
@@ -126,11 +125,6 @@ class LayoutPicture:
                 # Of very many copies some are left out, evenly over all devices.
                 colour = self.colours[held[at * len(held) // count]]
                 self.rows.box("sharding_copies", x + at * each, y + height * high - _STRIP, each, _STRIP, fill=colour)
-
-    def _holders(self, held: Sequence[int]) -> str:
-        """Return the devices of a block in words, with their number if there are several."""
-        copies = f" ({len(held)} copies)" if len(held) > 1 else ""
-        return f"dev {self.layout.device_numbers(held, 12)}{copies}"
 
     def _filled(self, block: Index) -> tuple[float, float]:
         """Return the parts of a cell's width and height that the block takes; the rest is padding."""
