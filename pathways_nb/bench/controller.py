@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import pathways_nb as pw
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
-from pathways_nb.controller.messages import Completed, Instruction, Launch, Released, Stored, Submitted
+from pathways_nb.controller.events_and_instructions import Completed, Instruction, Launch, Released, Stored, Submitted
 from pathways_nb.controller.resources import Resources
 from pathways_nb.controller.scheduler import Dispatch
 from pathways_nb.controller.state_machine import StateMachine

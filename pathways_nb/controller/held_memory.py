@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from pathways_nb.controller.messages import MemoryHeld
+from pathways_nb.controller.events_and_instructions import MemoryHeld
 from pathways_nb.plan.memory_categories import Parts
 from pathways_nb.plan.plan import Placement
 from pathways_nb.util.intervals import Intervals

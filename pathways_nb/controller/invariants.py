@@ -91,11 +91,11 @@ def _check_memory(state: StateMachine) -> None:
             assert held.total == expected.total(), (number, first)
             assert held.total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
     for run in state.runs.values():
-        for number, mine in run.reservations.items():
+        for number, of_island in run.reservations.items():
             done = run.gangs_done(number)
             assert all(
                 reservation.bytes >= sum(reservation.inputs.values()) + reservation.profile.peaks[done]
-                for reservation in mine
+                for reservation in of_island
             ), "an admitted run lacks memory to finish"
 
 

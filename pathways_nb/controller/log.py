@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pathways_nb.controller.messages import Event, Instruction, Released, Submitted
+from pathways_nb.controller.events_and_instructions import Event, Instruction, Released, Submitted
 from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
@@ -31,12 +31,12 @@ _BUFFERS = 64
 """Number of buffers that count as one event more: a training step names thousands, and each is a number to keep."""
 _LEAST, _BYTES = 200, 1_000
 """A recording begins with a new snapshot if the events since the last one are more than ``_LEAST``, and more than its
-bytes over ``_BYTES``: many short recordings beside a large state would each wait for a copy of it, and keep it."""
+bytes over ``_BYTES``: many short recordings of a large state would each wait for a copy of it, and keep it."""
 _RAISED = "raised "
 """How the digest of an event begins at which the core failed."""
 
 
-class Entry(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event that the core handled.
 
     Args:
@@ -71,13 +71,14 @@ class Log:
     before: int = 0
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LoggedEvent]:
         """The events, with digests of the instructions."""
         return [
-            Entry(now, event, made if isinstance(made, str) else digest_of(made)) for now, event, made in self.noted
+            LoggedEvent(now, event, made if isinstance(made, str) else digest_of(made))
+            for now, event, made in self.noted
         ]
 
-    def replay(self) -> Iterator[tuple[Entry, list[Instruction], StateMachine]]:
+    def replay(self) -> Iterator[tuple[LoggedEvent, list[Instruction], StateMachine]]:
         """Yield each entry with the instructions that the core gives again, and its state then.
 
         Raises:
@@ -94,13 +95,13 @@ class Log:
             except Exception as error:
                 found = f"{_RAISED}{type(error).__name__}"
                 if entry.digest != found:
-                    where = f"event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s,"
+                    where = f"event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s,"
                     why = f"{type(error).__name__}: {error}"
                     raise UsageError(f"replay: {where} cannot be handled ({why}): {_OTHER}.") from error
             if entry.digest and found != entry.digest:
                 raise UsageError(
-                    f"replay: event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s, is "
-                    f"answered otherwise ({named(made)}, digest {found}, not {entry.digest}): {_OTHER}."
+                    f"replay: event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s, "
+                    f"is answered otherwise ({names_of(made)}, digest {found}, not {entry.digest}): {_OTHER}."
                 )
             yield entry, made, machine
 
@@ -119,16 +120,18 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]{4,}\b")
 
 def digest_of(instructions: Sequence[Instruction]) -> str:
     """Return a short text that is equal for equal instructions; errors count by their class and words."""
-    # Without addresses, which errors of a policy may quote: they differ from process to process.
-    return hashlib.blake2b(_ADDRESS.sub("0x", repr(instructions)).encode(), digest_size=8).hexdigest()
+    # Without addresses, which errors of a policy may quote: they differ from process to process. ``Skip`` was called
+    # ``Stop`` when logs were saved that must still be found equal.
+    text = _ADDRESS.sub("0x", repr(instructions)).replace("Skip(run=", "Stop(run=")
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def named(instructions: Sequence[Instruction]) -> str:
+def names_of(instructions: Sequence[Instruction]) -> str:
     """Return the names of instructions in words."""
     return ", ".join(type(one).__name__ for one in instructions) or "nothing"
 
 
-def _named(event: Event) -> str:
+def _event_words(event: Event) -> str:
     run = getattr(event, "run", None)
     return f"{type(event).__name__}{f' of run {shown(run)}' if isinstance(run, int) else ''}"
 
@@ -165,7 +168,7 @@ class _Part:
 
 
 @dataclass(eq=False)
-class Beginning:
+class RecordingStart:
     """Where a recording begins in a log: before the first event that is handled after it was asked for."""
 
     part: _Part | None = None
@@ -185,7 +188,7 @@ class Logbook:
     def __init__(self, machine: StateMachine, most: int = MOST, least: int = _LEAST):
         self.machine, self.most, self.least = machine, most, least
         self._parts: list[_Part] = []
-        self._asked: list[Beginning] = []
+        self._asked: list[RecordingStart] = []
         self._recordings = 0
         self._snapshot()
 
@@ -215,29 +218,29 @@ class Logbook:
         if part.size >= self.most:
             self._snapshot()
 
-    def begin(self) -> Beginning:
+    def begin(self) -> RecordingStart:
         """Ask for a recording to begin before the next event; any thread may.
 
         Returns:
             What ``end`` takes; until then instructions are kept, whose digests check a log that is played again.
         """
-        asked = Beginning()
+        asked = RecordingStart()
         self._asked.append(asked)
         return asked
 
-    def end(self, beginning: Beginning) -> Log:
+    def end(self, start: RecordingStart) -> Log:
         """Return the log of a recording that ends, and keep no more instructions for it."""
-        found = self.log(beginning)
-        if beginning.part is not None:
+        found = self.log(start)
+        if start.part is not None:
             self._recordings -= 1
-        elif beginning in self._asked:  # nothing has happened since
-            self._asked.remove(beginning)
+        elif start in self._asked:  # nothing has happened since
+            self._asked.remove(start)
         return found
 
-    def log(self, since: Beginning | None = None) -> Log:
-        """Return what happened since a beginning, as far as it is kept, or all; nothing changes it later.
+    def log(self, since: RecordingStart | None = None) -> Log:
+        """Return what happened since the start of a recording, as far as it is kept, or all; nothing changes it later.
 
-        The events of the snapshot before a beginning come first, without the answers. Any thread may ask, also while
+        The events of the snapshot before that start come first, without the answers. Any thread may ask, also while
         the core decides: what it decides then may be in the log or not.
         """
         parts = list(self._parts)

@@ -10,7 +10,7 @@ Order inside a run is given by its plan; see ``RunState.next_on``.
 
 from __future__ import annotations
 
-from pathways_nb.controller.messages import Submitted
+from pathways_nb.controller.events_and_instructions import Submitted
 from pathways_nb.controller.state import RunState
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.messages import Free, Grant, Instruction, PutRequested, Refuse, Stored
+from pathways_nb.controller.events_and_instructions import Free, Grant, Instruction, PutRequested, Refuse, Stored
 from pathways_nb.controller.requests import PutRequest
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
@@ -61,8 +61,8 @@ class PutRequests:
 
     def close(self, client: str) -> list[Instruction]:
         """Return refusals of all requests of a client that closed."""
-        mine = [request for request in self.waiting.values() if request.client == client]
-        return [instruction for request in mine for instruction in self.refuse(request, _closed(request))]
+        of_client = [request for request in self.waiting.values() if request.client == client]
+        return [instruction for request in of_client for instruction in self.refuse(request, _closed(request))]
 
     def withdraw(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return a ``Free`` for those of these buffers that still wait; stored ones are not touched."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pathways_nb.controller.messages import PutRequested, Submitted
+from pathways_nb.controller.events_and_instructions import PutRequested, Submitted
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
 from pathways_nb.plan.footprint import MemoryProfile, covers

@@ -65,7 +65,7 @@ class Snapshot:
 
     def machine(self) -> StateMachine:
         """Return a core in this state; another one at each call."""
-        reader = _Reader(self)
+        reader = _Unpickler(self)
         found: StateMachine = reader.load()
         for _ in range(self.runs):
             run, state = reader.load()
@@ -83,7 +83,7 @@ def _kept(number: int) -> Any:
     raise LookupError(f"what was kept as {number} is known to the reader of its snapshot alone")
 
 
-class _Reader(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def __init__(self, snapshot: Snapshot):
         super().__init__(io.BytesIO(snapshot.data))
         self._kept = snapshot.kept

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pathways_nb.controller.messages import Completed, Submitted
+from pathways_nb.controller.events_and_instructions import Completed, Submitted
 from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.controller.requests import MemoryReservation, Request, reservations_of
 from pathways_nb.controller.store import Store
@@ -225,7 +225,7 @@ class IslandQueue:
         self.in_flight[run, stop] = work, contended
         self.work += work
 
-    def take(self, run: int, stop: int) -> tuple[float, bool]:
+    def remove(self, run: int, stop: int) -> tuple[float, bool]:
         """Remove a range that is done, and return its estimated device-seconds and whether clients competed.
 
         Returns:

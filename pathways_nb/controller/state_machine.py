@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.held_memory import DeviceMemory, IslandMemory
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Added,
     Cancelled,
     Closed,
@@ -36,7 +35,7 @@ from pathways_nb.controller.messages import (
     PutRequested,
     Released,
     Removed,
-    Stop,
+    Skip,
     Stored,
     Submitted,
     Voided,
@@ -44,6 +43,7 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
+from pathways_nb.controller.held_memory import DeviceMemory, IslandMemory
 from pathways_nb.controller.policies import PerClient, Policy, keeps_order, promises_shares, stride
 from pathways_nb.controller.precedence import Precedence
 from pathways_nb.controller.put_requests import PutRequests
@@ -51,7 +51,7 @@ from pathways_nb.controller.requests import PutRequest, Request
 from pathways_nb.controller.scheduler import Dispatch, PolicyFailed, ShortOfMemory, choose
 from pathways_nb.controller.state import ClientState, GangEstimates, IslandQueue, RunState
 from pathways_nb.controller.store import Store
-from pathways_nb.controller.turns import Turns
+from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Gang, Plan
 from pathways_nb.plan.run_numbers import shown
@@ -89,7 +89,7 @@ class StateMachine:
     queues: dict[int, IslandQueue] = field(default_factory=dict)
     """By island: what is enqueued and not done."""
     precedence: Precedence = field(default_factory=Precedence)
-    turns: dict[str, Turns] = field(default_factory=dict)
+    turns: dict[str, ContendedTurns] = field(default_factory=dict)
     """By client, closed ones too: what it got while others competed with it."""
     _wake: float | None = None
     """Time of the next ``Woke`` event, in seconds; ``None`` if none is requested."""
@@ -108,7 +108,7 @@ class StateMachine:
         """Arguments of ``PolicyState`` after ``now``, in its order."""
 
     @property
-    def promised(self) -> dict[str, Turns]:
+    def promised(self) -> dict[str, ContendedTurns]:
         """The turns of clients that competed, by client; none under a policy that reads no shares."""
         return self.turns if promises_shares(self.policy) else {}
 
@@ -144,8 +144,8 @@ class StateMachine:
     def _closed(self, event: Closed, now: float) -> list[Instruction]:
         client = self._client(event.client)
         client.closed = True
-        mine = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
-        out = self._give_up_all(mine)
+        of_client = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
+        out = self._give_up_all(of_client)
         out += self.put_requests.close(event.client)
         out += self.store.disown(event.client)
         self._forget_client(event.client)  # only if no run is left: cancelled ranges still complete and are charged
@@ -200,7 +200,7 @@ class StateMachine:
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         run, island = self.runs[event.run], event.island
-        expected, contended = self.queues[island].take(event.run, event.stop)
+        expected, contended = self.queues[island].remove(event.run, event.stop)
         client = self._client(run.submitted.client)
         # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
         # the difference. A cancelled run teaches no durations: its gangs may have been skipped.
@@ -324,7 +324,7 @@ class StateMachine:
             self._forget_waiting(run)
         if contended:
             name = run.submitted.client
-            self.turns.setdefault(name, Turns()).add(client.share, seconds, more=name in self.waiting)
+            self.turns.setdefault(name, ContendedTurns()).add(client.share, seconds, more=name in self.waiting)
         return out
 
     def _waited(self, run: RunState, client: ClientState, now: float) -> list[Instruction]:
@@ -361,14 +361,14 @@ class StateMachine:
         return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
 
     def _give_up_all(self, serials: Iterable[int]) -> list[Instruction]:
-        """Return a ``Stop`` for each of these runs, except those that have ended or are cancelled already."""
+        """Return a ``Skip`` for each of these runs, except those that have ended or are cancelled already."""
         out: list[Instruction] = []
         for serial in serials:
             run = self.runs.get(serial)
             if run is not None and not run.cancelled:
                 out += self._waited_for_memory(run)
                 self._give_up(run)
-                out.append(Stop(serial))
+                out.append(Skip(serial))
         return out
 
     def _give_up(self, run: RunState) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pathways_nb.controller.events_and_instructions import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.controller.held_memory import DeviceMemory
-from pathways_nb.controller.messages import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.plan.footprint import Allocation, overlap
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import shown
@@ -180,7 +180,7 @@ class Store:
 
     def _lose(self, buffers: Sequence[int], reason: str) -> list[Instruction]:
         self.empty(buffers)
-        return _told({buffer: self.buffers[buffer] for buffer in buffers}, reason)
+        return _lose_instructions({buffer: self.buffers[buffer] for buffer in buffers}, reason)
 
     def _forget(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return what frees the buffers among these that nothing holds.
@@ -195,7 +195,7 @@ class Store:
             del self.buffers[buffer]
             if entry.orphan:
                 why = f"belonged to the client {entry.owner!r}, which has closed. Fetch what you need before it does"
-                out += _told({buffer: entry}, why)
+                out += _lose_instructions({buffer: entry}, why)
         return [*out, Free(tuple(freed))] if freed else out
 
 
@@ -211,6 +211,6 @@ def _of_one_array(event: Submitted) -> Iterator[int]:
             yield buffer
 
 
-def _told(entries: dict[int, Buffer], reason: str) -> list[Instruction]:
+def _lose_instructions(entries: dict[int, Buffer], reason: str) -> list[Instruction]:
     """Return a ``Lose`` with a reason for each of these buffers; nothing if there are none."""
     return [Lose(tuple(entries), tuple(f"{e.name} {reason}." for e in entries.values()))] if entries else []

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Completed,
     Fail,
     Finish,
@@ -21,7 +21,7 @@ from pathways_nb.controller.messages import (
     MemoryHeld,
     PutRequested,
     Refuse,
-    Stop,
+    Skip,
     Submitted,
     Voided,
     Waited,
@@ -180,7 +180,7 @@ class Devices:
                 self._drop(buffers)
             case Finish(run):
                 self._finish(run)
-            case Stop(run):
+            case Skip(run):
                 assert run not in self.finished
                 self.stopped.add(run)
             case Fail(run, error):

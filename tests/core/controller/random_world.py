@@ -17,10 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.log import Beginning, Logbook
-from pathways_nb.controller.log_text import from_json, to_json
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Added,
     Cancelled,
     Closed,
@@ -33,6 +30,9 @@ from pathways_nb.controller.messages import (
     Submitted,
     Woke,
 )
+from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.log import Logbook, RecordingStart
+from pathways_nb.controller.log_text import from_json, to_json
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.snapshot import Snapshot
@@ -90,7 +90,7 @@ class World(RuleBasedStateMachine):
     def begin(self, policy: Any, budgets: tuple[int, ...], most_passed: int) -> None:
         self.policy, self.budgets, self.most_passed = policy, budgets, most_passed
         self.machine, self.devices = self.fresh(), Devices(budgets)
-        self.logbook, self.beginnings = Logbook(self.machine, most=50, least=0), list[Beginning]()
+        self.logbook, self.beginnings = Logbook(self.machine, most=50, least=0), list[RecordingStart]()
         self.buffers, self.serials = itertools.count(), itertools.count()
         self.handles: dict[int, str] = {}
         """Buffers that a user holds, and whose they are."""
