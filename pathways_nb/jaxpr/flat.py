@@ -132,7 +132,9 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
 
 def _stacks(outer: Any, inner: Any, length: int) -> bool:
     """Return whether a scan slices an operand, or stacks a result: outside it has one dimension more."""
-    return outer.aval.shape == (length, *inner.aval.shape)
+    # What has no shape, such as a collective that was started and not ended, is never sliced or stacked.
+    shape = getattr(outer.aval, "shape", None)
+    return shape is not None and bool(shape == (length, *inner.aval.shape))
 
 
 def alive(ops: Sequence[AnyOp], outputs: Iterable[Any]) -> tuple[AnyOp, ...]:

@@ -22,11 +22,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.collectives.collective import Collective, Origin, merged
 from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.quick_compiling import quick_options
-from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
 
 _NODE = 500_000  # far from the device ids of every island

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from pathways_nb.cost.jaxpr.operations import Op
+from pathways_nb.cost.jaxpr.operations import ShardedOperation
 from pathways_nb.cost.jaxpr.primitives import NO_ARITHMETIC, op_class_of
 
 
-def flops_of(op: Op) -> float:
+def flops_of(op: ShardedOperation) -> float:
     """Return the floating-point operations on one device.
 
     Each element that is computed, compared or drawn at random counts one operation. A matrix product counts
@@ -36,13 +36,13 @@ def flops_of(op: Op) -> float:
     return 0.0
 
 
-def _matmul(op: Op) -> int:
+def _matmul(op: ShardedOperation) -> int:
     """Return the operations of a matrix product on all devices together."""
     ((contracted, _), _), left = op.params["dimension_numbers"], op.inputs[0].shape
     return 2 * op.outputs[0].size * math.prod(left[i] for i in contracted)
 
 
-def _conv(op: Op) -> int:
+def _conv(op: ShardedOperation) -> int:
     """Return the operations of a convolution on all devices together.
 
     As in XLA's count, a kernel element that falls on padding or between dilated inputs costs nothing.
@@ -57,7 +57,7 @@ def _conv(op: Op) -> int:
     return 2 * batch * features * kernel.shape[numbers.rhs_spec[1]] * meetings
 
 
-def _meetings(out: int, size: int, kernel: int, op: Op, i: int) -> int:
+def _meetings(out: int, size: int, kernel: int, op: ShardedOperation, i: int) -> int:
     """Return the number of pairs of an output and a kernel position along one dimension that fall on an input."""
     stride, (before, _) = op.params["window_strides"][i], op.params["padding"][i]
     spread, holes = op.params["lhs_dilation"][i], op.params["rhs_dilation"][i]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.operations import ShardedJaxpr, ShardedOperation, ShardedValue
 from pathways_nb.cost.jaxpr.primitives import NOT_IN_PLACE
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.traffic import traffic_of
@@ -38,10 +38,10 @@ def peak_bytes(
     """
     flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
     held = [value for i, value in enumerate(flat.inputs) if i not in donated]
-    return sum({value: value.bytes for value in flat.inputs}.values()) + _above(flat, held)
+    return sum({value: value.bytes for value in flat.inputs}.values()) + _peak_beyond_inputs(flat, held)
 
 
-def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
+def _peak_beyond_inputs(flat: ShardedJaxpr, held: Sequence[ShardedValue]) -> int:
     """Return the most bytes that a list needs at once beyond its inputs.
 
     Args:
@@ -68,7 +68,7 @@ def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
     return peak
 
 
-def _last_uses(flat: Flat, stored: Collection[ShardedValue]) -> dict[ShardedValue, int]:
+def _last_uses(flat: ShardedJaxpr, stored: Collection[ShardedValue]) -> dict[ShardedValue, int]:
     """Return the position of the last operation that needs each array.
 
     What a fusion reads is needed until the fusion writes, so an array lives as long as all arrays inside of fusions
@@ -83,7 +83,7 @@ def _last_uses(flat: Flat, stored: Collection[ShardedValue]) -> dict[ShardedValu
     return last
 
 
-def _temporary(op: Op) -> int:
+def _temporary(op: ShardedOperation) -> int:
     """Return the bytes that an operation's bodies need beyond its own inputs and outputs; of several bodies, the most.
 
     The inputs of a body are those of the operation, except that a ``scan`` reads slices, which are allocations of their
@@ -96,5 +96,5 @@ def _temporary(op: Op) -> int:
     for body in op.bodies:
         slices = sum(value.bytes for value in body.inputs if value.root not in outer)
         carried = sum(value.bytes for value in {value.root for value in body.outputs} - set(body.inputs))
-        needs.append(slices * (op.name == "scan") + max(_above(body, list(body.inputs)) - carried, 0))
+        needs.append(slices * (op.name == "scan") + max(_peak_beyond_inputs(body, list(body.inputs)) - carried, 0))
     return max(needs)

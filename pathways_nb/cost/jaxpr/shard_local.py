@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.operations import Op, ShardedValue
+from pathways_nb.cost.jaxpr.operations import ShardedOperation, ShardedValue
 from pathways_nb.cost.jaxpr.primitives import FOLDS, RESHAPES, op_class_of
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 
@@ -46,7 +46,7 @@ def is_one_fusion(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[
     )
 
 
-def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:
+def _is_local(op: ShardedOperation, sizes: Mapping[str, int]) -> bool:
     """Return whether one operation certainly needs no exchange between devices."""
     if op.bodies:
         return False
@@ -66,7 +66,7 @@ def _is_alike(value: ShardedValue, made: ShardedValue) -> bool:
     return not _axes(value) or (len(value.shape) == len(made.shape) and value.split == made.split)
 
 
-def _is_local_product(op: Op) -> bool:
+def _is_local_product(op: ShardedOperation) -> bool:
     """Return whether a matrix product sums over dimensions that no axis partitions, and uses every axis once.
 
     If one axis partitions rows and columns, the output can keep it on one of them only, and a factor must be gathered.

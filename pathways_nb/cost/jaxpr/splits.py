@@ -183,7 +183,7 @@ def _gathered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tup
     return tuple(next(offsets if i in numbers.offset_dims else batch, ()) for i in range(len(shape)))
 
 
-def _first(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+def _as_first_operand(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of the first operand."""
     return operands[0][1]
 
@@ -201,7 +201,7 @@ def _scattered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tu
     return tuple(found)
 
 
-def _joined(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+def _concatenated(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of a concatenation: along its dimension none, elsewhere of the first operand that has one."""
     entries = zip(*(split for _, split in operands), strict=True)
     found = [next((entry for entry in along if entry), ()) for along in entries]
@@ -209,7 +209,7 @@ def _joined(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple
     return tuple(found)
 
 
-def _none(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+def _of_no_operand(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of what depends on no operand."""
     return unsplit(len(shape))
 
@@ -223,12 +223,12 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Sequence[Operand], tuple[int, ...
     "reshape": _reshaped,
     "gather": _gathered,
     **dict.fromkeys(SCATTERS, _scattered),
-    "dynamic_update_slice": _first,
+    "dynamic_update_slice": _as_first_operand,
     "dynamic_slice": _same_sizes,
     "slice": _same_sizes,
-    "concatenate": _joined,
+    "concatenate": _concatenated,
     "pad": _same_sizes,
-    "iota": _none,
+    "iota": _of_no_operand,
 }
 """Rules by primitive; ``propagate`` treats any other as a reduction, by its prefix, or as elementwise."""
 
@@ -259,7 +259,7 @@ def inverted(
         # The inverse of a reshape is a reshape: the same rule with the two shapes exchanged.
         return tuple(_reshaped(params, [(shape, split)], given))
     if name == "dot_general":
-        return _factor(params, at, operands, split)
+        return _layout_of_factor(params, at, operands, split)
     if is_reduction(name):
         left = iter(split)
         return tuple(() if i in params.get("axes", ()) else next(left, ()) for i in range(len(given)))
@@ -270,7 +270,7 @@ def inverted(
     return None
 
 
-def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:
+def _layout_of_factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:
     """Return the layout that a factor of a matrix product needs.
 
     Its batch dimensions, rows or columns are partitioned as those of the output, and the contracted dimensions as in

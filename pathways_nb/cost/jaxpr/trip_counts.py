@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-_TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_EXCHANGED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 """The comparison that says the same with its two operands exchanged."""
 
 
@@ -31,7 +31,7 @@ def trips(params: Any, known: Sequence[Any]) -> int | None:
     start = in_condition + in_body
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     tests = [eqn for eqn in condition.eqns if eqn.outvars[0] is condition.outvars[0]]
-    if len(tests) != 1 or tests[0].primitive.name not in _TURNED:
+    if len(tests) != 1 or tests[0].primitive.name not in _EXCHANGED:
         return None
 
     def operand(atom: Any) -> tuple[Any, Any]:
@@ -69,7 +69,7 @@ def _count(comparison: str, left: tuple[Any, Any], right: tuple[Any, Any]) -> in
     if None in (*left, *right):
         return None
     if right[1] and not left[1]:
-        left, right, comparison = right, left, _TURNED[comparison]
+        left, right, comparison = right, left, _EXCHANGED[comparison]
     (first, step), (bound, moved) = left, right
     if moved or not step:
         return None

@@ -43,7 +43,7 @@ from pathways_nb.cost.collectives.pricing import collective
 from pathways_nb.cost.hlo.compiled import _fill
 from pathways_nb.cost.hlo.hlo_collectives import exchanges_of, is_collective
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.cost.model import CostModel
 from pathways_nb.program.items import FlatProgram

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.mesh_axes import STRIDED, UNKNOWN, AxisGroup, group_of
 from pathways_nb.cost.collectives.pricing import collective
 from pathways_nb.cost.hardware.host import HOST
-from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel, Efficiency
 
