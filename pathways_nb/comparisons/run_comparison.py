@@ -23,8 +23,8 @@ from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Ops, joined
-from pathways_nb.trace.matching import Difference, beginning, compare_events, say, together
+from pathways_nb.trace.launch_ops import Ops, concatenated
+from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of
 
@@ -76,13 +76,13 @@ class Comparison:
     @property
     def events(self) -> Events:
         """The events of both runs on devices, in seconds since the first dispatch of each run."""
-        return together(self.a.events, self.b.events, len(self.a.islands))
+        return as_one_record(self.a.events, self.b.events, len(self.a.islands))
 
     @property
     def ops(self) -> Ops:
         """The ops inside the launches of both runs, in seconds since the first dispatch of each run."""
         both = (self.a.ops, 0, beginning(self.a.events)), (self.b.ops, len(self.a.islands), beginning(self.b.events))
-        return joined(*(ops.moved(islands, -begin) for ops, islands, begin in both))
+        return concatenated(*(ops.moved(islands, -begin) for ops, islands, begin in both))
 
     @property
     def difference(self) -> Difference:
@@ -97,7 +97,7 @@ class Comparison:
     def summary_line(self) -> str:
         """Return both makespans, their devices, and the largest difference, in one line."""
         names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
-        return say(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+        return comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
 
     def show(self, *views: str) -> None:
         """Display both runs on one axis in the current cell.

@@ -95,10 +95,10 @@ class FixedOrder:
             raise UsageError(_deadlock(waits, level, name))
         why = np.full(len(waits.source), DATA, np.int8)
         why[waits.first[0] :] = LANE
-        tasks, levels = _grouped(level, int(level.max(initial=-1)) + 1)
+        tasks, levels = _group_by_key(level, int(level.max(initial=-1)) + 1)
         place = np.empty(count, np.intp)
         place[tasks] = np.arange(count)
-        by_target, first = _grouped(place[waits.target], count)
+        by_target, first = _group_by_key(place[waits.target], count)
         source, seconds, why = (column[by_target] for column in (place[waits.source], waits.seconds, why))
         return cls(tasks, levels, first, source, None, seconds, why)
 
@@ -132,31 +132,31 @@ class FixedOrder:
         """
         if np.shape(durations) != self.tasks.shape:
             raise UsageError(f"durations of shape {np.shape(durations)}: there are {len(self.tasks)} tasks, one each.")
-        lasts, gap = (
+        durations, gap = (
             np.broadcast_to(np.asarray(each, float), self.tasks.shape)[self.tasks] for each in (durations, gaps)
         )
-        fill = self._by_task if len(lasts) < _NARROW * len(self.levels) else self._by_level
-        start, end = np.empty_like(lasts), np.empty_like(lasts)
-        start[self.tasks], end[self.tasks] = fill(lasts, gap)
+        fill = self._by_task if len(durations) < _NARROW * len(self.levels) else self._by_level
+        start, end = np.empty_like(durations), np.empty_like(durations)
+        start[self.tasks], end[self.tasks] = fill(durations, gap)
         return Evaluated(start, end, float(end.max(initial=0.0)))
 
-    def _by_level(self, lasts: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _by_level(self, durations: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return start and end of tasks, a level at a time."""
-        start, end = gap.copy(), gap + lasts
+        start, end = gap.copy(), gap + durations
         bounds, edges = self.levels.tolist(), self.first[self.levels].tolist()
         for level in range(1, len(bounds) - 1):
             now, waits = slice(bounds[level], bounds[level + 1]), slice(edges[level], edges[level + 1])
             source = self.source[waits]
-            let = end[source] if self.part is None else start[source] + self.part[waits] * lasts[source]
+            let = end[source] if self.part is None else start[source] + self.part[waits] * durations[source]
             # Each task behind the first level has an edge, so no segment is empty, which reduceat would misread.
             start[now] += np.maximum.reduceat(let + self.seconds[waits], self.first[now] - edges[level])
-            end[now] = start[now] + lasts[now]
+            end[now] = start[now] + durations[now]
         return start, end
 
-    def _by_task(self, lasts: np.ndarray, gap: np.ndarray) -> tuple[list[float], list[float]]:
+    def _by_task(self, durations: np.ndarray, gap: np.ndarray) -> tuple[list[float], list[float]]:
         """Return start and end of tasks, one at a time; faster where levels are narrow."""
         source, seconds, first = self.source.tolist(), self.seconds.tolist(), self.first.tolist()
-        takes, more = lasts.tolist(), gap.tolist()
+        takes, more = durations.tolist(), gap.tolist()
         part = None if self.part is None else self.part.tolist()
         start: list[float] = []
         end: list[float] = []
@@ -223,7 +223,7 @@ def _tasks(tasks: ArrayLike, count: int, what: str) -> np.ndarray:
     return found
 
 
-def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _group_by_key(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions of ``keys`` by key, and where each key's begin, and the last one's end.
 
     A matrix with a one in each row, read by columns: SciPy counts, which for millions is quicker than to sort.
@@ -239,7 +239,7 @@ def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _levels(count: int, waits: _Edges) -> np.ndarray:
     """Return the level of each task, one above all that it waits for; -1 for tasks in a circle or behind one."""
-    by_source, first = _grouped(waits.source, count)
+    by_source, first = _group_by_key(waits.source, count)
     target, lacks = waits.target[by_source], np.bincount(waits.target, minlength=count)
     longest = np.diff(waits.first).max(initial=0)
     fill = _levels_by_task if count < _NARROW * longest else _levels_by_level

@@ -122,7 +122,8 @@ def make_exact(record: Record, match: Matched) -> Stamps:
         return Stamps(match.launches, 0)
     start, end = (np.array([_ends(spans) for spans in match.spans.values()]) - record.origin).T
     rows = np.array(list(match.spans))
-    found = Stamps(match.launches, len(rows), _off(events["start"][rows] - start), _off(events["end"][rows] - end))
+    errors = (_error_sizes(events[name][rows] - exact) for name, exact in (("start", start), ("end", end)))
+    found = Stamps(match.launches, len(rows), *errors)
     record.correct(rows, start, end)
     _clip_transfers(record, rows)
     return found
@@ -180,7 +181,7 @@ def _launched(
     return found
 
 
-def _off(errors: np.ndarray) -> tuple[float, float]:
+def _error_sizes(errors: np.ndarray) -> tuple[float, float]:
     """Return the median and the 95th percentile of the sizes of errors."""
     middle, most = np.quantile(np.abs(errors), (0.5, 0.95))
     return float(middle), float(most)

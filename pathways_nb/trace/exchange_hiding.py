@@ -40,11 +40,11 @@ def exchange(events: Events) -> Exchange:
         arriving = intervals(moves.select(moves["island"] == island))
         computing = intervals(busy.select(busy["island"] == island))
         seconds += float((arriving[1] - arriving[0]).sum())
-        hidden += common(arriving, computing)
+        hidden += length_of_intersection(arriving, computing)
     return Exchange(seconds, hidden)
 
 
-def common(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
+def length_of_intersection(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the length of the intersection of two unions of intervals, each as rising starts and ends."""
     if not len(one[0]) or not len(other[0]):
         return 0.0

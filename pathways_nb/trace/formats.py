@@ -79,11 +79,11 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
     names = dict(enumerate(["controller", *devices]))
     hosts = {bar["pid"]: bar["args"]["island"] for bar in bars if bar["cat"] == HOST_KIND}
     names |= {pid: f"island {island} · host" for pid, island in sorted(hosts.items()) if pid not in names}
-    metadata = [_named("process_name", pid, 0, name) for pid, name in names.items()]
-    metadata += [_sorted(pid) for pid in names]
-    metadata += [_named("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
+    metadata = [_name_row("process_name", pid, 0, name) for pid, name in names.items()]
+    metadata += [_order_row(pid) for pid in names]
+    metadata += [_name_row("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
     counters = list(_counters(events, islands))
-    levels = {"levels": [_plainly(event) for event in events.of_kind(*GAUGE_KINDS)]}
+    levels = {"levels": [_as_json(event) for event in events.of_kind(*GAUGE_KINDS)]}
     text = json.dumps({"traceEvents": metadata + bars + counters, "displayTimeUnit": "ms", "otherData": levels})
     data = text.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
@@ -132,7 +132,7 @@ def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield one bar for each device of an event on devices, and one for an event of the controller."""
     first_pid = _first_pids(islands)
     for event in events.without(GAUGE_KINDS):
-        plain = _plainly(event)
+        plain = _as_json(event)
         island, device = plain["island"], plain["device"]
         on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")
         first = first_pid[island] + device if on_devices else _CONTROLLER
@@ -192,19 +192,19 @@ def _track(kind: str) -> str:
     return "compute" if kind in ("compute", "collective") else kind
 
 
-def _plainly(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in event.items()}
+def _as_json(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: _json_value(value) for name, value in event.items()}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return list(value) if isinstance(value, tuple) else value
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _name_row(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _sorted(pid: int) -> dict[str, Any]:
+def _order_row(pid: int) -> dict[str, Any]:
     return {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}

@@ -13,15 +13,15 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label
 
 
-def once(events: Events) -> np.ndarray:
+def counted_once(events: Events) -> np.ndarray:
     """Return a boolean for each event: of what several hosts of an island did together, only one host's part counts.
 
     All of them launch the same, so the part of the first host among them stands for the whole.
     """
     first: dict[tuple[object, ...], int] = {}
     for label in events.labels:
-        first[_what(label)] = min(first.get(_what(label), label.host), label.host)
-    counts = [label.host == first[_what(label)] for label in events.labels]
+        first[_shared_fields(label)] = min(first.get(_shared_fields(label), label.host), label.host)
+    counts = [label.host == first[_shared_fields(label)] for label in events.labels]
     return np.array(counts, bool)[events.label]
 
 
@@ -46,7 +46,7 @@ def devices_per_host(labels: Iterable[Label], islands: Sequence[int]) -> tuple[i
     return tuple(max(fitting.get(island, ()), default=0) for island in range(len(islands)))
 
 
-def _what(label: Label) -> tuple[object, ...]:
+def _shared_fields(label: Label) -> tuple[object, ...]:
     """Return what the labels of all hosts' parts of an event have in common, and no others."""
     if label.host < 0:
         return (id(label),)

@@ -1,4 +1,4 @@
-"""Two records side by side: events are matched, and their starts and durations compared.
+"""Two records compared: events are matched, and their starts and durations compared.
 
 The records may come from different backends (a real run and its simulation) and hold events in different orders. So an
 event is known by its kind, program, name, client, node, stage, microbatch and token slice, and by which occurrence of
@@ -91,7 +91,7 @@ def compare_events(first: Events, second: Events) -> Difference:
     return Difference(table, len(a) - len(both), len(b) - len(both))
 
 
-def together(first: Events, second: Events, islands: int) -> Events:
+def as_one_record(first: Events, second: Events, islands: int) -> Events:
     """Return what two records did and held on devices, as one record.
 
     Both start at time 0, and the islands of the second come after those of the first, so any view can draw them.
@@ -104,13 +104,13 @@ def together(first: Events, second: Events, islands: int) -> Events:
     labels: list[Label] = []
     parts = []
     for offset, events in ((0, first), (islands, second)):
-        ours, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
-        shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
-        by = ours.stored("released_label")
+        chosen, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
+        shifted = {"label": chosen.label + len(labels), "start": chosen["start"] - begin, "end": chosen["end"] - begin}
+        by = chosen.stored("released_label")
         shifted["released_label"] = np.where(by < 0, by, by + len(labels))
-        parts.append({name: ours.stored(name) for name in STORED} | shifted)
+        parts.append({name: chosen.stored(name) for name in STORED} | shifted)
         labels += [
-            replace(label, island=label.island + offset) if label.island >= 0 else label for label in ours.labels
+            replace(label, island=label.island + offset) if label.island >= 0 else label for label in chosen.labels
         ]
     stored = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
     return Events(labels, stored, np.arange(len(stored["label"]), dtype=np.int64))
@@ -122,7 +122,7 @@ def beginning(events: Events) -> float:
     return float(spans["start"].min()) if len(spans) else 0.0
 
 
-def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
+def comparison_line(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
     """Return both makespans, their ratio and the largest differences in one line.
 
     Args:
@@ -146,13 +146,13 @@ def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
 
     What several hosts of an island did together is one event, from the first start to the last end.
     """
-    ours, begin = events.of_kind(*WORK), beginning(events)
-    order = np.argsort(ours["start"], kind="stable")
+    chosen, begin = events.of_kind(*WORK), beginning(events)
+    order = np.argsort(chosen["start"], kind="stable")
     seen: Counter[Any] = Counter()
     found: dict[tuple[Any, ...], tuple[float, float, str]] = {}
-    columns = (ours[name][order].tolist() for name in ("start", "end", "quality"))
-    for number, start, end, quality in zip(ours.label[order].tolist(), *columns, strict=True):
-        label = ours.labels[number]
+    columns = (chosen[name][order].tolist() for name in ("start", "end", "quality"))
+    for number, start, end, quality in zip(chosen.label[order].tolist(), *columns, strict=True):
+        label = chosen.labels[number]
         key = tuple(getattr(label, name) for name in KEYS)
         occurrence = (*key, seen[key, label.host])
         first, last = found.get(occurrence, (start - begin, 0.0, ""))[:2]

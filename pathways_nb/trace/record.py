@@ -45,7 +45,7 @@ class Events:
     ``events["start"]`` is a column, ``events[:10]`` are the first ten, ``for event in events`` yields dictionaries.
 
     Args:
-        labels: what the events have in common beside their stamps.
+        labels: what the events have in common except their stamps.
         stored: for each event its label's number, stamps and codes, by the names in ``STORED``.
         ids: one for each event, in the order in which events were recorded.
     """

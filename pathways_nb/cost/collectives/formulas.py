@@ -53,7 +53,7 @@ def overlapped(formula: str, latency: float, bandwidth: float) -> Cost:
     return Cost(max(latency, bandwidth), formula, latency, bandwidth)
 
 
-def together(formula: str, *parts: Cost) -> Cost:
+def in_sequence(formula: str, *parts: Cost) -> Cost:
     """Return the cost of parts one after another; those that cost nothing are left out."""
     real = tuple(part for part in parts if part.seconds)
     if len(real) == 1:
@@ -102,7 +102,7 @@ def switch_gather(n: float, N: int, W: float, a: float) -> Cost:
     """Return the cost of an all-gather or reduce-scatter: ``⌈log2 N⌉`` steps if N is a power of two, else a ring."""
     moved = (N - 1) / N * n / W
     ring = summed("ring", (N - 1) * a, moved)
-    return min(ring, summed("recursive doubling", _log(N) * a, moved)) if _power(N) else ring
+    return min(ring, summed("recursive doubling", _log2(N) * a, moved)) if _is_power_of_two(N) else ring
 
 
 def switch_all_reduce(n: float, N: int, W: float, a: float) -> Cost:
@@ -110,12 +110,12 @@ def switch_all_reduce(n: float, N: int, W: float, a: float) -> Cost:
 
     Halving and doubling, and recursive doubling, need a power of two.
     """
-    moved, steps = (N - 1) / N * n / W, _log(N)
+    moved, steps = (N - 1) / N * n / W, _log2(N)
     forms = [
         summed("ring", 2 * (N - 1) * a, 2 * moved),
         summed("double binary tree", 2 * steps * a, 2 * n / W),
     ]
-    if _power(N):
+    if _is_power_of_two(N):
         forms += [
             summed("halving and doubling", 2 * steps * a, 2 * moved),
             summed("recursive doubling", steps * a, steps * n / W),
@@ -130,7 +130,7 @@ def switch_all_to_all(n: float, N: int, W: float, a: float) -> Cost:
 
 def switch_broadcast(n: float, N: int, W: float, a: float) -> Cost:
     """Return the least cost of binomial tree, scatter and all-gather, and a chain in its best number of pieces."""
-    steps = _log(N)
+    steps = _log2(N)
     forms = [
         summed("binomial tree", steps * a, steps * n / W),
         summed("scatter and all-gather", (steps + N - 1) * a, 2 * (N - 1) / N * n / W),
@@ -161,11 +161,11 @@ def _shape_name(axes: Sequence[Axis]) -> str:
     return f"{len(real)}-D {'torus' if all(axis.wrap for axis in real) else 'mesh'}"
 
 
-def _log(N: int) -> int:
+def _log2(N: int) -> int:
     """Return ``⌈log2 N⌉``."""
     return (N - 1).bit_length()
 
 
-def _power(N: int) -> bool:
+def _is_power_of_two(N: int) -> bool:
     """Return whether N is a power of two."""
     return N & (N - 1) == 0

@@ -39,7 +39,7 @@ def groups_of(attributes: str, devices: int) -> np.ndarray:
         return _reordered(iota[2], iota[3]).reshape(_numbers(iota[1]))
     mesh = _MESH.search(attributes)
     if mesh:
-        return _along(mesh[1], mesh[2], mesh[3])
+        return _along_axes(mesh[1], mesh[2], mesh[3])
     if "replica_groups=" in attributes or "source_target_pairs=" in attributes:
         raise ValueError(f"Groups of devices written in a way that is not known: {attributes[:160]!r}.")
     return np.arange(devices).reshape(1, -1)
@@ -71,7 +71,7 @@ def _reordered(shape: str, order: str | None) -> np.ndarray:
     return ids.transpose(_numbers(order)) if order else ids
 
 
-def _along(declared: str, ids: str, chosen: str) -> np.ndarray:
+def _along_axes(declared: str, ids: str, chosen: str) -> np.ndarray:
     """Return the groups along axes, or parts of axes, of a mesh that is written out.
 
     Args:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from pathways_nb.cost.collectives.formulas import FREE, Cost, summed, together
+from pathways_nb.cost.collectives.formulas import FREE, Cost, in_sequence, summed
 from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS, CollectiveKind
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
@@ -66,7 +66,7 @@ def collective(
 
         main = _levels("islands over DCN", row, bytes, islands, island, nics, topology.network)
     start = topology.chip.start_latency
-    return together(f"start and {main.formula}", summed("start", start, 0.0), main)
+    return in_sequence(f"start and {main.formula}", summed("start", start, 0.0), main)
 
 
 def _island(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGroup, flows: int) -> Cost:
@@ -105,15 +105,15 @@ def _levels(
     if count == 1:
         return inner(kind, n)
     assert kind.switch is not None
-    across = _named(kind.switch(n, count, nics, network.latency), f"{{}} of {count} over NICs")
+    across = _with_formula(kind.switch(n, count, nics, network.latency), f"{{}} of {count} over NICs")
     if kind.begins_whole and kind.ends_whole:
-        return together(formula, inner(BY_NAME["reduce_scatter"], n), across, inner(BY_NAME["all_gather"], n))
+        return in_sequence(formula, inner(BY_NAME["reduce_scatter"], n), across, inner(BY_NAME["all_gather"], n))
     if kind.begins_whole:
-        return together(formula, inner(kind, n), across)
+        return in_sequence(formula, inner(kind, n), across)
     if kind.ends_whole:
-        return together(formula, across, inner(kind, n))
+        return in_sequence(formula, across, inner(kind, n))
     # A unit has 1 / count of the array, of which 1 / count stays within it.
-    return together(formula, across, inner(kind, n / count**2))
+    return in_sequence(formula, across, inner(kind, n / count**2))
 
 
 def _domain(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGroup) -> Cost:
@@ -127,7 +127,7 @@ def _domain(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGro
     if where.within == 1:
         return FREE
     if where.within <= chip.devices_per_chip:
-        return _named(kind.switch(n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
+        return _with_formula(kind.switch(n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
     if chip.interconnect == "switch":
         return kind.switch(n, where.within, topology.switch_bw / chip.devices_per_chip, chip.hop_latency)
     return kind.torus(n, where.axes, topology.axis_bw, chip.hop_latency)
@@ -158,7 +158,7 @@ def _nics(topology: Topology, devices: int, of: int) -> float:
     return devices / min(topology.devices_per_host, of) * topology.network.host_bw_effective
 
 
-def _named(cost: Cost, pattern: str) -> Cost:
+def _with_formula(cost: Cost, pattern: str) -> Cost:
     return cost._replace(formula=pattern.format(cost.formula))
 
 

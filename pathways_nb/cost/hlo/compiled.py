@@ -24,7 +24,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.collectives.collective import Collective, Origin, merged
 from pathways_nb.cost.collectives.kinds import BY_NAME
-from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import HloCollective, hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.quick_compiling import quick_options
 from pathways_nb.errors import UsageError
@@ -99,7 +99,7 @@ def collectives_by_compiling(
         UsageError: an axis has no small factor, or this JAX can make no CPU devices.
     """
     compile_for = functools.partial(
-        _partitioned, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
+        _compile_for_mesh, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
     )
     small = _small(axis_sizes, most_devices)
     base, memory = compile_for(small)
@@ -112,9 +112,9 @@ def collectives_by_compiling(
         other: list[HloCollective] = []
         if fits:
             (other, memory), sizes = compile_for(longer), [*sizes, longer]
-        if not known and not _alike(base, other):
+        if not known and not _same_list(base, other):
             notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
-        _fill(powers, base, other, axis, longer[axis] / small[axis])
+        _fill_powers(powers, base, other, axis, longer[axis] / small[axis])
     found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
     return CompiledFacts(merged(found), tuple(sizes), tuple(notes), memory)
 
@@ -150,7 +150,7 @@ def _prime(size: int) -> int:
     return next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
 
 
-def _partitioned(
+def _compile_for_mesh(
     fn_of: Callable[[Mesh], Callable[..., Any]],
     avals: Sequence[Any],
     in_specs: Any,
@@ -175,17 +175,17 @@ def _partitioned(
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
         compiled = jitted.lower(*avals).compile(compiler_options=dict(quick_options()))
-    return sorted(exchanges_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
+    return sorted(hlo_collectives_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
 
 
 def _memory(compiled: Any) -> CompiledMemory:
-    """Return the memory of an executable, from the analysis and not its peak field, as the local driver does."""
+    """Return the memory of an executable, from the analysis and not its peak field, as the local driver reads it."""
     found = compiled.memory_analysis()
-    specs = tuple(map(_spec, jax.tree.leaves(compiled.output_shardings)))
+    specs = tuple(map(_spec_of, jax.tree.leaves(compiled.output_shardings)))
     return CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
 
 
-def _spec(sharding: Any) -> PartitionSpec | None:
+def _spec_of(sharding: Any) -> PartitionSpec | None:
     """Return the partition spec of a sharding; None if it has none."""
     if isinstance(sharding, NamedSharding):
         return sharding.spec
@@ -200,15 +200,15 @@ def cpu_devices(count: int) -> Sequence[Any]:
     there = jax.devices("cpu")
     if len(there) >= count:
         return there
-    with _making:
+    with _devices_lock:
         # Under the lock, or two threads that compile at once would make two clients.
-        if len(_made) < count:
-            _made[:] = _client(count, len(there))
-        return tuple(_made)
+        if len(_devices) < count:
+            _devices[:] = _client(count, len(there))
+        return tuple(_devices)
 
 
-_made: list[Any] = []
-_making = threading.Lock()
+_devices: list[Any] = []
+_devices_lock = threading.Lock()
 
 
 def _client(count: int, there: int) -> Sequence[Any]:
@@ -232,7 +232,7 @@ def _client(count: int, there: int) -> Sequence[Any]:
     return maker(num_devices=count, node_id=_NODE + count).devices()
 
 
-def _alike(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:
+def _same_list(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:
     """Return whether two modules have the same list of collectives, but for sizes."""
     return [_form(e) for e in one] == [_form(e) for e in other]
 
@@ -248,7 +248,7 @@ def _form(exchange: HloCollective) -> tuple[Any, ...]:
     return exchange.kind, exchange.axes, exchange.times, [bits for bits, _ in exchange.parts]
 
 
-def _fill(
+def _fill_powers(
     powers: list[list[dict[str, int]]],
     base: Sequence[HloCollective],
     other: Sequence[HloCollective],
@@ -264,7 +264,7 @@ def _fill(
         axis: that was lengthened.
         ratio: of its two lengths.
     """
-    measured = _alike(base, other)
+    measured = _same_list(base, other)
     for number, exchange in enumerate(base):
         for part, (_, dims) in enumerate(exchange.parts):
             power = BY_NAME[exchange.kind].growth if axis in exchange.axes else 0

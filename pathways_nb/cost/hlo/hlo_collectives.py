@@ -16,7 +16,7 @@ from pathways_nb.cost.collectives.groups import axes_of, groups_of
 from pathways_nb.cost.collectives.kinds import BY_OPCODE, CollectiveKind
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
 
-_SAME = frozenset({"bitcast", "copy", "reshape", "transpose", "convert", "slice"})
+_MOVES_OR_CONVERTS = frozenset({"bitcast", "copy", "reshape", "transpose", "convert", "slice"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def is_collective(opcode: str) -> bool:
     return opcode.removesuffix("-start").removesuffix("-done") in BY_OPCODE
 
 
-def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
+def hlo_collectives_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
     """Return the collectives of a module, those of a loop's body as often as it runs.
 
     Args:
@@ -61,12 +61,12 @@ def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollect
         pairs = "source_target_pairs=" in instruction.attributes
         axes = axes_of(groups, sizes, pairs=pairs)
         group = math.prod(sizes[axis] for axis in axes) if pairs else groups.shape[1]
-        for made, parts in _by_kind(module, computation, instruction, kind, group).items():
+        for made, parts in _arrays_by_kind(module, computation, instruction, kind, group).items():
             found.append(HloCollective(made, tuple(parts), axes, group, *runs))
     return found
 
 
-def _by_kind(
+def _arrays_by_kind(
     module: HloModule, computation: HloComputation, instruction: HloInstruction, kind: CollectiveKind, group: int
 ) -> dict[str, list[tuple[int, tuple[int, ...]]]]:
     """Return the arrays that one instruction exchanges, by the name of the kind of collective that they count as.
@@ -88,9 +88,9 @@ def _by_kind(
         shapes = tuple(shape for name in instruction.operands for shape in computation.instructions[name].shapes)
     for number, (name, shape) in enumerate(zip(instruction.operands, shapes, strict=True)):
         element = number if len(instruction.shapes) > 1 else None
-        ends = list(_ends(module, computation, instruction.name, element, shape.bits))
+        ends = list(_final_readers(module, computation, instruction.name, element, shape.bits))
         made = kind.name
-        if made == "all-reduce" and ends and all(_own_part(end, shape, group) for end, _ in ends):
+        if made == "all-reduce" and ends and all(_reads_own_part(end, shape, group) for end, _ in ends):
             made = "reduce-scatter"
         narrowed = max((bits for _, bits in ends), default=shape.bits)
         bits = min(narrowed, _widened_from(module, computation, name, shape.bits))
@@ -98,12 +98,12 @@ def _by_kind(
     return found
 
 
-def _own_part(end: HloInstruction | None, shape: HloShape, group: int) -> bool:
+def _reads_own_part(end: HloInstruction | None, shape: HloShape, group: int) -> bool:
     """Return whether a reader takes only this device's part of an array."""
     return end is not None and end.opcode == "dynamic-slice" and end.shapes[0].size * group == shape.size
 
 
-def _ends(
+def _final_readers(
     module: HloModule, computation: HloComputation, name: str, element: int | None, bits: int
 ) -> Iterator[tuple[HloInstruction | None, int]]:
     """Yield the final readers of a value, past those that only move or convert it, and the fewest bits on the way.
@@ -123,25 +123,25 @@ def _ends(
     for user in computation.users.get(name, ()):
         if user.opcode == "get-tuple-element":
             if element is None or f"index={element}," in f"{user.attributes},".replace(" ", ","):
-                yield from _ends(module, computation, user.name, None, bits)
-        elif user.opcode in _SAME:
-            yield from _ends(module, computation, user.name, None, _narrower(user, bits))
+                yield from _final_readers(module, computation, user.name, None, bits)
+        elif user.opcode in _MOVES_OR_CONVERTS:
+            yield from _final_readers(module, computation, user.name, None, _narrower(user, bits))
         elif user.opcode == "fusion":
-            yield from _through(module, computation, user, name, bits)
+            yield from _readers_through_fusion(module, computation, user, name, bits)
         else:
             yield user, bits
 
 
-def _through(
+def _readers_through_fusion(
     module: HloModule, computation: HloComputation, fusion: HloInstruction, name: str, bits: int
 ) -> Iterator[tuple[HloInstruction | None, int]]:
     """Yield the final readers of a value within a fusion, and behind it where the fusion only moves the value."""
     inner = module.computations[fusion.called[0]]
     for number, operand in enumerate(fusion.operands):
         if operand == name and number in inner.parameters:
-            for end, fewest in _ends(module, inner, inner.parameters[number], None, bits):
+            for end, fewest in _final_readers(module, inner, inner.parameters[number], None, bits):
                 if end is None:
-                    yield from _ends(module, computation, fusion.name, None, fewest)
+                    yield from _final_readers(module, computation, fusion.name, None, fewest)
                 else:
                     yield end, fewest
 
@@ -164,7 +164,7 @@ def _widened_from(module: HloModule, computation: HloComputation, name: str, bit
         if instruction.opcode == "fusion":
             computation = module.computations[instruction.called[0]]
             name = next(i.name for i in computation.instructions.values() if i.is_root)
-        elif instruction.opcode not in _SAME or not instruction.operands:
+        elif instruction.opcode not in _MOVES_OR_CONVERTS or not instruction.operands:
             return bits
         else:
             name = instruction.operands[0]

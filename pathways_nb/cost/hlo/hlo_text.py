@@ -108,7 +108,7 @@ class HloComputation:
         return {int(i.inside): i.name for i in chosen}
 
 
-class Runs(NamedTuple):
+class RunCount(NamedTuple):
     """How often an instruction runs, and whether that is certain: each branch of a conditional counts as run."""
 
     times: int
@@ -124,7 +124,7 @@ class HloModule:
 
     def runs(
         self, name: str = "", times: int = 1, sure: bool = True
-    ) -> Iterator[tuple[HloComputation, HloInstruction, Runs]]:
+    ) -> Iterator[tuple[HloComputation, HloInstruction, RunCount]]:
         """Yield each instruction that runs, from the entry on, and how often; a fusion as one instruction.
 
         Args:
@@ -134,7 +134,7 @@ class HloModule:
         """
         computation = self.computations[name or self.entry]
         for instruction in computation.instructions.values():
-            yield computation, instruction, Runs(times, sure)
+            yield computation, instruction, RunCount(times, sure)
             if instruction.opcode in ("while", "call", "conditional", "async-start"):
                 trips = instruction.trips
                 known = sure and trips is not None and instruction.opcode != "conditional"

@@ -18,7 +18,7 @@ import numpy as np
 from pathways_nb.timing.chains import Chains
 from pathways_nb.trace.causality.happened_before import CAUSES as REASONS
 from pathways_nb.trace.causality.happened_before import Dag
-from pathways_nb.trace.metrics import BUSY, alike, duration, size
+from pathways_nb.trace.metrics import BUSY, device_ranges, duration, size
 from pathways_nb.trace.record import Events
 from pathways_nb.util.text_table import Printed, Table
 
@@ -124,7 +124,7 @@ def idle(events: Events, islands: Sequence[int]) -> Idle:
     chains, found = _chains(dag), []
     for island, count in enumerate(islands):
         rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
-        for low, high, here in alike(dag.events.select(rows), count):
+        for low, high, here in device_ranges(dag.events.select(rows), count):
             seconds = _partition(dag, chains, rows[here], *dag.span, False)
             found.append(DeviceTime(island, low, high - low, seconds))
     return Idle(dag.span[1] - dag.span[0], tuple(found), dag.guessed(np.arange(len(dag.events))))
@@ -143,15 +143,15 @@ def breakdown(events: Events, islands: Sequence[int], start: float, end: float) 
         One breakdown for each island.
     """
     busy = [events.is_("kind", *BUSY) & events.is_("island", island) for island in range(len(islands))]
-    next_ones = [events["start"][mine & (events["start"] >= end)].min(initial=np.inf) for mine in busy]
+    next_ones = [events["start"][of_island & (events["start"] >= end)].min(initial=np.inf) for of_island in busy]
     until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what islands idle at the end wait for
     dag = Dag.of(events.select((events["end"] > start) & (events["start"] <= until)), since=start)
     chains = _chains(dag)
     began = events.is_("kind", "transfer") & (events["start"] >= start) & (events["start"] < end)
     found = []
-    for island, mine in enumerate(busy):
+    for island, of_island in enumerate(busy):
         rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
-        seconds = _partition(dag, chains, rows, start, end, bool((mine & (events["end"] <= start)).any()))
+        seconds = _partition(dag, chains, rows, start, end, bool((of_island & (events["end"] <= start)).any()))
         moved = events.select(began & events.is_("island", island))
         found.append(Breakdown(island, seconds, int(moved["bytes"].sum())))
     return found
@@ -171,7 +171,7 @@ def _partition(dag: Dag, chains: Chains, rows: np.ndarray, start: float, end: fl
     found = np.zeros(len(CAUSES))
     if len(rows):
         begins = dag.start[rows]
-        until = np.maximum.accumulate(begins + dag.lasts[rows])
+        until = np.maximum.accumulate(begins + dag.durations[rows])
         low = np.clip(np.concatenate([[start], until[:-1]]), start, end)
         high = np.clip(begins, start, end)
         parts = np.zeros((len(rows), len(CAUSES)))

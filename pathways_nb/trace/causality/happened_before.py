@@ -68,7 +68,7 @@ class Dag:
         return self.events["start"]
 
     @cached_property
-    def lasts(self) -> np.ndarray:
+    def durations(self) -> np.ndarray:
         """Duration of each event, in seconds."""
         return np.maximum(self.events["end"] - self.start, 0.0)
 
@@ -87,28 +87,28 @@ class Dag:
         """Start and end of the makespan, in seconds."""
         if not self.counts.any():
             return 0.0, 0.0
-        return float(self.start[self.counts].min()), float((self.start + self.lasts)[self.counts].max())
+        return float(self.start[self.counts].min()), float((self.start + self.durations)[self.counts].max())
 
     @cached_property
     def timed(self) -> Timed:
         """The events as timed tasks, with edges sorted by target."""
         source, target, why = edges_of(self.events, self.answers)
-        lasts, until = self.lasts[source], self.start[target] - self.start[source]
-        part = np.where(lasts > until, until / np.where(lasts > 0, lasts, 1.0), 1.0)
+        durations, until = self.durations[source], self.start[target] - self.start[source]
+        part = np.where(durations > until, until / np.where(durations > 0, durations, 1.0), 1.0)
         part = np.where(why == LINK, self._on_links[source], part)
-        told = self.events.stored("why")
-        return Timed(Waits.of(source, target, why, part), self.start, self.lasts, _SAME, told)
+        recorded_why = self.events.stored("why")
+        return Timed(Waits.of(source, target, why, part), self.start, self.durations, _SAME, recorded_why)
 
     @cached_property
     def _on_links(self) -> np.ndarray:
         """The part of each event after which it leaves its links."""
-        left = self.events["latency"] / np.where(self.lasts > 0, self.lasts, np.inf)
+        left = self.events["latency"] / np.where(self.durations > 0, self.durations, np.inf)
         return np.maximum(1.0 - left, 0.0)
 
     @cached_property
     def slack(self) -> np.ndarray:
         """How much later each event could end without a longer makespan, in seconds."""
-        return self.timed.slack(np.where(self.counts, self.span[1] - (self.start + self.lasts), np.inf))
+        return self.timed.slack(np.where(self.counts, self.span[1] - (self.start + self.durations), np.inf))
 
     @cached_property
     def causes(self) -> np.ndarray:
@@ -132,7 +132,7 @@ class Dag:
         """
         asked = (self.on_devices | self.events.is_("kind", "enqueue") | sent(self.events))[rows]
         rows = rows[asked & (self.timed.source[rows] >= 0)]
-        told = (self.events.stored("why")[rows] == CALL) | self.timed.has_told[rows]
+        told = (self.events.stored("why")[rows] == CALL) | self.timed.has_recorded_why[rows]
         inferred = int((~told).sum())
         if inferred < len(rows):
             return f"causes of {inferred} of {counted(len(rows), 'event')} inferred" if inferred else ""

@@ -96,7 +96,7 @@ def what_if(
     asked = {column: value for column, value in columns.items() if value is not None}
     dag = Dag.of(events)
     matched = _matching(dag.events, dag.on_devices if kind is None else np.ones(len(dag.events), bool), asked)
-    then = dag.timed.again(np.where(matched, dag.lasts / faster, dag.lasts))
+    then = dag.timed.with_durations(np.where(matched, dag.durations / faster, dag.durations))
     path = path_of(dag, then)
     what = " ".join(str(value) for value in asked.values())
     before, why = dag.span[1] - dag.span[0], doubt(dag, then)
