@@ -43,7 +43,7 @@ class ReadyGang:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What a policy may read beside the gangs.
+    """What a policy may read in addition to the gangs.
 
     Args:
         now: seconds of the controller's clock.
@@ -161,7 +161,7 @@ POLICIES: dict[str, Policy] = {"fifo": fifo, "stride": stride, "priority": prior
 
 
 def is_built_in(choose: object) -> bool:
-    """Return whether a policy is one of ours, not one that says it is equal to it."""
+    """Return whether a policy is one of ``POLICIES``, not one that says it is equal to it."""
     return any(choose is one for one in POLICIES.values())
 
 
@@ -221,7 +221,7 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
     Args:
         policy: the policy.
         ready: the gangs to choose from.
-        state: what it may read beside them.
+        state: what else it may read.
 
     Returns:
         One of ``ready``.

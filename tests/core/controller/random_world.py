@@ -309,10 +309,10 @@ class World(RuleBasedStateMachine):
     @seldom
     @rule(client=st.sampled_from(CLIENTS))
     def close(self, client: str) -> None:
-        mine = [buffer for buffer, owner in self.handles.items() if owner == client]
-        for buffer in mine:
+        own = [buffer for buffer, owner in self.handles.items() if owner == client]
+        for buffer in own:
             del self.handles[buffer]
-        self.stale += mine
+        self.stale += own
         self.send(Closed(client))
         assert not any(event.client == client for event in self.devices.reserving.values())
         left = [number for number, entry in self.machine.store.buffers.items() if entry.owner == client]

@@ -129,7 +129,7 @@ def test_every_usual_figure_says_where_it_is_from() -> None:
         ("DCN", 8, 8, 36e-6 + 1e9 / 25e9),
         ("DCN", 16, 8, 36e-6 + 1e9 / 25e9),  # the side with fewer hosts decides
         ("DCN", 16, 16, 36e-6 + 1e9 / 2 / 25e9),
-        ("ICI", 8, 8, 1e-6 + 1e9 / 4 / 83e9),  # four chips to the four beside them
+        ("ICI", 8, 8, 1e-6 + 1e9 / 4 / 83e9),  # four chips to their four neighbours
     ],
 )
 def test_transfers_are_closed_forms_too(route, source, target, wanted) -> None:

@@ -1,4 +1,4 @@
-"""Timed tasks beside what brute force finds: causes, gaps, slack, time along chains; solved and observed times."""
+"""Timed tasks against what brute force finds: causes, gaps, slack, time along chains; solved and observed times."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_each_task_starts_as_soon_as_its_edges_and_its_gap_let_it(drawn: tuple[W
     waits, lasts, gaps = drawn
     start = FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start
     edges = let(waits, start, lasts)
-    released = [max((edge[0] for edge in mine), default=0.0) for mine in edges]
+    released = [max((edge[0] for edge in of_task), default=0.0) for of_task in edges]
     assert start.tolist() == (gaps + released).tolist()
     timed = Timed(waits, start, lasts)
     assert timed.gap.tolist() == gaps.tolist()
-    for task, mine in enumerate(edges):
-        last = [(why, source) for at, why, source in mine if at == max(mine)[0]]
-        assert timed.source[task] in [source for why, source in last if why == max(last)[0]] or not mine
+    for task, of_task in enumerate(edges):
+        last = [(why, source) for at, why, source in of_task if at == max(of_task)[0]]
+        assert timed.source[task] in [source for why, source in last if why == max(last)[0]] or not of_task
     assert timed.with_durations(lasts).start.tolist() == start.tolist()
 
 
@@ -95,11 +95,11 @@ def test_what_was_told_decides_and_the_last_in_time_where_nothing_was(
                                        max_size=len(lasts))))  # fmt: skip
     start = FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start
     timed, plain = Timed(waits, start, lasts, recorded_why=told), Timed(waits, start, lasts)
-    for task, mine in enumerate(let(waits, start, lasts)):
-        fits = [edge for edge in mine if edge[1] == told[task]] or mine
+    for task, of_task in enumerate(let(waits, start, lasts)):
+        fits = [edge for edge in of_task if edge[1] == told[task]] or of_task
         last = max((at for at, _, _ in fits), default=0.0)
         assert timed.released[task] == min(last, start[task])
-        assert not mine or timed.source[task] in [source for at, _, source in fits if at == last]
+        assert not of_task or timed.source[task] in [source for at, _, source in fits if at == last]
     assert timed.gap.tolist() == plain.gap.tolist(), "other durations keep the same gaps"
     assert timed.with_durations(lasts).start.tolist() == start.tolist()
 

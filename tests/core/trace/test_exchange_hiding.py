@@ -1,4 +1,4 @@
-"""The share of an exchange that lies under computation, beside closed forms."""
+"""The share of an exchange that lies under computation, against closed forms."""
 
 from __future__ import annotations
 
