@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from pathways_nb.controller.events_and_instructions import Instruction, Waited
 from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.controller.requests import Blocked, Request, Shortage, Stall
 from pathways_nb.controller.state import ClientState, RunState
@@ -94,6 +95,11 @@ class Admission:
         A request that has waited long enough and is not hopeless lacks nothing: others go before it.
         """
         return min((until for r in self.blocked if (until := self._until(r)) is not None and until > now), default=None)
+
+    def wait_of(self, run: RunState) -> list[Instruction]:
+        """Return a note of how long a run has waited for memory and why; nothing if it does not wait."""
+        waits = self.blocked.get(run)
+        return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
 
     def _until(self, request: Request) -> float | None:
         """Return when a request has waited long enough; ``None`` while something under way could give memory back.

@@ -16,40 +16,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
-from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.policies import PerClient, Policy, PolicyState, ReadyGang, ask
+from pathways_nb.controller.controller_state import ControllerState
+from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
 from pathways_nb.controller.requests import Shortage
-from pathways_nb.controller.state import IslandQueue, RunState
+from pathways_nb.controller.state import RunState
 from pathways_nb.errors import PolicyError
 from pathways_nb.plan.plan import Gang
 
-Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work that are enqueued ahead on an island: while clients compete (``NEAR``), and while one has it to
 itself (``FAR``)."""
 CANDIDATES = 8
 """Number of each client's programs that are considered."""
-
-
-class ControllerState(Protocol):
-    """The fields of the controller that the scheduler reads; it changes none."""
-
-    dispatch: Dispatch
-    in_order: bool
-    of_clients: list[PerClient]
-    devices: Sequence[int]
-    active: int
-    runs: dict[int, RunState]
-    waiting: dict[str, dict[int, RunState]]
-    given_up: dict[int, RunState]
-    queues: dict[int, IslandQueue]
-    admission: Admission
-
-    @property
-    def policy(self) -> Policy:
-        """The policy that chooses between programs."""
 
 
 class Choice(NamedTuple):

@@ -100,6 +100,17 @@ class ClientState:
         self.seconds += seconds
         self.passed += seconds / self.share if contended else 0.0
 
+    def catch_up(self, others: Sequence[float]) -> None:
+        """Begin to compete again after a time without work.
+
+        Args:
+            others: ``passed`` of each client with unfinished programs.
+        """
+        # Stride: unused share must not be saved up, or a client that comes back would hold the devices alone until the
+        # others have waited as long as it was idle. So it continues from the least of the active clients.
+        if others:
+            self.passed = max(self.passed, min(others))
+
 
 @dataclass(eq=False)
 class RunState(Request):
