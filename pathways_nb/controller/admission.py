@@ -65,6 +65,8 @@ class Admission:
         if request.admitted or not self.blocked:
             return True
         waits = self.blocked.get(request)
+        # What a request wants does not shrink while it waits, so only memory that was given back, or a new limit (which
+        # counts as that), can change the answer.
         if waits is not None and waits.tried == self.memory.freed:
             return False
         passed = (other for other, waits in self.blocked.items() if waits.passed >= self.most_passed)
@@ -75,6 +77,7 @@ class Admission:
         if request.admitted or not self._is_limited(request.client):
             return None
         for reservation in request.wants(self.store):
+            # Range by range: a run may need different amounts on the devices of one island.
             free_bytes = self.free_bytes(reservation.where, request.client)
             if free_bytes is not None and free_bytes < reservation.bytes:
                 return Shortage(reservation.where, reservation.bytes - free_bytes)
@@ -109,6 +112,7 @@ class Admission:
         """
         waits = self.blocked[request]
         stall = self.stalls.get(waits.where.island)
+        # ``until`` is ``None`` while something is under way on the island that may give memory back: then nobody fails.
         if stall is None or waits.until is None or stall.first in (None, request.client):
             return waits.until
         return max(waits.until, stall.others_until)
@@ -117,6 +121,7 @@ class Admission:
 
     def block(self, request: Request, lack: Shortage, now: float) -> None:
         """Record that a request was tried and lacks memory; time that it has waited before still counts."""
+        # Other devices may be short than at the last try, so where and why are new; the time waited is not.
         held, before = self._held(lack.where), self.blocked.get(request)
         found = Blocked(now, lack.where, _reason(lack.where, held), _patience(held, request.client), self.memory.freed)
         if before is not None:
@@ -132,7 +137,10 @@ class Admission:
             request.reservations.setdefault(reservation.where.island, []).append(reservation)
         self.blocked.pop(request, None)
         for waits in self.blocked.values():
+            # Whoever still waits was passed, wherever the memory is: a count for each island could starve a request for
+            # several.
             waits.passed += 1
+        # Noted now: buffers that a finished run held may be gone, and the same islands must be counted down.
         request.touches = request.gives_back_on(self.store)
         self._count(request, 1)
 
@@ -147,6 +155,8 @@ class Admission:
         """
         done = run.gangs_done(island)
         for reservation in run.reservations.get(island, ()):
+            # By identity: profiles share one object for gangs in a row that need the same, so most completions cost
+            # nothing.
             if reservation.profile.parts[done] is not reservation.needs:
                 self.memory.add(reservation.where, run.client, reservation.shrink(done))
 
@@ -169,6 +179,7 @@ class Admission:
         """
         waited_for = {waits.where.island: None for waits in self.blocked.values()}
         for island in waited_for:
+            # A stall belongs to an island, not to a request: what gives memory back there helps all that wait for it.
             self.stalls.setdefault(island, Stall())
         for island, stall in tuple(self.stalls.items()):
             if self.under_way.get(island):
@@ -183,12 +194,14 @@ class Admission:
             if since is None and waits.alone_since is not None:
                 waits.alone, waits.alone_since = waits.alone + now - waits.alone_since, None
             elif since is not None and waits.alone_since is None:
+                # Not before it was made: a request that comes into a stall must not fail at once.
                 waits.alone_since = max(since, request.since)
 
     def note_failed(self, request: Request, now: float) -> None:
         """Record that a request waited in vain: others wait a moment longer, since its client may now free memory."""
         stall = self.stalls[self.blocked[request].where.island]
         if stall.first is None:
+            # Only the first failure: if each began the time anew, many requests would fail one by one, a moment apart.
             stall.first, stall.others_until = request.client, now + PATIENCE
 
     # ---- amounts
@@ -197,6 +210,7 @@ class Admission:
         """Return how many bytes per device are left for a client on a placement; ``None`` if there is no limit."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0
+        # By the fullest device: a gang needs the same on each of its devices.
         left = [budget - self.memory.most(where)] if budget else []
         left += [limit - self.memory.most_of(client, where)] if limit else []
         return min(left, default=None)
@@ -233,6 +247,7 @@ class Admission:
         """Return the most bytes that each client holds on any device of a placement; below 1 % is left out."""
         found = Counter[str]()
         for held in self.memory.islands[where.island].within(where):
+            # Union of counters: the most of each client on any device, which is what a request on all of them meets.
             found |= Counter(held.clients)
         return {client: most for client, most in sorted(found.items()) if 100 * most >= max(found.values())}
 
@@ -244,6 +259,7 @@ class Admission:
         """Return an explanation of a memory shortage: what is short, who holds it, how to free it."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0
+        # Of both limits the one that leaves less is the reason, and only its fix helps.
         if limit and (not budget or limit - self.memory.most_of(client, where) < budget - self.memory.most(where)):
             of, fix = (
                 f"the {size(limit)} per device that {client} may have on {where}",

@@ -101,6 +101,7 @@ class DeviceMemory:
         total = sum(change.values())
         if not total and not any(change.values()):
             return
+        # ``between`` cuts ranges at both ends of the placement, so that what is added holds for whole ranges.
         runs = self.islands[where.island].runs
         before = len(runs.edges)
         within = runs.between(where.first, where.first + where.count)
@@ -112,10 +113,12 @@ class DeviceMemory:
             for category, size in change.items():
                 key = client, category
                 if left := parts.get(key, 0) + size:
+                    # No entries of 0 bytes, so that ``clients`` lists only those that hold something.
                     parts[key] = left
                 elif size:
                     del parts[key]
             self.changed[where.island, first, client] = None
+        # In sum: bytes that move from one category to another let no request in.
         self.freed += total < 0
 
     def most(self, where: Placement) -> int:
@@ -134,6 +137,7 @@ class DeviceMemory:
             at = runs.touching(first, first + 1).start
             held, count, key = runs.values[at], runs.edges[at + 1] - first, (number, first, client)
             parts = held.parts_of(client)
+            # A range that was cut was told at its old width, so its parts are told even if no byte changed.
             if self._told.get(key, (count, ())) != (count, parts):
                 self._told[key] = count, parts
                 if not parts:

@@ -74,6 +74,7 @@ class Log:
     def entries(self) -> list[LoggedEvent]:
         """The events, with digests of the instructions."""
         return [
+            # Digests only here: making one takes far longer than to keep the instructions.
             LoggedEvent(now, event, made if isinstance(made, str) else digest_of(made))
             for now, event, made in self.noted
         ]
@@ -98,6 +99,7 @@ class Log:
                     where = f"event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s,"
                     why = f"{type(error).__name__}: {error}"
                     raise UsageError(f"replay: {where} cannot be handled ({why}): {_OTHER}.") from error
+            # An empty digest: nothing was recorded when the core answered, so there is nothing to compare.
             if entry.digest and found != entry.digest:
                 raise UsageError(
                     f"replay: event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s, "
@@ -163,6 +165,7 @@ class _Part:
     @property
     def noted(self) -> list[tuple[float, Event, Sequence[Instruction] | str]]:
         """The times, events and instructions."""
+        # A copy in one step: the core's thread may append while another thread asks for a log.
         flat = self.flat.copy()
         return list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
@@ -195,11 +198,13 @@ class Logbook:
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Let the core handle an event, and keep both; see ``StateMachine.handle``."""
         if self._asked:
+            # In the core's thread, between two events: a snapshot needs a state that nobody changes.
             self._begin()
         made: Sequence[Instruction] | str = ""
         try:
             made = answer = self.machine.handle(event, now)
         except BaseException as error:
+            # An error of the core is what one most wants to replay, so the event is kept with it.
             made = f"{_RAISED}{type(error).__name__}"
             raise
         finally:
@@ -209,10 +214,12 @@ class Logbook:
     def _note(self, now: float, event: Event, made: Sequence[Instruction] | str) -> None:
         buffers = 0
         if isinstance(event, Submitted):
+            # The bare plan, without its virtual slices: a slice that the log kept alive would keep its devices, too.
             event, buffers = _without_places(event), len(event.arguments) + len(event.results)
         elif isinstance(event, Released):
             buffers = len(event.buffers)
         part = self._parts[-1]
+        # Instructions only while a recording asks for them: most logs are never read.
         part.flat += (now, event, made if self._recordings or isinstance(made, str) else "")
         part.size += 1 + buffers // _BUFFERS
         if part.size >= self.most:
@@ -248,12 +255,15 @@ class Logbook:
             parts = [_Part(parts[-1].snapshot)]
         elif since is not None and since.part in parts:
             parts = parts[parts.index(since.part) :]
+        # If the part of its start is gone, its oldest events were forgotten: all that is left is returned, with how
+        # many lack.
         noted = [one for part in parts for one in part.noted]
         skipped = 0 if since is None or since.part is None else parts[0].first - since.first
         return Log(parts[0].snapshot, noted, why_not(self.machine.policy), max(0, skipped), max(0, -skipped))
 
     def _begin(self) -> None:
         part = self._parts[-1]
+        # Few events since the last snapshot: replay them before the recording, which is cheaper than another snapshot.
         if part.size > max(self.least, len(part.snapshot.data) // _BYTES):
             self._snapshot()
         while self._asked:
@@ -263,6 +273,7 @@ class Logbook:
 
     def _snapshot(self) -> None:
         self._parts.append(_Part(Snapshot.of(self.machine, _bare), self._parts[-1].end if self._parts else 0))
+        # The oldest part goes once those after it hold ``most`` events, so ``most`` to twice as many are kept.
         while sum(part.size for part in self._parts[1:]) >= self.most:
             del self._parts[0]
 

@@ -114,8 +114,10 @@ class _RowWriter:
     def write(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
             return value
+        # JSON has no infinities and no NaN.
         if type(value) is float:
             return value if abs(value) < float("inf") else {"float": repr(value)}
+        # By identity: arrays of buffers, plans and runs are shared, and must be shared again after reading.
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._found)
@@ -143,6 +145,7 @@ class _RowWriter:
             return ["function", module, value.__qualname__]
         if isinstance(value, Exception):
             return ["error", kind.__name__, [str(one) for one in value.args]]
+        # Only classes of the list: nothing else that a user's objects refer to may get into a file.
         if kind.__module__ not in _MODULES:
             raise TypeError(f"a log cannot hold a {kind.__module__}.{kind.__qualname__}")
         if isinstance(value, tuple):  # a named one
@@ -178,6 +181,7 @@ class _RowReader:
         """Return what a written value stands for, whole."""
         made = self._part(value)
         while self._left:
+            # Parts of parts in a list, not by recursion: a run refers to the next one, thousands deep.
             self._left.pop()()
         return made
 
@@ -214,6 +218,7 @@ class _RowReader:
         self._made[number] = slice(*parts)
 
     def _dict(self, number: int, kind: str, items: list[Any], factory: str) -> None:
+        # The factory by a name from a table, never by what the file says.
         made = self._made[number] = defaultdict(_FACTORIES[factory]) if kind == "defaultdict" else _TABLES[kind]()
         self._left.append(lambda: made.update({self._part(key): self._part(value) for key, value in items}))
 
@@ -224,6 +229,7 @@ class _RowReader:
         kind = getattr(errors, name, None)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise DamagedError(f"{name} is no error of pathways_nb")
+        # Without ``__init__``, whose arguments differ from error to error.
         made = self._made[number] = kind.__new__(kind)
         made.args = tuple(args)
 
@@ -232,6 +238,7 @@ class _RowReader:
         if issubclass(kind, tuple):
             self._made[number] = tuple.__new__(kind, [self._part(one) for _, one in parts])
             return
+        # Without ``__init__``, which would compute and call; the attributes are data and come from the file.
         made = self._made[number] = object.__new__(kind)
         for attribute, _ in parts:
             _check_data(kind, attribute)
@@ -270,6 +277,8 @@ def _class(module: str, name: str) -> type:
     name = _EARLIER.get(f"{module}.{name}", name).rpartition(".")[2]
     if module not in _MODULES:
         raise DamagedError(f"{module}.{name} is not of the controller")
+    # ``vars`` and not ``getattr``: no property and no ``__getattr__`` of a module may run. The module is one of the
+    # list.
     found = vars(importlib.import_module(module)).get(name)
     if not isinstance(found, type) or found.__module__ != module:
         raise DamagedError(f"there is no class {module}.{name}")

@@ -30,6 +30,7 @@ class PutRequests:
 
     def ask(self, event: PutRequested, now: float) -> list[Instruction]:
         """Return a refusal if the value can never fit; else register the request."""
+        # Registered even if it can never fit, so that there is one way to refuse.
         self.waiting[event.buffer] = request = PutRequest(event, since=now)
         error = self.admission.never_fits(event.allocation, event.client, event.name)
         return [] if error is None else self.refuse(request, error)
@@ -47,6 +48,7 @@ class PutRequests:
         if lack is not None:
             self.admission.block(request, lack, now)
             return []
+        # Admitted and finished at once: it counts as having passed the others, and leaves no reservation behind.
         self.admission.admit(request)
         self.admission.finish(request)  # from now on the store accounts for it
         event = self.waiting.pop(request.event.buffer).event
@@ -66,6 +68,7 @@ class PutRequests:
 
     def withdraw(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return a ``Free`` for those of these buffers that still wait; stored ones are not touched."""
+        # Once each, in the given order: an event may name a buffer twice.
         withdrawn = tuple(buffer for buffer in dict.fromkeys(buffers) if buffer in self.waiting)
         for buffer in withdrawn:
             self.admission.excuse(self.waiting.pop(buffer))

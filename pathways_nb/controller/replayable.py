@@ -46,6 +46,7 @@ def _impure(function: object, seen: set[types.FunctionType]) -> str:
         return ""
     seen.add(function)
     used = dict[str, object]()
+    # What it closes over, first: names of the enclosing function are not globals.
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             used[name] = cell.cell_contents
@@ -54,12 +55,16 @@ def _impure(function: object, seen: set[types.FunctionType]) -> str:
     held = frozenset(used)
     for code in _codes(function.__code__):
         for one in dis.get_instructions(code):
+            # Instructions, not source: a notebook's cell may be gone, and a decorator shows other source than what
+            # runs.
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 used[one.argval] = function.__globals__.get(one.argval, vars(builtins).get(one.argval))
             elif one.opname in _CHANGES or (one.opname == "STORE_DEREF" and one.argval in held):
                 return f"changes or imports {one.argval!r}"
+            # A private attribute may be anything, ``__dict__`` and ``__globals__`` included.
             elif one.opname in _READS and str(one.argval).startswith("_"):
                 return f"reads {one.argval!r}, which is private"
+    # A default is an object that lives as long as the function: a list as a default is state.
     for number, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
         used[f"default {number}"] = value
     for name, value in used.items():
@@ -80,6 +85,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _changing(value: object, seen: set[types.FunctionType]) -> str:
     """Return why a value that a policy uses may differ from call to call, in words; empty if it does not."""
+    # ``type`` and not ``isinstance``: a subclass may compute something else each time.
     if value is None or type(value) in (bool, int, float, str, bytes):
         return ""
     if type(value) in (tuple, frozenset):

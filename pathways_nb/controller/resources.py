@@ -128,6 +128,7 @@ class Resources:
         Raises:
             PlaceError: no island has that many devices, or the island asked for does not exist.
         """
+        # By age, so that the placement does not depend on the order in which a program names its slices.
         wanted = sorted(slices, key=lambda slice_: slice_.serial)
         with self._up_to_date():
             for slice_ in wanted:
@@ -149,6 +150,7 @@ class Resources:
         with self._up_to_date():
             for first, count, lost in tuple(gone.runs()):
                 begin, end = max(first, where.first), min(first + count, after)
+                # Devices may be reported as lost twice, and count once.
                 if begin < end and not lost:
                     gone.add(begin, end - begin, 1)
             for serial in [serial for serial, placement in self._placements.items() if overlap(placement, where)]:
@@ -176,6 +178,7 @@ class Resources:
         """
         for serial in self._moved:
             self._drop(serial)
+        # While others are still lost, a slice may move once more when those come back.
         if not any(gone.total for gone in self._gone):
             self._moved.clear()
 
@@ -205,6 +208,7 @@ class Resources:
         changes by the same amount from step to step, so one of its ends is as good as any position.
         """
         gone, last = self._gone[island], self.islands[island] - size
+        # Both: the first or last devices that a loss left must be tried, too.
         edges = {*self._load[island].edges, *gone.edges}
         firsts = sorted({first for edge in edges for first in (edge, edge - size) if 0 <= first <= last})
         return [first for first in firsts if not gone.total or not gone.most_and_sum(first, size)[0]]

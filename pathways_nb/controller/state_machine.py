@@ -70,6 +70,7 @@ class StateMachine(ControllerState):
             Instructions, to be carried out in this order.
         """
         out = _HANDLERS[type(event)](self, event, now)
+        # Last, so that memory that went up and back down within one event is not reported.
         if self.memory.changed:
             out += self.memory.changes()
         return out
@@ -86,9 +87,11 @@ class StateMachine(ControllerState):
     def _closed(self, event: Closed, now: float) -> list[Instruction]:
         client = self._client(event.client)
         client.closed = True
+        # Runs first: their buffers are freed when they end, and only what no run needs may be freed now.
         of_client = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
         out = self._give_up_all(of_client)
         out += self.put_requests.close(event.client)
+        # Its buffers become orphans now. Those that a cancelled run still holds are freed when that run has ended.
         out += self.store.disown(event.client)
         self._forget_client(event.client)  # only if no run is left: cancelled ranges still complete and are charged
         return out + self._pump(now)
@@ -100,6 +103,7 @@ class StateMachine(ControllerState):
         closed_meanwhile = len(known) < len(event.arguments)
         if closed_meanwhile:
             event = replace(event, arguments=known, footprint=replace(event.footprint, taken=(), handed_back={}))
+        # Before anything else: a run that fails must have results that can be failed and freed.
         self.store.promise(event)
         run = self.runs[event.run] = self._new_run(event, now)
         client = self._client(event.client)
@@ -107,10 +111,12 @@ class StateMachine(ControllerState):
             self.active += 1
             client.catch_up([other.passed for other in self.clients.values() if other.unfinished])
         client.unfinished += 1
+        # No range will ever complete, so nothing else would end it.
         if not event.plan.steps:
             return self._finish(event.run)
         if not closed_meanwhile:
             self.precedence.find(run)
+        # A client with other work waits for itself; only from now on may it be waiting for others.
         if not (client.in_flight or self.waiting.get(event.client)):
             client.idle_since = now
         self.waiting.setdefault(event.client, {})[event.run] = run
@@ -166,6 +172,7 @@ class StateMachine(ControllerState):
         return self._pump(now)
 
     def _added(self, event: Added, now: float) -> list[Instruction]:
+        # Else its lost devices came back: the ledger of memory was kept, since runs may still have reserved on them.
         if event.island == len(self.memory.islands):
             self.memory.islands.append(IslandMemory(event.devices, event.budget))
             self.devices = (*self.devices, event.devices)
@@ -205,12 +212,15 @@ class StateMachine(ControllerState):
 
     def _next(self, now: float) -> list[Instruction] | None:
         """Return the instructions of the next decision; ``None`` if nothing can be decided now."""
+        # Values before programs, since a caller is blocked until the answer. ``most_passed`` keeps them from starving
+        # programs.
         if self.put_requests.waiting and (answered := self.put_requests.next(now)) is not None:
             return answered
         choice = choose(self, now)
         if choice is None:
             return None
         if isinstance(choice, ShortOfMemory):
+            # An empty list is a decision, too: without these runs the scheduler is asked again.
             for run, lack in choice.runs.items():
                 self.admission.block(run, lack, now)
             return []
@@ -231,6 +241,7 @@ class StateMachine(ControllerState):
         """
         serial, client, contended = run.submitted.run, self._client(run.submitted.client), self.active > 1
         out, seconds = self._waited(run, client, now), 0.0
+        # What is skipped needs no memory, and must not wait for any: its ranges have to complete.
         if not (run.admitted or run.cancelled):
             self.admission.admit(run)
         for island, group in gangs.items():

@@ -81,6 +81,7 @@ class Store:
         for number, (buffer, size) in enumerate(zip(event.results, event.result_bytes, strict=True)):
             title = f"{name}, run {shown(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
             self.buffers[buffer] = Buffer(event.client, title, size, runs=1)
+        # Known from the plan already: a run that is submitted meanwhile must not take the memory over.
         for buffer in _of_one_array(event):
             self.buffers[buffer].shared = True
 
@@ -90,6 +91,7 @@ class Store:
         The reservation of the run is given back in the same event, so the bytes of its results are never free in
         between.
         """
+        # Results first: they may be the same array as an argument, whose entry they need and which may be freed below.
         lost = self._keep(event)
         held = (*event.arguments, *event.results)
         for buffer in held:
@@ -127,6 +129,7 @@ class Store:
         }
         # The same array under another number is lost as well.
         lost = lying.union(*(self.same.get(number, ()) for number in lying))
+        # Sorted, since sets have no order of their own and equal events must give equal instructions.
         return self._lose(sorted(lost), f"lay only on {where}, which was lost. Make it again")
 
     def restore(self, island: int) -> None:
@@ -141,6 +144,8 @@ class Store:
 
     def _keep(self, event: Submitted) -> list[Instruction]:
         """Return the results of a run that are lost because their devices are; enter the memory of the others."""
+        # By slot of the plan: the argument that it hands back. An input that was moved is a copy at this place, so the
+        # argument is another array.
         homes = {
             slot: event.arguments[a] for slot, (at, a) in event.footprint.handed_back.items() if at not in event.moved
         }
@@ -154,6 +159,7 @@ class Store:
                 self._join(buffer, home)
                 continue
             self._occupy(entry, allocation)
+            # Lost while the run was under way. It was entered all the same, so that losing it gives back as much.
             if any(overlap(allocation.placement, where) for where in self.gone):
                 lost += self._lose([buffer], f"was computed on {allocation.placement}, which was lost. Run it again")
         return lost
@@ -176,6 +182,7 @@ class Store:
             allocation, entry.allocation = entry.allocation, None
             self.memory.add(allocation.placement, entry.owner, {allocation.category: -allocation.bytes})
             if same:
+                # The smallest number, so that equal histories give equal ledgers.
                 self._occupy(self.buffers[min(same)], allocation)
 
     def _lose(self, buffers: Sequence[int], reason: str) -> list[Instruction]:
