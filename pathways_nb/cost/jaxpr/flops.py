@@ -22,6 +22,8 @@ def flops_of(op: ShardedOperation) -> float:
     """
     kind = op_class_of(op.name)
     made = sum(value.size for value in op.outputs)
+    # Divided by ``ways``, as shapes are global outside ``shard_map``; inside ``ways`` is 1 and shapes are those of a
+    # shard.
     if kind == "matmul":
         return _matmul(op) / op.ways
     if kind == "conv":
@@ -29,6 +31,7 @@ def flops_of(op: ShardedOperation) -> float:
     if kind == "reduction":
         return op.inputs[0].size / op.ways
     if kind == "sort":
+        # Without the parameter, as for ``top_k``, the last dimension.
         length = op.inputs[0].shape[op.params.get("dimension", -1)] if op.inputs[0].shape else 1
         return op.inputs[0].size * max(1, math.ceil(math.log2(max(length, 1)))) / op.ways
     if kind == "random" or (kind == "elementwise" and op.name not in NO_ARITHMETIC):
@@ -52,6 +55,7 @@ def _conv(op: ShardedOperation) -> int:
     for i, (to, at, by) in enumerate(
         zip(numbers.out_spec[2:], numbers.lhs_spec[2:], numbers.rhs_spec[2:], strict=True)
     ):
+        # Dimensions are independent: pairs of positions multiply.
         meetings *= _meetings(out[to], image.shape[at], kernel.shape[by], op, i)
     batch, features = (out[dimension] for dimension in numbers.out_spec[:2])
     return 2 * batch * features * kernel.shape[numbers.rhs_spec[1]] * meetings
@@ -65,5 +69,7 @@ def _meetings(out: int, size: int, kernel: int, op: ShardedOperation, i: int) ->
     for k in range(kernel):
         for o in range(out):
             at = o * stride + k * holes - before
+            # Dilating the input by ``spread`` puts zeros between its elements, dilating the kernel by ``holes`` skips
+            # some.
             found += 0 <= at <= (size - 1) * spread and at % spread == 0
     return found

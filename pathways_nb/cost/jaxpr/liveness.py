@@ -37,6 +37,7 @@ def peak_bytes(
         out_specs: for each output its ``PartitionSpec``, or ``None`` if its layout is not declared.
     """
     flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
+    # Donated inputs may be written over after their last use.
     held = [value for i, value in enumerate(flat.inputs) if i not in donated]
     return sum({value: value.bytes for value in flat.inputs}.values()) + _peak_beyond_inputs(flat, held)
 
@@ -50,12 +51,15 @@ def _peak_beyond_inputs(flat: ShardedJaxpr, held: Sequence[ShardedValue]) -> int
     """
     stored = traffic_of(flat).stored
     last = _last_uses(flat, stored)
+    # Outputs live to the end, and so does the array that an output is a view of.
     kept = set(held) | {value.root for value in flat.outputs}
     ends: dict[int, list[ShardedValue]] = {}
     for value, index in last.items():
         ends.setdefault(index, []).append(value)
+    # ``now`` counts bytes beyond the inputs; it goes below 0 where a donated input has ended.
     alive, peak, now = set(flat.inputs), 0, 0
     for index, op in enumerate(flat.ops):
+        # Without views, whose array is alive already.
         made = {value.root for value in op.outputs if value.root in stored} - alive
         over = {value for value in ends.get(index, ()) if value in alive and value not in kept}
         # What ends with this operation may be written over by it, unless it reads an element after writing others.
@@ -79,6 +83,7 @@ def _last_uses(flat: ShardedJaxpr, stored: Collection[ShardedValue]) -> dict[Sha
         op = flat.ops[index]
         inside = [last[value.root] for value in op.outputs if value.root not in stored and value.root in last]
         for value in op.inputs:
+            # ``inside``: the last uses of fused outputs, which are computed only then, from this operand.
             last[value.root] = max([last.get(value.root, index), index, *inside])
     return last
 
@@ -95,6 +100,7 @@ def _temporary(op: ShardedOperation) -> int:
     needs = []
     for body in op.bodies:
         slices = sum(value.bytes for value in body.inputs if value.root not in outer)
+        # What a body returns becomes the operation's outputs, which the list outside counts.
         carried = sum(value.bytes for value in {value.root for value in body.outputs} - set(body.inputs))
         needs.append(slices * (op.name == "scan") + max(_peak_beyond_inputs(body, list(body.inputs)) - carried, 0))
     return max(needs)

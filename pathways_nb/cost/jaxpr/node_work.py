@@ -117,6 +117,7 @@ def work_of(
     # The division below is a last resort: where any operation is divided already, it would divide work twice.
     if out_specs is None or any(op.ways > 1 or op.name == "shard_map" for op in flat.ops):
         return found
+    # The largest output stands for most of the work, as the partitioner divides what makes it.
     largest = max(range(len(out_specs)), key=lambda i: flat.outputs[i].size, default=-1)
     spec = read_spec(out_specs[largest], len(flat.outputs[largest].shape)) if largest >= 0 else ()
     ways = math.prod(flat.sizes.get(axis, 1) for axes in spec for axis in axes)
@@ -153,6 +154,7 @@ def _total(works: Sequence[Work]) -> Work:
     classes: dict[tuple[OpClass, str], list[Amount]] = {}
     for amount in (amount for work in works for amount in work.amounts):
         classes.setdefault((amount.kind, amount.dtype), []).append(amount)
+    # Sorted by class and dtype, so that equal works compare equal whatever their order.
     amounts = tuple(_sum(classes[key], *key) for key in sorted(classes))
     collectives = merged(one for work in works for one in work.collectives)
     return Work(amounts, collectives, tuple(dict.fromkeys(note for work in works for note in work.notes)))
@@ -191,6 +193,7 @@ def _collective_of(op: ShardedOperation, sizes: Mapping[str, int]) -> Collective
     groups = op.params.get("axis_index_groups")
     # The first operand of a ragged all-to-all is the data; the others are a buffer, offsets and sizes.
     moved = op.outputs if kind.counts_result else op.inputs[:1] if op.name.startswith("ragged") else op.inputs
+    # ``axis_index_groups`` divides an axis further; the first group stands for all.
     group = len(groups[0]) if groups else math.prod(_size(axis, op.name, sizes) for axis in axes)
     return Collective(kind.name, sum(value.bytes for value in moved), axes, group)
 
@@ -209,6 +212,7 @@ def _work_of_bodies(op: ShardedOperation) -> Work:
     """Return the work of the bodies that an operation runs: of a ``cond`` one branch, of a loop every iteration."""
     works = [_work(body) for body in op.bodies]
     if op.name == "cond":
+        # Only one branch runs; the dearest, so that a simulated step is not too short.
         found = max(works, key=lambda work: (work.flops, work.read + work.written))
     else:
         found = _total(works) * op.times
@@ -219,6 +223,7 @@ def _dtype(op: ShardedOperation) -> str:
     """Return the dtype of the wider factor of a matrix product or convolution; empty for other operations."""
     if op_class_of(op.name) not in ("matmul", "conv"):
         return ""
+    # A product of bf16 and f32 counts at the rate of f32.
     return max(op.inputs, key=lambda value: value.itemsize).dtype
 
 

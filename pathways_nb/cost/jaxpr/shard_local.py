@@ -53,9 +53,11 @@ def _is_local(op: ShardedOperation, sizes: Mapping[str, int]) -> bool:
     if op.name in RESHAPES | FOLDS:
         # A lost axis must be gathered or summed over; parts of unequal size may have to move.
         return all(_axes(op.inputs[0]) in ([], _axes(made)) and _divides(made, sizes) for made in op.outputs)
+    # Contracted dimensions decide, not only the layouts of both sides.
     if op.name == "dot_general":
         return _is_local_product(op)
     if op.name == "gather":
+        # Each device looks its own indices up in a table that it has as a whole.
         table, indices = op.inputs
         return not _axes(table) and _axes(indices) == _axes(op.outputs[0])
     return op_class_of(op.name) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
@@ -73,9 +75,11 @@ def _is_local_product(op: ShardedOperation) -> bool:
     """
     ((inner_l, inner_r), (batch_l, batch_r)) = op.params["dimension_numbers"]
     left, right = op.inputs
+    # A partitioned contracted dimension leaves partial sums on each device, which have to be added up.
     if any(left.split[i] for i in inner_l) or any(right.split[i] for i in inner_r):
         return False
     batch = [left.split[i] for i in batch_l]
+    # An axis of a batch dimension is in both factors, and once in the output.
     twice = sum(map(len, batch))
     return batch == [right.split[i] for i in batch_r] and (
         len(_axes(op.outputs[0])) == len(_axes(left)) + len(_axes(right)) - twice

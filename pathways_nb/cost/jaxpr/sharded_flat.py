@@ -53,6 +53,7 @@ def operation_of(eqn: Any, inputs: Sequence[ShardedValue], sizes: Mapping[str, i
         inputs: an array for each of its operands.
         sizes: number of devices along each mesh axis.
     """
+    # A walk of its own: sizes of axes that the equation adds must not leak to the caller's mapping.
     walk = _CostWalk(dict(sizes))
     walk.equation(eqn, list(inputs))
     return walk.ops[-1]
@@ -91,6 +92,7 @@ class _CostWalk(Walk[ShardedValue]):
     def new(self, aval: Any, split: Split, known: Any = None, source: ShardedValue | None = None) -> ShardedValue:
         """Return a new array of this shape, dtype and layout."""
         shape, dtype = _shape(aval), getattr(_arrived(aval), "dtype", None)
+        # Tokens have no dtype; extended dtypes, such as keys of random numbers, have an itemsize of their own.
         itemsize = getattr(dtype, "itemsize", 0)
         bytes = bytes_on_device(_arrived(aval), split, self.sizes)
         return ShardedValue(shape, str(dtype), itemsize, split, bytes, known, source)
@@ -108,6 +110,7 @@ class _CostWalk(Walk[ShardedValue]):
         inner = _CostWalk(self.sizes)
         outputs = inner.run(jaxpr, inputs)
         flat = ShardedJaxpr(alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
+        # Forward first, then backward: what reads an array is known only once the whole list is.
         return propagate_from_readers(flat, wanted or [None] * len(outputs))
 
     def loop_body(self, jaxpr: Any, inputs: Sequence[ShardedValue], first: int, carried: int) -> ShardedJaxpr:
@@ -119,12 +122,14 @@ class _CostWalk(Walk[ShardedValue]):
             first: the position of the first carried array among them.
             carried: the number of carried arrays.
         """
+        # Constants come first among the inputs of a body, then the carried arrays; the latter are the first outputs.
         given, body = list(inputs), self.body(jaxpr, inputs)
         # A carried array has one layout in all iterations: one that enters whole and leaves partitioned, such as zeros
         # to which a loop adds, is partitioned from the start. That can partition others, so the body is walked again.
         for _ in range(_MOST_WALKS):
             changed = False
             for at, left in zip(range(first, first + carried), body.outputs, strict=False):
+                # Only from whole to partitioned, never back, so that repeated walks cannot alternate.
                 if any(left.split) and not any(given[at].split):
                     given[at], changed = self.split(given[at], left.split), True
             if not changed:
@@ -144,6 +149,7 @@ class _CostWalk(Walk[ShardedValue]):
     def constant(self, aval: Any, value: Any) -> ShardedValue:
         """Return a closed-over constant, replicated; only scalars keep their value, for the trip counts of loops."""
         rank = len(_shape(aval))
+        # The value of an array is not kept: only a scalar can be the bound of a loop.
         return self.new(aval, unsplit(rank), None if rank else value)
 
     def literal(self, atom: Any) -> ShardedValue:
@@ -152,6 +158,7 @@ class _CostWalk(Walk[ShardedValue]):
 
     def equation(self, eqn: Any, inputs: list[ShardedValue]) -> Sequence[ShardedValue]:
         """Return the outputs of an equation: inline a call, append any other equation as one operation."""
+        # Calls are inlined, since XLA inlines them as well and fuses across them.
         body = called(eqn)
         if body is not None:
             return self.call(eqn.params, body, inputs)
@@ -173,6 +180,7 @@ class _CostWalk(Walk[ShardedValue]):
         jaxpr: the partitioner chooses it, and ``cost.hlo`` reads it from compiled code.
         """
         spec, mesh = getattr(sharding, "spec", None), getattr(sharding, "mesh", None)
+        # ``setdefault``: sizes that the caller gave win.
         for axis, size in mesh.shape.items() if spec is not None and mesh is not None else ():
             self.sizes.setdefault(axis, size)
         split = value.split if spec is None else read_spec(spec, len(value.shape))
@@ -186,6 +194,8 @@ class _CostWalk(Walk[ShardedValue]):
         """Return an equation without bodies as an operation, with its outputs partitioned as its operands imply."""
         name, params = eqn.primitive.name, eqn.params
         operands = [(value.shape, value.split) for value in inputs]
+        # All axes of operands and outputs divide the work: one on a contracted dimension partitions no output, and yet
+        # each device multiplies only its part.
         axes = {axis for _, split in operands for entry in split for axis in entry}
         outputs = []
         for number, var in enumerate(eqn.outvars):
@@ -200,6 +210,7 @@ class _CostWalk(Walk[ShardedValue]):
     def scan(self, eqn: Any, inputs: list[ShardedValue]) -> ShardedOperation:
         """Return a ``scan`` with its body, which reads and makes scanned arrays without their first dimension."""
         jaxpr, outer = eqn.params["jaxpr"], tuple(inputs)
+        # The body sees one slice of each scanned array, (dims without the first), and the same layout for the rest.
         given = [self.body_input(*pair) for pair in zip(inputs, jaxpr.jaxpr.invars, strict=True)]
         body = self.loop_body(jaxpr, given, *scan_sizes(eqn))
         outputs = self.body_outputs(eqn, body)
@@ -207,11 +218,14 @@ class _CostWalk(Walk[ShardedValue]):
 
     def loop(self, eqn: Any, inputs: list[ShardedValue]) -> ShardedOperation:
         """Return a ``while`` with its condition and body; if the number of iterations is unknown, it counts once."""
+        # Inputs: constants of the condition, constants of the body, carried values. Both jaxprs read the carried
+        # values.
         params, first = eqn.params, eqn.params["cond_nconsts"]
         middle = first + params["body_nconsts"]
         test = self.body(params["cond_jaxpr"], [*inputs[:first], *inputs[middle:]])
         consts = params["body_nconsts"]
         body = self.loop_body(params["body_jaxpr"], inputs[first:], consts, len(inputs) - middle)
+        # Known only where the bounds are scalars written into the code, or closed over.
         times = trips(params, [value.known for value in inputs])
         note = "" if times is not None else "a while loop of unknown length is counted once"
         outputs = self.body_outputs(eqn, body)
@@ -221,6 +235,7 @@ class _CostWalk(Walk[ShardedValue]):
 
     def branch(self, eqn: Any, inputs: list[ShardedValue]) -> ShardedOperation:
         """Return a ``cond`` with all its branches; its outputs have the layouts of the last one."""
+        # The first input is the index of the branch.
         bodies = tuple(self.body(branch, inputs[1:]) for branch in eqn.params["branches"])
         note = f"of the {len(bodies)} branches of a cond the dearest is counted"
         return ShardedOperation(
@@ -230,6 +245,7 @@ class _CostWalk(Walk[ShardedValue]):
     def shards(self, eqn: Any, inputs: list[ShardedValue]) -> ShardedOperation:
         """Return a ``shard_map`` with its body, whose shapes are those of one shard and are not divided again."""
         params, jaxpr = eqn.params, getattr(eqn.params["jaxpr"], "jaxpr", eqn.params["jaxpr"])
+        # A mesh inside the code is what the code runs on, so its sizes win; all walks share the mapping.
         self.sizes.update(params["mesh"].shape)
         body = self.body(params["jaxpr"], [self.new(var.aval, unsplit(_rank(var))) for var in jaxpr.invars])
         specs = zip(eqn.outvars, params["out_specs"], strict=True)
@@ -240,6 +256,7 @@ class _CostWalk(Walk[ShardedValue]):
         """Return what the body of a scan receives of an input: one slice of a scanned array, else the array itself."""
         if _rank(var) == len(value.shape):
             return value
+        # A scanned dimension is never divided at a slice: each iteration runs on all devices.
         return self.new(var.aval, value.split[1:])
 
     def body_outputs(self, eqn: Any, body: ShardedJaxpr) -> tuple[ShardedValue, ...]:

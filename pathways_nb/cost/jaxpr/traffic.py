@@ -36,6 +36,7 @@ def traffic_of(flat: ShardedJaxpr) -> Traffic:
     The bytes of a fusion are spread over its members: an array that several members read is counted for the first one.
     Loops, branches, transpositions inside a product and views count nothing themselves.
     """
+    # Three passes: which operations are fused, which arrays are therefore in memory, and what each operation moves.
     levels = _FusionDepths(flat)
     stored = _stored(flat, levels)
     read, written = dict.fromkeys(flat.ops, 0), dict.fromkeys(flat.ops, 0)
@@ -44,6 +45,7 @@ def traffic_of(flat: ShardedJaxpr) -> Traffic:
     for op in flat.ops:
         if op.bodies or op in in_products or op.name in VIEWS:
             continue
+        # Within one fusion an array is read once, whoever reads it; outside of fusions each operation reads for itself.
         fusion = levels.fusion(op)
         arrays = {value for value in levels.arrays_read(op) if fusion < 0 or (fusion, value) not in seen}
         seen.update((fusion, value) for value in arrays)
@@ -59,11 +61,14 @@ def _bytes(op: ShardedOperation, arrays: Iterable[ShardedValue], stored: set[Sha
         arrays: the arrays in memory that it reads and that no earlier member of its fusion has read.
         stored: all arrays that are kept in memory.
     """
+    # What stays within a fusion is never written.
     made = sum(value.bytes for value in op.outputs if value.root in stored)
     if op.name in SLICES:
+        # As many bytes as come out, plus the indices: not the table, which may be a thousand times as large.
         taken = sum(value.bytes for value in op.outputs)
         return taken + sum(value.bytes for value in op.inputs[1:]), made
     if op.name in UPDATES and len(op.inputs) > UPDATES[op.name]:
+        # In place: the rest of the array is not touched. Adding to elements reads them first.
         update = op.inputs[UPDATES[op.name]].bytes
         again = update if op.name in ACCUMULATES else 0
         return again + sum(value.bytes for value in op.inputs[1:]), update
@@ -104,6 +109,8 @@ class _FusionDepths:
 
     def __post_init__(self) -> None:
         for op in self.flat.ops:
+            # Inputs of the list are at level 0. The list is in order of dependencies, so operands have their level
+            # already.
             self.level[op] = max((self.of_value.get(value, 0) for value in op.inputs), default=0)
             for value in op.outputs:
                 self.of_value[value] = self.level[op] + (not self.continues(op))
@@ -121,15 +128,19 @@ class _FusionDepths:
         """Join an operation with the fusions of its operands' makers, where no fusion end is between them."""
         for value in op.inputs if self.fused(op) else ():
             maker = self.maker.get(value)
+            # Equal levels mean that no path between them has an end of a fusion, so the two can run as one.
             if maker is not None and self.continues(maker) and self.level[maker] == self.level[op]:
                 self.parent[self.find(op)] = self.find(maker)
 
     def _trace(self, op: ShardedOperation) -> None:
         """Note the one array from which the outputs of a cheap operation can be computed again, if there is one."""
+        # An ``exp`` takes longer than reading its result, so it is stored and not computed twice.
         if not self.continues(op) or op.name in TRANSCENDENTAL:
             return
+        # Scalars and known values are arguments of a kernel, not arrays that it reads.
         arrays = {value.root for value in op.inputs if value.size > 1 and value.known is None}
         sources = {self.origin.get(value, value) for value in arrays} - {None}
+        # From two arrays it would take two reads to save one.
         if len(sources) <= 1:
             self.origin.update(dict.fromkeys((value.root for value in op.outputs), next(iter(sources), None)))
 
@@ -140,6 +151,7 @@ class _FusionDepths:
         """
         fusion = self.fusion(op)
         for root in dict.fromkeys(value.root for value in op.inputs):
+            # A view moves nothing: whoever reads the view reads the array.
             if op.name in VIEWS and root is op.outputs[0].root:
                 continue
             if fusion < 0:
@@ -179,6 +191,7 @@ def _stored(flat: ShardedJaxpr, levels: _FusionDepths) -> set[ShardedValue]:
     for op in flat.ops:
         if not levels.continues(op):
             stored.update(value.root for value in op.outputs)
+        # Read from memory by someone, so someone must have written it.
         stored.update(levels.arrays_read(op))
     return stored
 
@@ -196,6 +209,7 @@ def _parts_of_products(flat: ShardedJaxpr) -> set[ShardedOperation]:
     found = set()
     for op in flat.ops:
         if op.name == "transpose":
+            # Of a weight's gradient, the transposed product; else a factor that only products read.
             before = makers.get(op.inputs[0])
             after = readers.get(op.outputs[0], [])
             if (before is not None and op_class_of(before.name) == "matmul") or (
