@@ -58,6 +58,7 @@ def in_sequence(formula: str, *parts: Cost) -> Cost:
     real = tuple(part for part in parts if part.seconds)
     if len(real) == 1:
         return real[0]
+    # ``fsum``, so that the sum does not depend on the order of the parts.
     sums = (math.fsum(getattr(part, name) for part in real) for name in ("seconds", "latency", "bandwidth"))
     seconds, latency, bandwidth = sums
     return Cost(seconds, formula, latency, bandwidth, real) if real else FREE
@@ -86,6 +87,7 @@ def torus_all_to_all(n: float, axes: Sequence[Axis], W: float, a: float) -> Cost
     even ``X`` and wrap that is ``n · X / (8 · P)``.
     """
     P, _, hops = _size(axes)
+    # The link in the middle of an axis is the busiest. An axis of one chip has no link and no load.
     loads = [(x.length // 2) * ((x.length + 1) // 2) / (P * x.length * x.ways) for x in axes if x.ways]
     return overlapped(_shape_name(axes), hops * a, n * max(loads) / W)
 
@@ -110,6 +112,8 @@ def switch_all_reduce(n: float, N: int, W: float, a: float) -> Cost:
 
     Halving and doubling, and recursive doubling, need a power of two.
     """
+    # A ring moves (N-1)/N of the array twice in 2 (N-1) steps: little to move, but many steps. Trees have few steps and
+    # move all of it.
     moved, steps = (N - 1) / N * n / W, _log2(N)
     forms = [
         summed("ring", 2 * (N - 1) * a, 2 * moved),

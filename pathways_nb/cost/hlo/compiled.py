@@ -101,13 +101,17 @@ def collectives_by_compiling(
     compile_for = functools.partial(
         _compile_for_mesh, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
     )
+    # The wanted mesh itself where it is small enough: then nothing is lengthened or scaled below.
     small = _small(axis_sizes, most_devices)
     base, memory = compile_for(small)
     notes = [] if all(e.sure for e in base) else ["a loop of unknown length, or a branch, is counted once"]
+    # (collectives, parts of each) powers by axis
     powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
     sizes = [small]
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
+        # What is summed over an axis is not split by it, so it is as large for any number of devices.
         known = all(BY_NAME[e.kind].sums and axis in e.axes for e in base)
+        # A client of more CPU devices would take too long to make.
         fits = math.prod(longer.values()) <= most_devices and not known
         other: list[HloCollective] = []
         if fits:
@@ -127,6 +131,7 @@ def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
     """
     if math.prod(axis_sizes.values()) <= most:
         return dict(axis_sizes)
+    # Prime factors, so that every array that the wanted mesh divides is divided by the small one, too.
     small = {axis: _prime(size) for axis, size in axis_sizes.items()}
     if math.prod(small.values()) > most:
         sizes = ", ".join(f"{axis!r}: {size}" for axis, size in axis_sizes.items())
@@ -162,6 +167,7 @@ def _compile_for_mesh(
     """Return the collectives and the memory of a node compiled for a mesh of these sizes."""
     count = math.prod(sizes.values())
     chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
+    # ``Auto``: the partitioner chooses layouts and collectives, as it does when the node runs.
     kinds = (AxisType.Auto,) * len(sizes)
     mesh = Mesh(np.array(chosen).reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
 
@@ -171,10 +177,13 @@ def _compile_for_mesh(
         return jax.tree.map(lambda s: None if s is None else NamedSharding(mesh, s), tree, is_leaf=leaf)
 
     laid = {"in_shardings": place(tuple(in_specs)), "out_shardings": place(out_specs)}
+    # Only compiled here: where a donated buffer cannot be used, the real call warns.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        # ``keep_unused``: an argument that the function does not read is in memory all the same.
         jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
         compiled = jitted.lower(*avals).compile(compiler_options=dict(quick_options()))
+    # Sorted, since XLA may issue the same collectives in another order on a longer mesh.
     return sorted(hlo_collectives_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
 
 
@@ -197,6 +206,7 @@ def cpu_devices(count: int) -> Sequence[Any]:
 
     One client is kept, the largest asked for: each has threads for all of its devices.
     """
+    # JAX's own first: another client has threads for all of its devices.
     there = jax.devices("cpu")
     if len(there) >= count:
         return there
@@ -229,6 +239,7 @@ def _client(count: int, there: int) -> Sequence[Any]:
             f"collectives_by_compiling needs {count} CPU devices, JAX has {there} and can make no others. Pass "
             f'devices=, or set jax.config.update("jax_num_cpu_devices", {count}) before JAX starts.'
         )
+    # A node id of its own, so that ids of its devices are far from those of every island.
     return maker(num_devices=count, node_id=_NODE + count).devices()
 
 
@@ -268,8 +279,10 @@ def _fill_powers(
     for number, exchange in enumerate(base):
         for part, (_, dims) in enumerate(exchange.parts):
             power = BY_NAME[exchange.kind].growth if axis in exchange.axes else 0
+            # A part without elements says nothing of its growth.
             if measured and (before := math.prod(dims)):
                 after = math.prod(other[number].parts[part][1])
+                # Padding makes sizes differ a little from the power; the nearest whole one is meant.
                 power = round(math.log(max(after, 1) / before, ratio))
             powers[number][part][axis] = power
 
@@ -289,6 +302,7 @@ def _scaled(
     for (bits, dims), power in zip(exchange.parts, powers, strict=True):
         factor = math.prod((wanted[axis] / small[axis]) ** by for axis, by in power.items())
         total += math.prod(dims) * bits / 8 * factor
+    # Without axes the groups follow none (lists of ids), so their size cannot be scaled.
     group = math.prod(wanted[axis] for axis in exchange.axes) if exchange.axes else exchange.group
     origin: Origin = "compiled" if dict(small) == dict(wanted) else "scaled"
     return Collective(exchange.kind, round(total), exchange.axes, group, exchange.times, origin)

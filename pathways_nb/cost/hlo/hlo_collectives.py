@@ -54,10 +54,12 @@ def hlo_collectives_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloC
     """
     found = []
     for computation, instruction, runs in module.runs():
+        # The start counts, the ``-done`` behind it is the same exchange.
         kind = BY_OPCODE.get(instruction.opcode.removesuffix("-start"))
         if kind is None:
             continue
         groups = groups_of(instruction.attributes, math.prod(sizes.values()))
+        # A permute names pairs, not groups: its group is all devices along its axes.
         pairs = "source_target_pairs=" in instruction.attributes
         axes = axes_of(groups, sizes, pairs=pairs)
         group = math.prod(sizes[axis] for axis in axes) if pairs else groups.shape[1]
@@ -87,11 +89,14 @@ def _arrays_by_kind(
     else:
         shapes = tuple(shape for name in instruction.operands for shape in computation.instructions[name].shapes)
     for number, (name, shape) in enumerate(zip(instruction.operands, shapes, strict=True)):
+        # An instruction of several arrays returns a tuple; readers take elements of it.
         element = number if len(instruction.shapes) > 1 else None
         ends = list(_final_readers(module, computation, instruction.name, element, shape.bits))
         made = kind.name
+        # All readers, or the whole sum is needed somewhere and an accelerator would keep the all-reduce.
         if made == "all-reduce" and ends and all(_reads_own_part(end, shape, group) for end, _ in ends):
             made = "reduce-scatter"
+        # The widest reader decides: if one reads 32 bits, 32 bits must be exchanged.
         narrowed = max((bits for _, bits in ends), default=shape.bits)
         bits = min(narrowed, _widened_from(module, computation, name, shape.bits))
         found.setdefault(made, []).append((bits, shape.dims))
@@ -122,6 +127,7 @@ def _final_readers(
         yield None, bits
     for user in computation.users.get(name, ()):
         if user.opcode == "get-tuple-element":
+            # ``index=1`` must not match ``index=12``: so both have a comma behind them.
             if element is None or f"index={element}," in f"{user.attributes},".replace(" ", ","):
                 yield from _final_readers(module, computation, user.name, None, bits)
         elif user.opcode in _MOVES_OR_CONVERTS:
@@ -140,6 +146,7 @@ def _readers_through_fusion(
     for number, operand in enumerate(fusion.operands):
         if operand == name and number in inner.parameters:
             for end, fewest in _final_readers(module, inner, inner.parameters[number], None, bits):
+                # The value leaves the fusion as its result: go on with whoever reads that.
                 if end is None:
                     yield from _final_readers(module, computation, fusion.name, None, fewest)
                 else:
@@ -148,6 +155,7 @@ def _readers_through_fusion(
 
 def _narrower(instruction: HloInstruction, bits: int) -> int:
     """Return the bits of a value after an instruction that may narrow it."""
+    # A conversion that the program asks for would be there on an accelerator, too.
     converts = instruction.opcode == "convert" and not _asked_for(instruction)
     return min(bits, instruction.shapes[0].bits or bits) if converts else bits
 
@@ -163,6 +171,7 @@ def _widened_from(module: HloModule, computation: HloComputation, name: str, bit
         instruction = computation.instructions[name]
         if instruction.opcode == "fusion":
             computation = module.computations[instruction.called[0]]
+            # Backward into the fusion: what it returns is what was exchanged.
             name = next(i.name for i in computation.instructions.values() if i.is_root)
         elif instruction.opcode not in _MOVES_OR_CONVERTS or not instruction.operands:
             return bits
