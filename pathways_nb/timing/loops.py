@@ -89,6 +89,7 @@ class Body:
             part = np.ones(len(edges.source)) if edges.part is None else edges.part
             for source, target, *rest in zip(edges.source, edges.target, edges.why, part, edges.lag, strict=True):
                 found[target].append(Wait(int(source), int(rest[0]), float(rest[1]), float(rest[2])))
+        # By lane, the last task so far. After the loop it is the last one of the pass, which the next pass waits for.
         last = dict[int, int]()
         for task, lanes in enumerate(self.lanes):
             for lane in lanes:
@@ -158,6 +159,7 @@ class Loop:
         passes, period = self._evaluated
         if number < len(passes):
             return passes[number]
+        # The evaluated pass that is a whole number of periods earlier, shifted by its last shift as many times.
         rounds = -(-(number - len(passes) + 1) // period)
         like = number - rounds * period
         return passes[like] + rounds * (passes[like] - passes[like - period])
@@ -173,6 +175,7 @@ class Loop:
         found = list[np.ndarray]()
         while len(found) < self.trips:
             found.append(self._pass(found[-1] if found else None))
+            # The shortest period first; more than one where circles over several passes take turns in deciding.
             for period in range(1, min(_PERIODS, (len(found) - 1) // 2) + 1):
                 if self._repeats(found, period):
                     return found, period
@@ -183,12 +186,15 @@ class Loop:
         near, last = _NEAR * np.abs(passes[-1]), len(passes) - 1  # of each task: a late one must not hide the drift
         if last < 3 * period - 1:
             return False
+        # By pass: (tasks,) seconds by which it starts later than the one a period before.
         shifts = {at: passes[at] - passes[at - period] for at in range(last - 2 * period + 1, last + 1)}
         within, carried = self.body.columns
         for at in range(last - period + 1, last + 1):
             if (np.abs(shifts[at] - shifts[at - period]) > near).any():
                 return False
             for (source, target), before in ((within, at), (carried, at - 1)):
+                # A source that shifts faster than its target would overtake what releases the target now, sooner or
+                # later.
                 if (shifts[before][source] > shifts[at][target] + near[target]).any():
                     return False
         return True

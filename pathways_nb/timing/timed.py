@@ -55,6 +55,7 @@ class Timed:
     @cached_property
     def releases(self) -> np.ndarray:
         """When each edge lets its target start."""
+        # (edges,) seconds
         source, _, _, part, lag = self.waits
         durations = self.durations[source]
         return self.start[source] + (durations if part is None else part * durations) + lag
@@ -65,6 +66,7 @@ class Timed:
         return self._latest_of(np.ones(len(self.waits.target), bool))
 
     def _latest_of(self, edges: np.ndarray) -> np.ndarray:
+        # (tasks,) seconds; ``maximum.at``, since a task has several edges.
         found = np.full(len(self.start), -np.inf)
         np.maximum.at(found, self.waits.target[edges], self.releases[edges])
         return np.where(np.isfinite(found), found, 0.0)
@@ -78,6 +80,7 @@ class Timed:
     def edge(self) -> np.ndarray:
         """The edge that released each task, the last one in time that may have; -1 for tasks without edges."""
         target = self.waits.target
+        # Of edges that let go at the same time the last one wins below, as they are sorted by ``why``.
         tight = np.flatnonzero(self._may_release & (self.releases >= self._latest_release[target] - self.same))
         found = np.full(len(self.start), -1)
         found[target[tight]] = tight
@@ -97,6 +100,7 @@ class Timed:
         if self.recorded_why is None:
             return np.ones(len(self.waits.target), bool)
         fits = self.waits.why == self.recorded_why[self.waits.target]
+        # Where no edge has the recorded reason (its source is outside of the record), times decide.
         return fits | ~self.has_recorded_why[self.waits.target]
 
     @cached_property
@@ -107,6 +111,7 @@ class Timed:
     @cached_property
     def source(self) -> np.ndarray:
         """The task that released each task; -1 for tasks without edges."""
+        # The appended -1 is what an edge of -1 reads, which NumPy takes from the end.
         return np.where(self.edge >= 0, np.append(self.waits.source, -1)[self.edge], -1)
 
     @property
@@ -148,6 +153,7 @@ class Timed:
             left: seconds between each task's end and that of the whole; infinite for tasks that do not count.
         """
         source, target = self.waits.source, self.waits.target
+        # (edges,) seconds by which a source could release later without its target starting later.
         free = self.latest[target] - self.releases
         # What released a task leaves it no room, even if another edge seems to be later.
         if self.recorded_why is not None:

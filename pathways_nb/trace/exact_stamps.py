@@ -102,6 +102,7 @@ def matched(
     seen, launched = _seen(spans), _launched(record.events(), devices, module_of)
     found: dict[int, list[Span]] = {}
     for key, indices in launched.items():
+        # Otherwise launches are missing on one side, and which ones is not known.
         if len(seen.get(key, ())) == len(indices):
             found |= dict(zip(indices, seen[key], strict=True))
     return Matched(sum(map(len, launched.values())), found)
@@ -120,6 +121,7 @@ def make_exact(record: Record, match: Matched) -> Stamps:
     events = record.events()
     if not match.spans:
         return Stamps(match.launches, 0)
+    # (launches,) seconds. The profiler's times are on the clock of the rows, the record's since its origin.
     start, end = (np.array([_ends(spans) for spans in match.spans.values()]) - record.origin).T
     rows = np.array(list(match.spans))
     errors = (_error_sizes(events[name][rows] - exact) for name, exact in (("start", start), ("end", end)))
@@ -135,6 +137,7 @@ def _clip_transfers(record: Record, exact: np.ndarray) -> None:
     The end of a transfer is seen late: the transfer was over when that launch began, which is known exactly now.
     """
     events = record.events()
+    # A transfer is made for a node: both have the same run, island and node.
     key = list(zip(*(events[name].tolist() for name in ("run", "island", "node")), strict=True))
     began = {key[row]: float(events["start"][row]) for row in exact.tolist()}
     rows = [row for row in np.flatnonzero(events.is_("kind", "transfer")).tolist() if key[row] in began]
@@ -152,6 +155,7 @@ def _seen(spans: Sequence[Span]) -> dict[Hashable, list[list[Span]]]:
     """Return the launches that the profiler saw, each on all of its devices, by devices and module, in order."""
     launches: dict[Hashable, list[Span]] = defaultdict(list)
     for span in spans:
+        # Two modules may number their launches alike, so the module is part of the key.
         launches[span.module, span.launch].append(span)
     found: dict[Hashable, list[list[Span]]] = defaultdict(list)
     for parts in launches.values():
@@ -176,6 +180,7 @@ def _launched(
     launched = ~events.is_("status", "failed") | (events["end"] > events["start"])
     for row, label in enumerate(events.label):
         key = labels[label]
+        # Rows are in the order of recording, which for one island is the order of dispatch.
         if key is not None and launched[row]:
             found[key].append(row)
     return found

@@ -68,6 +68,7 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
         islands: number of devices of each island.
         path: the file; compressed if it ends in ``.gz``.
     """
+    # Rising starts, longest first, so that the first track that is free is found in one pass.
     bars = sorted(_bars(events, islands), key=lambda bar: (bar["pid"], bar["ts"], -bar["dur"]))
     tracks = _without_overlap(bars)
     sizes = devices_per_host(events.labels, islands)
@@ -107,6 +108,7 @@ def from_chrome(path: str | Path) -> Events:
             told[at] = -1 if args.get("released_by").value is None else args["released_by"].whole(-1)
     except (ValueError, OSError, EOFError, zlib.error) as error:  # no text, or no whole file of gzip
         raise UsageError(f"{path} is no trace that run.to_chrome wrote: {said(error)}.") from None
+    # Now that all rows are there: what released an event may come later in the file.
     for at, by in told.items():
         if (cause := rows[at].cause) is not None and by in rows:
             rows[at] = rows[at]._replace(cause=cause._replace(label=rows[by].label, run=rows[by].run))
@@ -180,6 +182,7 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     for bar in bars:
         pid, kind = bar["pid"], _track(bar["cat"])
         ends = free.setdefault((pid, kind), [])
+        # Bars of one track must not overlap, so one that would gets the next track.
         position = next((i for i, end in enumerate(ends) if end <= bar["ts"]), len(ends))
         ends[position : position + 1] = [bar["ts"] + bar["dur"]]
         tid = numbers.setdefault((pid, kind, position), 1 + sum(key[0] == pid for key in numbers))

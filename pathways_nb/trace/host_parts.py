@@ -40,6 +40,7 @@ def devices_per_host(labels: Iterable[Label], islands: Sequence[int]) -> tuple[i
         if label.host < 0 or not 0 <= label.island < len(islands) or not label.devices:
             continue
         count = islands[label.island]
+        # Fewer than all: a label names a host only where its island has several.
         known = fitting.get(label.island, [size for size in range(1, count) if count % size == 0])
         low, high = label.device, label.device + label.devices
         fitting[label.island] = [size for size in known if label.host * size <= low and high <= (label.host + 1) * size]
@@ -49,6 +50,7 @@ def devices_per_host(labels: Iterable[Label], islands: Sequence[int]) -> tuple[i
 def _shared_fields(label: Label) -> tuple[object, ...]:
     """Return what the labels of all hosts' parts of an event have in common, and no others."""
     if label.host < 0:
+        # Nothing is shared with another label, so the event always counts.
         return (id(label),)
     return (label.kind, label.program, label.name, label.client, label.node, label.island, label.place,
             label.stage, label.microbatch, label.token_slice)  # fmt: skip

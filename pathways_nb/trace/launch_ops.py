@@ -92,6 +92,7 @@ class Ops(Sequence[Op]):
     def from_rows(cls, rows: Iterable[Op]) -> Ops:
         """Return ops as columns."""
         numbers: dict[OpLabel, int] = {}
+        # Labels by value: a profile has few different ops, each with thousands of occurrences.
         kept = [(numbers.setdefault(OpLabel(*row[:6]), len(numbers)), *row[6:]) for row in rows]
         columns = zip(*kept, strict=True) if kept else [()] * len(OP_STORED)
         stored: dict[str, np.ndarray] = {

@@ -106,6 +106,7 @@ def as_one_record(first: Events, second: Events, islands: int) -> Events:
     for offset, events in ((0, first), (islands, second)):
         chosen, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
         shifted = {"label": chosen.label + len(labels), "start": chosen["start"] - begin, "end": chosen["end"] - begin}
+        # Positions in the table of labels, which are put one behind the other here; -1 stays unknown.
         by = chosen.stored("released_label")
         shifted["released_label"] = np.where(by < 0, by, by + len(labels))
         parts.append({name: chosen.stored(name) for name in STORED} | shifted)
@@ -154,6 +155,7 @@ def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
     for number, start, end, quality in zip(chosen.label[order].tolist(), *columns, strict=True):
         label = chosen.labels[number]
         key = tuple(getattr(label, name) for name in KEYS)
+        # Counted for each host, so that the parts of one launch on several hosts have one number.
         occurrence = (*key, seen[key, label.host])
         first, last = found.get(occurrence, (start - begin, 0.0, ""))[:2]
         found[occurrence] = (first, max(first + last, end - begin) - first, _origin(label, quality))

@@ -125,6 +125,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
     launches = busy.select(counted_once(busy))
     messages = sent(events)
     spans = events.select(makes_span(events))
+    # Events may be a selection, so the first one need not begin at 0.
     makespan = float(spans["end"].max() - spans["start"].min()) if len(spans) else 0.0
     used = [device_seconds(busy.select(busy.is_("island", i)), count).sum() for i, count in enumerate(islands)]
     shares = (u / (count * makespan) if makespan else 0.0 for u, count in zip(used, islands, strict=True))
@@ -190,6 +191,7 @@ def client_name(client: str) -> str:
 def _shares(busy: Events, islands: Sequence[int]) -> dict[str, float]:
     """Return each client's part of all busy device-seconds."""
     clients = clients_of(busy)
+    # Exactly 1, also where nothing took any time.
     if len(clients) == 1:
         return dict.fromkeys(clients, 1.0)
     used = {}
@@ -226,10 +228,12 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
         devices: number of devices of the island.
         times: in seconds, rising.
     """
+    # (times,) device-seconds up to each of ``times``.
     total = np.zeros(len(times))
     for low, high, start, end in _busy(events, devices):
         if len(start):
             done = np.concatenate([[0.0], np.cumsum(end - start)])
+            # (2 × events,): start, end, start, end, … of disjoint times, which therefore rise.
             stamps = np.stack([start, end], 1).ravel()
             # Busy time up to a moment is linear while an event runs and constant otherwise: interpolate its cumulated
             # sum.

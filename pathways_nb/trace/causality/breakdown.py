@@ -124,6 +124,7 @@ def idle(events: Events, islands: Sequence[int]) -> Idle:
     chains, found = _chains(dag), []
     for island, count in enumerate(islands):
         rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
+        # Devices with the same events have the same causes, so thousands cost no more than the few placements on them.
         for low, high, here in device_ranges(dag.events.select(rows), count):
             seconds = _partition(dag, chains, rows[here], *dag.span, False)
             found.append(DeviceTime(island, low, high - low, seconds))
@@ -143,6 +144,7 @@ def breakdown(events: Events, islands: Sequence[int], start: float, end: float) 
         One breakdown for each island.
     """
     busy = [events.is_("kind", *BUSY) & events.is_("island", island) for island in range(len(islands))]
+    # The time before an event is explained by that event, so the first one after the window is needed, too.
     next_ones = [events["start"][of_island & (events["start"] >= end)].min(initial=np.inf) for of_island in busy]
     until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what islands idle at the end wait for
     dag = Dag.of(events.select((events["end"] > start) & (events["start"] <= until)), since=start)
@@ -171,11 +173,15 @@ def _partition(dag: Dag, chains: Chains, rows: np.ndarray, start: float, end: fl
     found = np.zeros(len(CAUSES))
     if len(rows):
         begins = dag.start[rows]
+        # (events,) seconds: events may overlap, so a device is idle only after the latest end so far.
         until = np.maximum.accumulate(begins + dag.durations[rows])
         low = np.clip(np.concatenate([[start], until[:-1]]), start, end)
         high = np.clip(begins, start, end)
         parts = np.zeros((len(rows), len(CAUSES)))
+        # (events, causes) seconds, each row the idle time before one event.
         parts[:, _CAUSE_OF] = chains.between(rows, low, high)
+        # A pipeline's stage waits for the stages before it: the same wait later on would be a bubble, at first it is
+        # warm-up.
         if not before:
             parts[0, [_DEPENDENCY, _WARM_UP]] = 0.0, parts[0, _DEPENDENCY]
         found += parts.sum(0)

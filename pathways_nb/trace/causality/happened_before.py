@@ -57,9 +57,11 @@ class Dag:
         held |= events.is_("kind", *COMPILING)
         kept = span | (held & (events["end"] > since))
         inside = events.select(kept)
+        # By start, as edges go forward only; of equal starts the shorter one first, which may have released the other.
         order = np.lexsort((inside["id"], inside["end"], inside["start"]))
         waits = events.of_kind("wait")
         answers = np.stack([waits["start"], waits["end"]])
+        # (2, waits) seconds, by the ends: ``searchsorted`` needs them to rise.
         return cls(inside.select(order), answers[:, np.argsort(answers[1], kind="stable")])
 
     @cached_property
@@ -93,8 +95,10 @@ class Dag:
     def timed(self) -> Timed:
         """The events as timed tasks, with edges sorted by target."""
         source, target, why = edges_of(self.events, self.answers)
+        # (edges,) seconds: how long the source takes, and after how much of it the target began.
         durations, until = self.durations[source], self.start[target] - self.start[source]
         part = np.where(durations > until, until / np.where(durations > 0, durations, 1.0), 1.0)
+        # A transfer leaves its links before it arrives: the next one need not wait for the latency.
         part = np.where(why == LINK, self._on_links[source], part)
         recorded_why = self.events.stored("why")
         return Timed(Waits.of(source, target, why, part), self.start, self.durations, _SAME, recorded_why)
@@ -114,6 +118,7 @@ class Dag:
     def causes(self) -> np.ndarray:
         """What an event waits for that waits for each of the events, as positions in ``CAUSES``."""
         words = []
+        # By label, not by event: ``CAUSES`` depends on nothing else.
         for label in self.events.labels:
             held = "memory" if "memory" in label.name or "back-pressure" in label.name else "scheduling"
             stall = held if label.kind == "stall" and label.route != "DCN" else "dispatch"
@@ -141,6 +146,7 @@ class Dag:
     def causes_of_gaps(self, waited_for: np.ndarray) -> np.ndarray:
         """Return why each event began later than its release by ``waited_for``, as positions in ``CAUSES``."""
         dispatch, transfer, other = (CAUSES.index(word) for word in ("dispatch", "transfer", "other"))
+        # If what it waited for was the controller's work, the rest of the wait is the controller's as well.
         sent_late = ~self.on_devices | (waited_for < 0) | ~self.on_devices[waited_for]
         moved = self.events.is_("kind", "transfer")  # a network that was busy
         return np.where(sent_late, dispatch, np.where(moved, transfer, other))

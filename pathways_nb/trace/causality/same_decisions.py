@@ -51,11 +51,13 @@ def doubt(dag: Dag, then: Timed) -> str:
 
 def _waits_for_any(dag: Dag) -> bool:
     """Return whether several runs ended while a caller waited that went on later: which let it go on is not known."""
+    # (events of runs,); a run has ended when its last event on a device has.
     made = np.flatnonzero((dag.events["run"] >= 0) & dag.on_devices)
     runs, number = np.unique(dag.events["run"][made], return_inverse=True)
     end = np.zeros(len(runs))
     np.maximum.at(end, number, (dag.start + dag.durations)[made])
     end.sort()
+    # A wait after which nothing began decided nothing.
     since, until = dag.answers[:, dag.answers[1] <= dag.start.max(initial=0.0)]
     return bool((np.searchsorted(end, until, "right") - np.searchsorted(end, since, "left") > 1).any())
 
@@ -70,6 +72,7 @@ def _compete(dag: Dag, timed: Timed) -> bool:
     np.minimum.at(begin, number, timed.start[rows])
     np.maximum.at(end, number, (timed.start + timed.durations)[rows])
     of[number] = client[rows]
+    # By begin: a run competes if another client's latest end so far is still to come.
     order = np.argsort(begin)
     last = dict[str, float]()
     for first, until, name in zip(begin[order], end[order], of[order].tolist(), strict=True):
@@ -81,6 +84,7 @@ def _compete(dag: Dag, timed: Timed) -> bool:
 
 def _links_alike(dag: Dag, then: Timed) -> bool:
     """Return whether all transfers that share a link would request it in the recorded order."""
+    # (uses of links,): a transfer over three links is there three times.
     rows, link = link_uses(dag.events)
     came, comes = dag.timed.earliest_without(LINK), then.earliest_without(LINK)
     order = np.lexsort((rows, link))
@@ -92,10 +96,12 @@ def _served_alike(dag: Dag, then: Timed) -> bool:
     """Return whether the controller's messages, and the launches of each host, would queue as they did."""
     events = dag.events
     messages, latency = sent(events), events["latency"]
+    # Each is a server with one queue: the controller for messages, an island's host for its launches.
     for rows in (messages, *(_enqueues(dag, island) for island in np.unique(events["island"]))):
         rows = np.flatnonzero(rows)
         busy = [(timed.end - latency)[rows] for timed in (dag.timed, then)]
         before, after = np.diff(dag.start[rows]), np.diff(then.start[rows])
+        # Where one was still being served when the next came, the wait would change with any shift between them.
         queued = [before < (busy[0] - dag.start[rows])[:-1] - _SAME, after < (busy[1] - then.start[rows])[:-1] - _SAME]
         if not _in_order(before, after) or (np.abs(after - before)[queued[0] | queued[1]] > _SAME).any():
             return False
@@ -116,6 +122,8 @@ def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
     columns = dag.start, events["run"], events["island"]
     enqueue = last_before(enqueues, tuple(c[enqueues] for c in columns), tuple(c[nodes] for c in columns))
     nodes, enqueue = nodes[enqueue >= 0], enqueue[enqueue >= 0]
+    # Seconds from the begin of the enqueue: a node is safe after the enqueue's end, or if it moves no closer to its
+    # begin.
     since, was = start[nodes] - start[enqueue], dag.start[nodes] - dag.start[enqueue]
     return bool(((since > dag.durations[enqueue] + _SAME) | (since >= was - _SAME)).all())
 
