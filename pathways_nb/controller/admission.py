@@ -15,7 +15,6 @@ hold that memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from pathways_nb.controller.events_and_instructions import Instruction, Waited
 from pathways_nb.controller.held_memory import DeviceMemory
@@ -74,7 +73,7 @@ class Admission:
 
     def lack(self, request: Request) -> Shortage | None:
         """Return where too little memory is left for a request to be admitted now; ``None`` if nowhere."""
-        if request.admitted or not self._is_limited(request.client):
+        if request.admitted or not (self.memory.limited or self._limit(request.client)):
             return None
         for reservation in request.wants(self.store):
             # Range by range: a run may need different amounts on the devices of one island.
@@ -121,9 +120,13 @@ class Admission:
 
     def block(self, request: Request, lack: Shortage, now: float) -> None:
         """Record that a request was tried and lacks memory; time that it has waited before still counts."""
+        held = self._held(lack.where)
+        holders = ", ".join(f"{client or 'no client'} {size(count)}" for client, count in held.items())
+        reason = f"memory of island {lack.where.island} held by {holders or 'nobody'}"
+        others = any(holder not in ("", request.client) for holder in held)
+        patience = PATIENCE_WITH_OTHERS if others else PATIENCE
+        found, before = Blocked(now, lack.where, reason, patience, self.memory.freed), self.blocked.get(request)
         # Other devices may be short than at the last try, so where and why are new; the time waited is not.
-        held, before = self._held(lack.where), self.blocked.get(request)
-        found = Blocked(now, lack.where, _reason(lack.where, held), _patience(held, request.client), self.memory.freed)
         if before is not None:
             found.since, found.passed = before.since, before.passed
             found.alone, found.alone_since = before.alone, before.alone_since
@@ -209,7 +212,7 @@ class Admission:
     def free_bytes(self, where: Placement, client: str) -> int | None:
         """Return how many bytes per device are left for a client on a placement; ``None`` if there is no limit."""
         budget = self.memory.islands[where.island].budget
-        limit = self.clients[client].memory if client in self.clients else 0
+        limit = self._limit(client)
         # By the fullest device: a gang needs the same on each of its devices.
         left = [budget - self.memory.most(where)] if budget else []
         left += [limit - self.memory.most_of(client, where)] if limit else []
@@ -230,7 +233,7 @@ class Admission:
 
     def never_fits(self, allocation: Allocation, client: str, name: str) -> OutOfMemoryError | None:
         """Return the error for a value that is larger than its devices or its client's limit; else ``None``."""
-        limit = self.clients[client].memory if client in self.clients else 0
+        limit = self._limit(client)
         most = min(filter(None, (self.memory.islands[allocation.placement.island].budget, limit)), default=None)
         if most is None or most >= allocation.bytes:
             return None
@@ -239,9 +242,9 @@ class Admission:
             f"{size(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
         )
 
-    def _is_limited(self, client: str) -> bool:
-        """Return whether any limit applies to a client; without one, admission has nothing to check."""
-        return self.memory.limited or bool(client in self.clients and self.clients[client].memory)
+    def _limit(self, client: str) -> int:
+        """Return the limit of a client in bytes per device; 0 if it has none."""
+        return self.clients[client].memory if client in self.clients else 0
 
     def _held(self, where: Placement) -> dict[str, int]:
         """Return the most bytes that each client holds on any device of a placement; below 1 % is left out."""
@@ -258,7 +261,7 @@ class Admission:
     def _shortage_text(self, where: Placement, client: str) -> str:
         """Return an explanation of a memory shortage: what is short, who holds it, how to free it."""
         budget = self.memory.islands[where.island].budget
-        limit = self.clients[client].memory if client in self.clients else 0
+        limit = self._limit(client)
         # Of both limits the one that leaves less is the reason, and only its fix helps.
         if limit and (not budget or limit - self.memory.most_of(client, where) < budget - self.memory.most(where)):
             of, fix = (
@@ -275,12 +278,3 @@ class Admission:
             f"{self._holders(where) or 'nothing there'}. Drop those you no longer need (del y, or fetch y.result() and "
             f"keep that), or {fix}."
         )
-
-
-def _patience(held: Iterable[str], client: str) -> float:
-    return PATIENCE_WITH_OTHERS if any(holder not in ("", client) for holder in held) else PATIENCE
-
-
-def _reason(where: Placement, held: dict[str, int]) -> str:
-    parts = [f"{client or 'no client'} {size(count)}" for client, count in held.items()]
-    return f"memory of island {where.island} held by {', '.join(parts) or 'nobody'}"

@@ -63,8 +63,11 @@ class PutRequests:
 
     def close(self, client: str) -> list[Instruction]:
         """Return refusals of all requests of a client that closed."""
-        of_client = [request for request in self.waiting.values() if request.client == client]
-        return [instruction for request in of_client for instruction in self.refuse(request, _closed(request))]
+        out: list[Instruction] = []
+        for request in [request for request in self.waiting.values() if request.client == client]:
+            closed = f"{request.event.name} belonged to the client {client!r}, which has closed while this waited for"
+            out += self.refuse(request, LostError(f"{closed} memory. Put it again for another client."))
+        return out
 
     def withdraw(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return a ``Free`` for those of these buffers that still wait; stored ones are not touched."""
@@ -73,10 +76,3 @@ class PutRequests:
         for buffer in withdrawn:
             self.admission.excuse(self.waiting.pop(buffer))
         return [Free(withdrawn)] if withdrawn else []
-
-
-def _closed(request: PutRequest) -> LostError:
-    return LostError(
-        f"{request.event.name} belonged to the client {request.client!r}, which has closed while this waited for "
-        f"memory. Put it again for another client."
-    )

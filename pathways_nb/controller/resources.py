@@ -222,7 +222,8 @@ class Resources:
         return [slice_.island]
 
     def _have(self) -> str:
-        several, sizes = len(self.islands) > 1, _sizes(self.islands)
+        several, equal = len(self.islands) > 1, len(set(self.islands)) == 1
+        sizes = str(self.islands[0]) if equal else " + ".join(map(str, self.islands))
         most = plural(max(self.islands, default=0), "device")
         have = f"{'are' if several else 'is'} {counted(len(self.islands), 'island')} of {sizes} {most}"
         if lost := self.lost:
@@ -263,7 +264,3 @@ def _words(slice_: VirtualSlice) -> str:
 def _devices(where: Placement) -> str:
     last = where.first + where.count - 1
     return f"device{f's {where.first}–{last}' if where.count > 1 else f' {last}'} of island {where.island}"
-
-
-def _sizes(islands: Sequence[int]) -> str:
-    return str(islands[0]) if len(set(islands)) == 1 else " + ".join(map(str, islands))

@@ -69,9 +69,11 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
     if state.given_up:
         return _rest(next(iter(state.given_up.values())))
     short: dict[RunState, Shortage] = {}
+    # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
+    contended = state.active > 1 or (not state.in_order and len(state.runs) > 1)
     # Without competition there is nothing to decide between gangs, so the whole program is enqueued on all its islands
     # in one step: one launch for each island, whatever the number of nodes.
-    if state.dispatch == "parallel" and not _is_contended(state):
+    if state.dispatch == "parallel" and not contended:
         run = _next_whole(state, short)
         # What lacks memory must be blocked first, or it would be tried again at every event and never count as waiting.
         return ShortOfMemory(short) if short else _rest(run) if run is not None else None
@@ -100,14 +102,6 @@ def _rest(run: RunState) -> Choice:
     """Return all gangs that are left of a run, to be enqueued on all its islands in one step."""
     left = {i: gangs[run.next_gang[i] :] for i, gangs in run.plan.gangs.items() if run.next_gang[i] < len(gangs)}
     return Choice(run, left)
-
-
-def _is_contended(state: ControllerState) -> bool:
-    """Return whether a policy has something to decide."""
-    if state.active > 1:
-        return True
-    # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
-    return not state.in_order and len(state.runs) > 1
 
 
 def _candidates(

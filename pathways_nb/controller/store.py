@@ -155,20 +155,17 @@ class Store:
             if not entry.bytes:  # its node failed
                 continue
             home = homes.setdefault(slot, buffer)
+            # The same array as the buffer ``home``, which accounts for it.
             if home != buffer and (home in self.same or self.buffers[home].allocation is not None):
-                self._join(buffer, home)
+                same = self.same.setdefault(home, {home})
+                same.add(buffer)
+                self.same[buffer] = same
                 continue
             self._occupy(entry, allocation)
             # Lost while the run was under way. It was entered all the same, so that losing it gives back as much.
             if any(overlap(allocation.placement, where) for where in self.gone):
                 lost += self._lose([buffer], f"was computed on {allocation.placement}, which was lost. Run it again")
         return lost
-
-    def _join(self, buffer: int, home: int) -> None:
-        """Record that a result is the same array as the buffer ``home``, which accounts for it."""
-        same = self.same.setdefault(home, {home})
-        same.add(buffer)
-        self.same[buffer] = same
 
     def _occupy(self, entry: Buffer, allocation: Allocation) -> None:
         entry.allocation = allocation

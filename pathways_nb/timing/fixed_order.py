@@ -135,13 +135,13 @@ class FixedOrder:
         """
         if np.shape(durations) != self.tasks.shape:
             raise UsageError(f"durations of shape {np.shape(durations)}: there are {len(self.tasks)} tasks, one each.")
-        durations, gap = (
+        # (tasks,) seconds, sorted by level; the results go back to the tasks' own positions.
+        lengths, gap = (
             np.broadcast_to(np.asarray(each, float), self.tasks.shape)[self.tasks] for each in (durations, gaps)
         )
-        fill = self._by_task if len(durations) < _NARROW * len(self.levels) else self._by_level
-        # ``fill`` works on tasks sorted by level; results go back to their own positions.
-        start, end = np.empty_like(durations), np.empty_like(durations)
-        start[self.tasks], end[self.tasks] = fill(durations, gap)
+        fill = self._by_task if len(lengths) < _NARROW * len(self.levels) else self._by_level
+        start, end = np.empty_like(lengths), np.empty_like(lengths)
+        start[self.tasks], end[self.tasks] = fill(lengths, gap)
         return Evaluated(start, end, float(end.max(initial=0.0)))
 
     def _by_level(self, durations: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

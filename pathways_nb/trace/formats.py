@@ -81,7 +81,8 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
     hosts = {bar["pid"]: bar["args"]["island"] for bar in bars if bar["cat"] == HOST_KIND}
     names |= {pid: f"island {island} · host" for pid, island in sorted(hosts.items()) if pid not in names}
     metadata = [_name_row("process_name", pid, 0, name) for pid, name in names.items()]
-    metadata += [_order_row(pid) for pid in names]
+    metadata += [{"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+                 for pid in names]  # fmt: skip
     metadata += [_name_row("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
     counters = list(_counters(events, islands))
     levels = {"levels": [_as_json(event) for event in events.of_kind(*GAUGE_KINDS)]}
@@ -180,7 +181,7 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     numbers: dict[tuple[int, str, int], int] = {}
     names: dict[tuple[int, int], str] = {}
     for bar in bars:
-        pid, kind = bar["pid"], _track(bar["cat"])
+        pid, kind = bar["pid"], "compute" if bar["cat"] == "collective" else bar["cat"]
         ends = free.setdefault((pid, kind), [])
         # Bars of one track must not overlap, so one that would gets the next track.
         position = next((i for i, end in enumerate(ends) if end <= bar["ts"]), len(ends))
@@ -189,10 +190,6 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
         bar["tid"] = tid
         names[pid, tid] = kind if position == 0 else f"{kind} {position + 1}"
     return names
-
-
-def _track(kind: str) -> str:
-    return "compute" if kind in ("compute", "collective") else kind
 
 
 def _as_json(event: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +204,3 @@ def _json_value(value: Any) -> Any:
 
 def _name_row(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-def _order_row(pid: int) -> dict[str, Any]:
-    return {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}

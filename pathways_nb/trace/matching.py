@@ -82,7 +82,10 @@ def compare_events(first: Events, second: Events) -> Difference:
     """
     a, b = _known(first), _known(second)
     both = [key for key in a if key in b]
-    rows = [(*key, *_times(a[key], b[key])) for key in both]
+    rows = []
+    for key in both:
+        (start_a, takes_a, origin_a), (start_b, takes_b, origin_b) = a[key], b[key]
+        rows.append((*key, start_a, start_b, takes_a, takes_b, takes_b - takes_a, origin_a, origin_b))
     names = (*KEYS, "occurrence", *TIMES, *ORIGINS)
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     words = ("kind", "program", "name", "client", *ORIGINS)
@@ -168,7 +171,3 @@ def _origin(label: Label, quality: str) -> str:
     if quality != "simulated":
         return f"real, {quality}"
     return f"simulated, {label.basis}" if label.basis else "simulated"
-
-
-def _times(a: tuple[float, float, str], b: tuple[float, float, str]) -> tuple[float | str, ...]:
-    return a[0], b[0], a[1], b[1], b[1] - a[1], a[2], b[2]

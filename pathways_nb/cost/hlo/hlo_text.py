@@ -185,13 +185,12 @@ def _instruction(line: str) -> HloInstruction:
     opcode, _, rest = rest.partition("(")
     # Operands may be tuples or have layouts with parentheses, so the first closing one need not be the end.
     end = _closing("(" + rest) - 2
-    shapes = tuple(HloShape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(kind))
+    # ``<=8`` is a dimension of at most 8.
+    shapes = tuple(
+        HloShape(dtype, tuple(int(n.lstrip("<=")) for n in dims.split(",") if n))
+        for dtype, dims in _SHAPE.findall(kind)
+    )
     return HloInstruction(found[2], shapes, opcode, rest[:end], rest[end + 1 :], bool(found[1]))
-
-
-def _dims(text: str) -> tuple[int, ...]:
-    """Return the dimensions of a shape; ``<=8`` is a dimension of at most 8."""
-    return tuple(int(n.lstrip("<=")) for n in text.split(",") if n)
 
 
 def _closing(text: str) -> int:

@@ -25,7 +25,8 @@ def flops_of(op: ShardedOperation) -> float:
     # Divided by ``ways``, as shapes are global outside ``shard_map``; inside ``ways`` is 1 and shapes are those of a
     # shard.
     if kind == "matmul":
-        return _matmul(op) / op.ways
+        ((contracted, _), _), left = op.params["dimension_numbers"], op.inputs[0].shape
+        return 2 * made * math.prod(left[i] for i in contracted) / op.ways
     if kind == "conv":
         return _conv(op) / op.ways
     if kind == "reduction":
@@ -37,12 +38,6 @@ def flops_of(op: ShardedOperation) -> float:
     if kind == "random" or (kind == "elementwise" and op.name not in NO_ARITHMETIC):
         return made / op.ways
     return 0.0
-
-
-def _matmul(op: ShardedOperation) -> int:
-    """Return the operations of a matrix product on all devices together."""
-    ((contracted, _), _), left = op.params["dimension_numbers"], op.inputs[0].shape
-    return 2 * op.outputs[0].size * math.prod(left[i] for i in contracted)
 
 
 def _conv(op: ShardedOperation) -> int:

@@ -176,8 +176,10 @@ def _work_of(op: ShardedOperation, flat: ShardedJaxpr, traffic: Traffic) -> Work
     if op_class_of(op.name) == "collective":
         return Work(collectives=merged([_collective_of(op, flat.sizes)]))
     kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op.name)
-    amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
-    return Work((amount,), notes=_notes(op))
+    # A product of bf16 and f32 counts at the rate of f32.
+    dtype = max(op.inputs, key=lambda value: value.itemsize).dtype if kind in ("matmul", "conv") else ""
+    amount = Amount(kind, dtype, flops_of(op), traffic.read[op], traffic.written[op])
+    return Work((amount,), notes=(f"{op.name}: its operations are not counted",) if kind == "other" else ())
 
 
 def _collective_of(op: ShardedOperation, sizes: Mapping[str, int]) -> Collective:
@@ -217,15 +219,3 @@ def _work_of_bodies(op: ShardedOperation) -> Work:
     else:
         found = _total(works) * op.times
     return found + Work(notes=(op.note,) if op.note else ())
-
-
-def _dtype(op: ShardedOperation) -> str:
-    """Return the dtype of the wider factor of a matrix product or convolution; empty for other operations."""
-    if op_class_of(op.name) not in ("matmul", "conv"):
-        return ""
-    # A product of bf16 and f32 counts at the rate of f32.
-    return max(op.inputs, key=lambda value: value.itemsize).dtype
-
-
-def _notes(op: ShardedOperation) -> tuple[str, ...]:
-    return (f"{op.name}: its operations are not counted",) if op_class_of(op.name) == "other" else ()

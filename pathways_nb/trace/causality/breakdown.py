@@ -96,11 +96,9 @@ class Idle(Printed):
         for part in self.devices:
             if part.island == island and part.first <= device < part.first + part.devices:
                 return part.seconds
-        raise LookupError(f"idle: there is no device {device} on island {island}; there are {self._known()}.")
-
-    def _known(self) -> str:
         last = {part.island: part.first + part.devices - 1 for part in self.devices}
-        return ", ".join(f"0 to {device} on island {island}" for island, device in last.items()) or "none"
+        there = ", ".join(f"0 to {device} on island {island}" for island, device in last.items()) or "none"
+        raise LookupError(f"idle: there is no device {device} on island {island}; there are {there}.")
 
     def _table(self) -> Table:
         total = sum(self.seconds.values()) or 1.0

@@ -75,7 +75,10 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
     rows = np.flatnonzero(events.is_("kind", *WORK))
     data, order = _data(events, rows), Edges.concatenate(_device_order(events), _link_order(events))
     dispatch, brought_by = _dispatch(events, rows, Edges.concatenate(data, order))
-    heads = _first_sent(events, rows, brought_by)
+    # What the controller sent first for each event: a message, else an enqueue, else the event itself.
+    heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
+    # Twice: what brought an event may be an enqueue, which a message brought.
+    heads[rows] = heads[heads[rows]]
     # The producer had ended when this was sent, as under sequential dispatch: the controller may have waited for it.
     apart = (heads[data.target] != data.target) & (events["end"][data.source] <= events["start"][heads[data.target]])
     asked = Edges.of(data.source[apart], heads[data.target[apart]], DATA)  # dispatched when they were done
@@ -232,14 +235,6 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     # A host enqueues one range after another, for all runs.
     parts.append((_last_ended(enqueues, enqueues, start, end, *where[1:]), enqueues))
     return Edges.concatenate(*(Edges.of(source, target, MESSAGE) for source, target in parts)), brought_by
-
-
-def _first_sent(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarray:
-    """Return what the controller sent first for each event: a message, else an enqueue, else the event itself."""
-    heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
-    # Twice: what brought an event may be an enqueue, which a message brought.
-    heads[rows] = heads[heads[rows]]
-    return heads
 
 
 def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:

@@ -99,15 +99,10 @@ class Dag:
         durations, until = self.durations[source], self.start[target] - self.start[source]
         part = np.where(durations > until, until / np.where(durations > 0, durations, 1.0), 1.0)
         # A transfer leaves its links before it arrives: the next one need not wait for the latency.
-        part = np.where(why == LINK, self._on_links[source], part)
+        left = self.events["latency"] / np.where(self.durations > 0, self.durations, np.inf)
+        part = np.where(why == LINK, np.maximum(1.0 - left, 0.0)[source], part)
         recorded_why = self.events.stored("why")
         return Timed(Waits.of(source, target, why, part), self.start, self.durations, _SAME, recorded_why)
-
-    @cached_property
-    def _on_links(self) -> np.ndarray:
-        """The part of each event after which it leaves its links."""
-        left = self.events["latency"] / np.where(self.durations > 0, self.durations, np.inf)
-        return np.maximum(1.0 - left, 0.0)
 
     @cached_property
     def slack(self) -> np.ndarray:

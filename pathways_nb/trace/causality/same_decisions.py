@@ -97,7 +97,8 @@ def _served_alike(dag: Dag, then: Timed) -> bool:
     events = dag.events
     messages, latency = sent(events), events["latency"]
     # Each is a server with one queue: the controller for messages, an island's host for its launches.
-    for rows in (messages, *(_enqueues(dag, island) for island in np.unique(events["island"]))):
+    enqueues = events.is_("kind", "enqueue")
+    for rows in (messages, *(enqueues & (events["island"] == island) for island in np.unique(events["island"]))):
         rows = np.flatnonzero(rows)
         busy = [(timed.end - latency)[rows] for timed in (dag.timed, then)]
         before, after = np.diff(dag.start[rows]), np.diff(then.start[rows])
@@ -106,10 +107,6 @@ def _served_alike(dag: Dag, then: Timed) -> bool:
         if not _in_order(before, after) or (np.abs(after - before)[queued[0] | queued[1]] > _SAME).any():
             return False
     return True
-
-
-def _enqueues(dag: Dag, island: int) -> np.ndarray:
-    return dag.events.is_("kind", "enqueue") & (dag.events["island"] == island)
 
 
 def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
