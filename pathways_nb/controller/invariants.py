@@ -75,7 +75,7 @@ def _check_memory(state: StateMachine) -> None:
         for reservation in c
     ]
     for number, island in enumerate(state.memory.islands):
-        for first, _, held in island.runs:
+        for first, _, held in island.ranges:
             expected: Counter[tuple[str, str]] = Counter()
             for owner, allocation in allocations:
                 if covers(allocation.placement, number, first):

@@ -37,8 +37,9 @@ _MODULES = frozenset(
 _EARLIER = {
     "pathways_nb.controller.messages": "pathways_nb.controller.events_and_instructions",
     "pathways_nb.controller.turns.Turns": "pathways_nb.controller.turns.ContendedTurns",
+    "pathways_nb.controller.held_memory.IslandMemory.runs": "pathways_nb.controller.held_memory.IslandMemory.ranges",
 }
-"""Modules and classes under the names that logs saved before they were renamed have for them."""
+"""Modules, classes and attributes under the names that logs have that were saved before they were renamed."""
 _RESTORED: tuple[Callable[..., Any], ...] = (*POLICIES.values(), DeviceBytes.copy)
 _FUNCTIONS = {(one.__module__, one.__qualname__): one for one in _RESTORED}
 """The functions that a log can restore, by module and name; of others only the name is kept."""
@@ -240,11 +241,12 @@ class _RowReader:
             return
         # Without ``__init__``, which would compute and call; the attributes are data and come from the file.
         made = self._made[number] = object.__new__(kind)
-        for attribute, _ in parts:
+        names = [_now_called(f"{module}.{name}.{attribute}") for attribute, _ in parts]
+        for attribute in names:
             _check_data(kind, attribute)
 
         def fill() -> None:
-            for attribute, one in parts:
+            for attribute, (_, one) in zip(names, parts, strict=True):
                 object.__setattr__(made, attribute, self._part(one))
 
         if _is_frozen(kind):  # at once: it may be a key, by its parts
@@ -271,10 +273,15 @@ def _unknown(name: str) -> Callable[..., Any]:
     return unknown
 
 
+def _now_called(path: str) -> str:
+    """Return today's name of a class or an attribute that a log names by its path."""
+    return _EARLIER.get(path, path).rpartition(".")[2]
+
+
 def _class(module: str, name: str) -> type:
     """Return a class of data by its name: one that its module defines, not what it imports."""
     module = _EARLIER.get(module, module)
-    name = _EARLIER.get(f"{module}.{name}", name).rpartition(".")[2]
+    name = _now_called(f"{module}.{name}")
     if module not in _MODULES:
         raise DamagedError(f"{module}.{name} is not of the controller")
     # ``vars`` and not ``getattr``: no property and no ``__getattr__`` of a module may run. The module is one of the

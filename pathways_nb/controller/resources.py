@@ -54,10 +54,10 @@ class Counts:
 
     @property
     def edges(self) -> Sequence[int]:
-        """The first device of each run, and the number of all."""
+        """The first device of each range, and the number of all."""
         return self._each.edges
 
-    def runs(self) -> Iterator[tuple[int, int, int]]:
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield each range as its first device, its number of devices, and the number that each of them has."""
         for first, after, value in self._each:
             yield first, after - first, value
@@ -112,7 +112,7 @@ class Resources:
             return [
                 Placement(island, first, count)
                 for island, gone in enumerate(self._gone)
-                for first, count, lost in gone.runs()
+                for first, count, lost in gone.ranges()
                 if lost
             ]
 
@@ -148,7 +148,7 @@ class Resources:
         """Mark devices as lost; slices that touch them are placed elsewhere when they are needed next."""
         gone, after = self._gone[where.island], where.first + where.count
         with self._up_to_date():
-            for first, count, lost in tuple(gone.runs()):
+            for first, count, lost in tuple(gone.ranges()):
                 begin, end = max(first, where.first), min(first + count, after)
                 # Devices may be reported as lost twice, and count once.
                 if begin < end and not lost:
@@ -232,7 +232,7 @@ class Resources:
         return have
 
     def _does_not_fit(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
-        left = {i: [count for _, count, times in gone.runs() if not times] for i, gone in enumerate(self._gone)}
+        left = {i: [count for _, count, times in gone.ranges() if not times] for i, gone in enumerate(self._gone)}
         total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
         if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
             fixes = f"Leave out island={slice_.island} to place it on another, "

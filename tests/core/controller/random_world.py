@@ -373,7 +373,7 @@ class World(RuleBasedStateMachine):
     def what_is_told_of_memory_is_so(self) -> None:
         if hasattr(self, "machine"):
             for number, island in enumerate(self.machine.memory.islands):
-                held = [each.parts for first, after, each in island.runs for _ in range(after - first)]
+                held = [each.parts for first, after, each in island.ranges for _ in range(after - first)]
                 assert self.devices.told_of(number, DEVICES) == held
 
     @invariant()
