@@ -87,9 +87,9 @@ class ClientState:
     in_flight: int = 0
     """Ranges of its programs that are enqueued and not done."""
     enqueued_at: float = 0.0
+    """When a range of it was enqueued last."""
     idle_since: float = 0.0
-    """``enqueued_at``: when a range of it was enqueued last. ``idle_since``: since when its programs wait with none in
-    flight."""
+    """Since when its programs wait with none in flight."""
 
     def charge(self, seconds: float, contended: bool) -> None:
         """Add device-seconds to the account; negative ones correct an estimate.
