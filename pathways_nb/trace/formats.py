@@ -193,13 +193,9 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 
 def _as_json(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: _json_value(value) for name, value in event.items()}
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    return list(value) if isinstance(value, tuple) else value
+    """Return an event with values of Python's own types, which ``json`` can write."""
+    plain = ((name, value.item() if isinstance(value, np.generic) else value) for name, value in event.items())
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain}
 
 
 def _name_row(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:

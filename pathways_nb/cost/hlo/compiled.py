@@ -184,14 +184,10 @@ def _compile_for_mesh(
         jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
         compiled = jitted.lower(*avals).compile(compiler_options=dict(quick_options()))
     # Sorted, since XLA may issue the same collectives in another order on a longer mesh.
-    return sorted(hlo_collectives_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
-
-
-def _memory(compiled: Any) -> CompiledMemory:
-    """Return the memory of an executable, from the analysis and not its peak field, as the local driver reads it."""
-    found = compiled.memory_analysis()
-    specs = tuple(map(_spec_of, jax.tree.leaves(compiled.output_shardings)))
-    return CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
+    exchanges = sorted(hlo_collectives_of(parse(compiled.as_text() or ""), sizes), key=_order)
+    # Of the analysis not its peak field, which the local driver does not read either.
+    found, specs = compiled.memory_analysis(), map(_spec_of, jax.tree.leaves(compiled.output_shardings))
+    return exchanges, CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, tuple(specs))
 
 
 def _spec_of(sharding: Any) -> PartitionSpec | None:

@@ -131,7 +131,10 @@ def _final_readers(
             if element is None or f"index={element}," in f"{user.attributes},".replace(" ", ","):
                 yield from _final_readers(module, computation, user.name, None, bits)
         elif user.opcode in _MOVES_OR_CONVERTS:
-            yield from _final_readers(module, computation, user.name, None, _narrower(user, bits))
+            # A conversion that the program asks for would be there on an accelerator, too.
+            by_compiler = user.opcode == "convert" and not _asked_for(user)
+            fewest = min(bits, user.shapes[0].bits or bits) if by_compiler else bits
+            yield from _final_readers(module, computation, user.name, None, fewest)
         elif user.opcode == "fusion":
             yield from _readers_through_fusion(module, computation, user, name, bits)
         else:
@@ -151,13 +154,6 @@ def _readers_through_fusion(
                     yield from _final_readers(module, computation, fusion.name, None, fewest)
                 else:
                     yield end, fewest
-
-
-def _narrower(instruction: HloInstruction, bits: int) -> int:
-    """Return the bits of a value after an instruction that may narrow it."""
-    # A conversion that the program asks for would be there on an accelerator, too.
-    converts = instruction.opcode == "convert" and not _asked_for(instruction)
-    return min(bits, instruction.shapes[0].bits or bits) if converts else bits
 
 
 def _asked_for(convert: HloInstruction) -> bool:
