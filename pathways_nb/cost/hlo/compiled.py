@@ -186,8 +186,9 @@ def _compile_for_mesh(
     # Sorted, since XLA may issue the same collectives in another order on a longer mesh.
     exchanges = sorted(hlo_collectives_of(parse(compiled.as_text() or ""), sizes), key=_order)
     # Of the analysis not its peak field, which the local driver does not read either.
-    found, specs = compiled.memory_analysis(), map(_spec_of, jax.tree.leaves(compiled.output_shardings))
-    return exchanges, CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, tuple(specs))
+    found: Any = compiled.memory_analysis()
+    specs = tuple(map(_spec_of, jax.tree.leaves(compiled.output_shardings)))
+    return exchanges, CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
 
 
 def _spec_of(sharding: Any) -> PartitionSpec | None:
