@@ -11,7 +11,7 @@ from typing import Any
 
 from pathways_nb.course.question import TOLERANCE, Question
 from pathways_nb.parallel.schedules.schedule import schedule
-from pathways_nb.parallel.terapipe.planner import plan
+from pathways_nb.parallel.terapipe.slice_planner import plan
 
 _DEVICES, _SLICES = 4, 16
 """Devices and slices of the first question."""

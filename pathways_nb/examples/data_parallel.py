@@ -16,7 +16,7 @@ import optax
 
 import pathways_nb as pw
 from pathways_nb.examples import llama
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.token_context import Context
 
 Stages = list[Any]
 """The parameters of each stage of ``llama.stages``."""

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.token_context import Context
 
 Params = dict[str, Any]
 

@@ -119,9 +119,9 @@ class Reshard:
     def _collective(self) -> str:
         """The collective of this pattern, with its article; empty if it is none or not known."""
         before, after = self.before.shards, self.after.shards
-        ours, theirs = self.stays.T
-        low, high = before.low[ours], before.high[ours]
-        if np.all((after.low[theirs] <= low) & (high <= after.high[theirs])):
+        at_before, at_after = self.stays.T
+        low, high = before.low[at_before], before.high[at_before]
+        if np.all((after.low[at_after] <= low) & (high <= after.high[at_after])):
             return "an all-gather"
         if self.pairs is None or self.before.bytes_per_device != self.after.bytes_per_device:
             return ""
@@ -175,10 +175,10 @@ class Reshard:
         if self.pairs is None:
             return
         ends = (self.before, self.after)
-        ours, theirs = (f"{one.place.split(':')[0]} " if self._is_elsewhere else "" for one in ends)
+        sender, receiver = (f"{one.place.split(':')[0]} " if self._is_elsewhere else "" for one in ends)
         for source, target, amount in self.pairs[:_LISTED].tolist():
             one, other = self.before.numbers[source], self.after.numbers[target]
-            yield f"  {ours}dev {one} → {theirs}dev {other}: {size(amount)}"
+            yield f"  {sender}dev {one} → {receiver}dev {other}: {size(amount)}"
         if (more := len(self.pairs) - _LISTED) > 0:
             yield f"  … and {counted(more, 'more pair')}"
 

@@ -14,7 +14,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.graph import ActionKey, Graph, Node
 
 
-class Kept(NamedTuple):
+class KeptValues(NamedTuple):
     """The values that a stage keeps of one microbatch or token slice.
 
     Args:
@@ -26,7 +26,7 @@ class Kept(NamedTuple):
     input_gradient: frozenset[int]
 
 
-def kept(graph: Graph) -> dict[ActionKey, Kept]:
+def kept_values(graph: Graph) -> dict[ActionKey, KeptValues]:
     """Return the values that are kept of each stage, microbatch and token slice of a pipeline's program.
 
     The keys and values of token slices are one buffer for each sequence; it is counted with the last slice.
@@ -46,7 +46,8 @@ def peaks(schedule: Schedule, graph: Graph) -> list[int]:
         schedule: the order of actions.
         graph: of a program of a pipeline with this schedule.
     """
-    found = {key: [sum(graph.values[v].bytes for v in values) for values in one] for key, one in kept(graph).items()}
+    kept = kept_values(graph).items()
+    found = {key: [sum(graph.values[v].bytes for v in values) for values in one] for key, one in kept}
     highest = []
     for row in schedule.rows:
         held, most = 0, 0
@@ -64,10 +65,10 @@ def _operation(node: Node) -> str:
     return node.name.lstrip("0123456789")[0]
 
 
-def _kept(parts: Mapping[str, Node], given: set[int]) -> Kept:
+def _kept(parts: Mapping[str, Node], given: set[int]) -> KeptValues:
     forward, whole, split, weights = (parts.get(name) for name in "FBIW")
     assert forward is not None, "every microbatch has a forward pass"
     made = {*forward.inputs, *forward.outputs} - given
     later = {value for node in (whole, split, weights) if node is not None for value in node.inputs}
     left = set(weights.inputs) & (made | set(split.outputs)) if split is not None and weights is not None else set()
-    return Kept(frozenset(made & later), frozenset(left))
+    return KeptValues(frozenset(made & later), frozenset(left))

@@ -23,7 +23,7 @@ _CHEAP = (NO_ARITHMETIC | RESHAPES | {"copy", "alias"}) - {"axis_index"}
 """Primitives that only change shape or type."""
 
 
-class Cut(NamedTuple):
+class SecondPart(NamedTuple):
     """The second part of a list of operations that was cut.
 
     Args:
@@ -47,7 +47,7 @@ class Cutter:
     flat: FlatFunction
     free: Collection[int]
 
-    def cut(self, first: Sequence[Runnable], second: Sequence[Runnable], outputs: Sequence[int]) -> Cut:
+    def cut(self, first: Sequence[Runnable], second: Sequence[Runnable], outputs: Sequence[int]) -> SecondPart:
         """Return the second part, which makes ``outputs``.
 
         Args:
@@ -64,7 +64,7 @@ class Cutter:
         for value in wanted:
             self._resolve(value, maker, varying, again, kept)
         repeated = [op for op in first if id(op) in again]
-        return Cut((*repeated, *used), tuple(kept))
+        return SecondPart((*repeated, *used), tuple(kept))
 
     def _resolve(
         self, value: int, maker: Mapping[int, Runnable], varying: Collection[int],

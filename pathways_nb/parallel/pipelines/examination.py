@@ -29,8 +29,8 @@ from pathways_nb.parallel.batch_walk.examine import (
 from pathways_nb.parallel.batch_walk.marks import FIXED, Reason
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stored_context import refuse_lost_appends
+from pathways_nb.parallel.pipelines.token_context import Context
 
 
 @dataclass(frozen=True)

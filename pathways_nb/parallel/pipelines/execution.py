@@ -47,7 +47,7 @@ def _zeros(parts: StageParts, values: Sequence[int]) -> list[Any]:
 
 
 @dataclass(eq=False)
-class Execution:
+class PipelinePass:
     """One pass of a batch through a pipeline, under trace.
 
     Args:

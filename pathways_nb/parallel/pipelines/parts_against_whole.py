@@ -13,9 +13,9 @@ import jax
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, value_and_gradients
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
 from pathways_nb.parallel.pipelines.stored_context import with_store
+from pathways_nb.parallel.pipelines.token_context import Context
 
 
 class Model(NamedTuple):

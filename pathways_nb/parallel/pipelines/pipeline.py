@@ -17,9 +17,9 @@ from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.batch_walk import auxiliary
 from pathways_nb.parallel.parameter_trees import only_trainable
-from pathways_nb.parallel.pipelines import argument_checks, checks
-from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
-from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
+from pathways_nb.parallel.pipelines import argument_checks, call_checks
+from pathways_nb.parallel.pipelines.stage_calls import declared_shardings, stage_key
+from pathways_nb.parallel.pipelines.staged_model import StagedModel
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.schedule import schedule as named_schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -117,8 +117,8 @@ class Pipeline:
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
-            checks.params(params, len(model.stages), model.trained, model.frozen)
-            state = checks.state(optimizer, state, params)
+            call_checks.params(params, len(model.stages), model.trained, model.frozen)
+            state = call_checks.state(optimizer, state, params)
             value, gradients = model.value_and_grad(params, x, targets, key)
             updates, state = optimizer.update(gradients, state, params)
             new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
@@ -145,8 +145,8 @@ def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     def where(stage: int, tree: Any) -> Any:
         return jax.tree.unflatten(jax.tree.structure(tree), [_Where(stage, s) for s in model.specs_of(stage, tree)])
 
-    params = checks.params(params, len(model.stages), model.trained, model.frozen)
-    places = checks.like(params, [where(stage, tree) for stage, tree in enumerate(params)])
+    params = call_checks.params(params, len(model.stages), model.trained, model.frozen)
+    places = call_checks.like(params, [where(stage, tree) for stage, tree in enumerate(params)])
     state = optimizer.init(params)
     found: list[tuple[Any, _Where]] = []
     try:

@@ -25,7 +25,7 @@ from pathways_nb.parallel.fsdp.passes import bucket, sink
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import split_over
 from pathways_nb.parallel.fsdp.tracing import StepOptions, added_collectives
-from pathways_nb.parallel.pipelines.stage_parts import Inputs, Part, StageParts
+from pathways_nb.parallel.pipelines.stage_parts import Inputs, StagePart, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.words import counted
 
@@ -131,7 +131,7 @@ class StageShards:
             found.setdefault((one.dtype, one.dim is None), []).append(position)
         return list(found.values())
 
-    def over_devices(self, part: Part, parts: StageParts, aux: Sequence[Auxiliary]) -> Callable[..., list[Any]]:
+    def over_devices(self, part: StagePart, parts: StageParts, aux: Sequence[Auxiliary]) -> Callable[..., list[Any]]:
         """Return a part of one device as a function of whole arrays, to be called on the place.
 
         What a device keeps for its backward pass is a block of an array that has one block for each device.

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.pipelines.execution import zero_sums
 from pathways_nb.parallel.pipelines.stage_calls import as_call
-from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
+from pathways_nb.parallel.pipelines.stage_computations import StageComputations, StagePlacement
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.plan.graph import ActionKey
@@ -61,8 +61,8 @@ class SliceTimer:
             )
         run = self._programs[key].run(self.params, self.x, *key)
         events = run.events.of_kind("compute", "collective")
-        mine = events["stage"] >= 0
-        return float((events["end"] - events["start"])[mine].sum())
+        of_stage = events["stage"] >= 0
+        return float((events["end"] - events["start"])[of_stage].sum())
 
     def _run(self, params: Any, x: Any, sequences: int, tokens: int, before: int) -> Any:
         at = TokenSlice(
@@ -99,4 +99,4 @@ class SliceTimer:
         with context.inside(context.Body("slice", self.on)), jax.sharding.use_abstract_mesh(trace.mesh_of(self.on)):
             parts = trace_stage(self.call, shapes, at, None, 1.0, by_input)
         specs = tuple(PartitionSpec() for _ in jax.tree.leaves(shapes.params))
-        return StageComputations(0, parts, Placed(self.on, specs, PartitionSpec(), [True] * len(specs)))
+        return StageComputations(0, parts, StagePlacement(self.on, specs, PartitionSpec(), [True] * len(specs)))

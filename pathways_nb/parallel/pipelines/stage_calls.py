@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pathways_nb.parallel.pipelines.context import Context
+import jax
+
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
 
@@ -32,6 +34,15 @@ def parameters(stage: Stage) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(stage).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def stage_key(key: Any, stage: int, microbatch: int, token_slice: int = 0) -> Any:
+    """Return the key for dropout of one stage, microbatch and token slice, whatever the schedule."""
+    if key is None:
+        return None
+    for number in (stage, microbatch, token_slice):
+        key = jax.random.fold_in(key, number)
+    return key
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -73,7 +73,7 @@ class Inputs:
     counts: Any = None
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """One of F, B, I, W as a function from the arrays of ``inputs`` to a list of arrays for ``outputs``."""
 
     function: Callable[..., list[Any]]
@@ -102,19 +102,19 @@ class StageParts:
     trees: Mapping[str, Any]
 
     @cached_property
-    def forward(self) -> Part:
+    def forward(self) -> StagePart:
         """F: the output, the loss, and what the backward pass reads."""
         outputs = dict.fromkeys(v for name in ("y", "store", "loss", "aux") for v in self.outputs[name])
         outputs |= dict.fromkeys(v for v in self._backward_cut.kept if v in makers(self._ops_before))
         return self._part(self._ops_before, tuple(outputs))
 
     @cached_property
-    def backward(self) -> Part:
+    def backward(self) -> StagePart:
         """B: both gradients at once."""
         return self._part(self._backward_cut.ops, self._first_outputs + self.outputs["dparams"])
 
     @cached_property
-    def input_gradient(self) -> Part:
+    def input_gradient(self) -> StagePart:
         """I: the gradient by the input, and what W reads of it.
 
         The first stage has no gradient by its input. Its I passes on the gradient that arrives, so that all its work
@@ -126,7 +126,7 @@ class StageParts:
         return self._part(first, tuple(dict.fromkeys(outputs or self.arriving["y"])))
 
     @cached_property
-    def weight_gradient(self) -> Part:
+    def weight_gradient(self) -> StagePart:
         """W: the gradient by the parameters, from what I left."""
         return self._part(self._split[2].ops, self.outputs["dparams"])
 
@@ -175,13 +175,13 @@ class StageParts:
     def _split(self) -> tuple[list[Runnable], list[Runnable], Any]:
         """The operations of I, those that are left, and the cut between them."""
         first = list(alive(self._split_ops, self._of_first))
-        mine = set(first)
-        rest = [op for op in self._split_ops if op not in mine]
+        chosen = set(first)
+        rest = [op for op in self._split_ops if op not in chosen]
         return first, rest, Cutter(self.flat, self._free).cut(first, rest, self.outputs["dparams"])
 
-    def _part(self, ops: Sequence[Runnable], outputs: tuple[int, ...]) -> Part:
+    def _part(self, ops: Sequence[Runnable], outputs: tuple[int, ...]) -> StagePart:
         used = alive(ops, outputs)
         made = {v for op in used for v in op.outputs}
         wanted = dict.fromkeys([*reads(used), *(v for v in outputs if v not in made)])
         inputs = tuple(v for v in wanted if v not in self.flat.constants)
-        return Part(self.flat.function(used, inputs, outputs), inputs, outputs)
+        return StagePart(self.flat.function(used, inputs, outputs), inputs, outputs)

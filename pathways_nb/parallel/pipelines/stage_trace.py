@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathways_nb.parallel.flat_function import FlatFunction
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, StageParts, TokenSlice
 from pathways_nb.parallel.pipelines.stored_context import with_store
+from pathways_nb.parallel.pipelines.token_context import Context
 
 
 def trace_stage(

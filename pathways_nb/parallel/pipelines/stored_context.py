@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
-from pathways_nb.parallel.pipelines.context import APPEND
+from pathways_nb.parallel.pipelines.token_context import APPEND
 
 _CALLS = ("jit", "closed_call", "remat2")
 """Calls that are run again with a store."""
 
 
-class Buffer(NamedTuple):
+class StoreBuffer(NamedTuple):
     """One array of the store.
 
     Args:
@@ -108,19 +108,19 @@ def _scan(op: Runnable, body: FlatFunction, operands: list[Any], store: list[Any
     return [*last, *stacks], store
 
 
-def _buffers(flat: FlatFunction) -> list[Buffer]:
+def _buffers(flat: FlatFunction) -> list[StoreBuffer]:
     """Return the buffers of a traced function, in the order of its appends."""
     return [buffer for op in flat.ops for buffer in _buffers_of(op)]
 
 
-def _buffers_of(op: Runnable) -> list[Buffer]:
+def _buffers_of(op: Runnable) -> list[StoreBuffer]:
     if op.name == APPEND.name:
         aval = op.eqn.invars[0].aval
-        return [Buffer((aval.shape[0], op.params["length"], *aval.shape[2:]), aval.dtype, 0)]
+        return [StoreBuffer((aval.shape[0], op.params["length"], *aval.shape[2:]), aval.dtype, 0)]
     inner = _inner(op)
     if inner is None or op.name != "scan":
         return [] if inner is None else _buffers(inner)
-    return [Buffer((op.params["length"], *shape), dtype, depth + 1) for shape, dtype, depth in _buffers(inner)]
+    return [StoreBuffer((op.params["length"], *shape), dtype, depth + 1) for shape, dtype, depth in _buffers(inner)]
 
 
 def _inner(op: Runnable) -> FlatFunction | None:

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from pathways_nb.errors import ScheduleError
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
 from pathways_nb.parallel.schedules.registry import ScheduleKind
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing, activations
@@ -37,7 +37,7 @@ class Proof:
     """
 
     name: str
-    size: Size
+    size: ScheduleSize
     actions: int
     dependencies: int
     makespan: float
@@ -74,7 +74,7 @@ class Proof:
         )
 
 
-def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) -> str:
+def _agrees(form: ClosedForm | None, found: float, size: ScheduleSize, at: Times | int) -> str:
     """Return words that compare a closed form with a found value; empty where it does not hold.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import alternating
+from pathways_nb.parallel.schedules.row_building import alternating
 
 ONE_ROUND = ClosedForm("(p−1)(F+B)", lambda s, t: (s.devices - 1) * (t.F + t.B))
 """The bubble of filling and draining a pipeline once (Huang et al. 2019, GPipe)."""

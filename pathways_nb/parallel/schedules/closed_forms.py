@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pathways_nb.util.words import counted
 
 
-class Size(NamedTuple):
+class ScheduleSize(NamedTuple):
     """The size of a schedule.
 
     Args:
@@ -66,10 +66,10 @@ class ClosedForm(NamedTuple):
 
     text: str
     value: Callable[..., float]
-    where: Callable[[Size, Times], bool] = lambda size, times: True
+    where: Callable[[ScheduleSize, Times], bool] = lambda size, times: True
     says: str = ""
 
-    def at(self, size: Size, given: Times | int) -> float | None:
+    def at(self, size: ScheduleSize, given: Times | int) -> float | None:
         """Return the value of the formula; None where it does not hold.
 
         Args:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Cell, Overlap
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import Side, refuse, require_two_chunks, with_weights
+from pathways_nb.parallel.schedules.row_building import Side, refuse, require_two_chunks, with_weights
 
 
 @register_schedule(

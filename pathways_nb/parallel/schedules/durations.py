@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.util.words import counted
 
@@ -28,7 +28,7 @@ class ActionDurations(NamedTuple):
     transfer: np.ndarray
 
     @classmethod
-    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
+    def of(cls, size: ScheduleSize, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
         """Return times of any accepted form as arrays of full shape.
 
         Args:

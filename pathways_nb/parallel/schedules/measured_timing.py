@@ -48,11 +48,11 @@ def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
 
 def planned_by(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return a schedule evaluated with the medians of a call."""
-    lasts = medians_of(call)
+    durations = medians_of(call)
     parts = np.zeros((3, len(schedule.tasks.cells)))
     for number, cell in enumerate(schedule.tasks.cells):
         for one in actions_of(cell):
-            parts[PART[one.operation], number] += lasts[_kind(one)]
+            parts[PART[one.operation], number] += durations[_kind(one)]
     edges = schedule.dependencies
     taken = _medians((_wire(*pair), end - start) for pair, (start, end) in call.sent.items())
     wires = zip(edges.stage.tolist(), edges.token_slice.tolist(), strict=True)

@@ -17,9 +17,9 @@ from typing import Any
 from weakref import WeakSet
 
 from pathways_nb.errors import ScheduleError, UsageError, is_index, nearest
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize
 
-SIZES = Size._fields
+SIZES = ScheduleSize._fields
 Generator = Callable[..., Any]
 
 
@@ -50,7 +50,7 @@ class ScheduleKind:
         parameters = inspect.signature(self.generate).parameters
         return {name: int(parameters[name].default) for name in SIZES[2:] if name in parameters}
 
-    def size(self, devices: int, microbatches: int, chunks: int | None, token_slices: int | None) -> Size:
+    def size(self, devices: int, microbatches: int, chunks: int | None, token_slices: int | None) -> ScheduleSize:
         """Return the requested size, with the schedule's own defaults filled in.
 
         Args:
@@ -73,13 +73,13 @@ class ScheduleKind:
         if math.prod(size.values()) > _MOST:
             many = f"{math.prod(size.values()):,} forward passes"
             raise UsageError(f"schedule {self.name!r} would have {many}; at most {_MOST:,} are made. Take fewer.")
-        return Size(**size)
+        return ScheduleSize(**size)
 
-    def rows(self, size: Size) -> Any:
+    def rows(self, size: ScheduleSize) -> Any:
         """Return what the generator makes for this size."""
         return self.generate(**{name: getattr(size, name) for name in self._sizes})
 
-    def require(self, asked: Size, made: Size) -> None:
+    def require(self, asked: ScheduleSize, made: ScheduleSize) -> None:
         """Require that the generator made the requested size, in the sizes that it has.
 
         Args:
@@ -177,7 +177,7 @@ def kind_of(name: str) -> ScheduleKind:
     return _kinds[name]
 
 
-def known(name: str | None) -> ScheduleKind | None:
+def find_kind(name: str | None) -> ScheduleKind | None:
     """Return the schedule kind of a name; None if there is none."""
     return None if name is None else _kinds.get(name)
 

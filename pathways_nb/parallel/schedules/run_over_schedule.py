@@ -20,7 +20,7 @@ from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.boxes import boxes_of
 from pathways_nb.parallel.schedules.measured_timing import PART, after_causes, in_unit, medians_of, planned_by, ran_as
 from pathways_nb.parallel.schedules.picture import SchedulePicture, require_cap
-from pathways_nb.parallel.schedules.recorded_calls import RecordedCall, chosen
+from pathways_nb.parallel.schedules.recorded_calls import RecordedCall, find_call
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing, activations
 from pathways_nb.trace.metrics import duration
@@ -77,9 +77,9 @@ class RunOverSchedule:
 
         Raises:
             ScheduleError: the schedule cannot be carried out.
-            UsageError: the run has no such call; see ``recorded_calls.chosen``.
+            UsageError: the run has no such call; see ``recorded_calls.find_call``.
         """
-        found, number = chosen(events, schedule, call, name)
+        found, number = find_call(events, schedule, call, name)
         found = after_causes(schedule, found)
         return cls(schedule, found, planned_by(schedule, found), ran_as(schedule, found), name, number)
 
@@ -97,8 +97,8 @@ class RunOverSchedule:
     @cached_property
     def times(self) -> dict[str, float]:
         """Means over stages of the medians, as ``Schedule.timing`` takes them for a whole device; in seconds."""
-        size, lasts = self.planned.size, medians_of(self.call).items()
-        each = {kind: np.mean([value for key, value in lasts if key[0] == kind] or [0.0]) for kind in PART}
+        size, durations = self.planned.size, medians_of(self.call).items()
+        each = {kind: np.mean([value for key, value in durations if key[0] == kind] or [0.0]) for kind in PART}
         I, W = (each[kind] if each[kind] else each["B"] / 2 for kind in "IW")  # noqa: E741 - what the field calls it
         whole, wires = size.chunks * size.token_slices, [end - start for start, end in self.call.sent.values()]
         wire = np.median(wires or [0.0]) * size.token_slices
@@ -170,7 +170,7 @@ class RunOverSchedule:
         says = f"planned with medians of the run: {self._medians()}", " · ".join(self.words())
         return tuple(
             OverlaidPicture(name, in_unit(timing, scale), cap=cap, title=f"{heading}, in {unit}", says=words,
-                            lasts=duration(timing.makespan), marks=self._marks(timing))
+                            makespan_text=duration(timing.makespan), marks=self._marks(timing))
             for timing, name, heading, words in zip((self.planned, self.ran), names, headings, says, strict=True)
         )  # type: ignore[return-value]  # fmt: skip
 
@@ -214,9 +214,9 @@ class RunOverSchedule:
     def _medians(self) -> str:
         """Return the medians of operations and transfers over all stages, in words."""
         spans = self.call.spans.items()
-        lasts = {kind: [end - start for action, (start, end) in spans if action.operation == kind] for kind in PART}
-        lasts["transfer"] = [end - start for start, end in self.call.sent.values()]
-        said = (f"{kind} {duration(float(np.median(these)))}" for kind, these in lasts.items() if these)
+        durations = {kind: [end - start for action, (start, end) in spans if action.operation == kind] for kind in PART}
+        durations["transfer"] = [end - start for start, end in self.call.sent.values()]
+        said = (f"{kind} {duration(float(np.median(these)))}" for kind, these in durations.items() if these)
         return ", ".join([*said, *([] if self.call.sent else ["transfer 0"])])
 
 
@@ -227,12 +227,12 @@ class OverlaidPicture(SchedulePicture):
     Args:
         title: the heading.
         says: in place of closed forms, which do not hold for measured times.
-        lasts: the makespan in words.
+        makespan_text: the makespan in words.
     """
 
     title: str = ""
     says: str = ""
-    lasts: str = ""
+    makespan_text: str = ""
 
     @property
     def heading(self) -> str:
@@ -244,7 +244,7 @@ class OverlaidPicture(SchedulePicture):
         """Makespan, bubble and peak, and what is special to this picture."""
         assert self.timing is not None
         peak = activations(float(self.peaks.max()))
-        known = [f"makespan {self.lasts}", f"bubble {self.timing.bubble:.1%}", f"peak {peak}"]
+        known = [f"makespan {self.makespan_text}", f"bubble {self.timing.bubble:.1%}", f"peak {peak}"]
         return " · ".join([*known, *self._cap_words, self.says])
 
 

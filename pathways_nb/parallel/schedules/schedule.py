@@ -32,10 +32,10 @@ from pathways_nb.parallel.schedules.actions import (
     parse_rows,
 )
 from pathways_nb.parallel.schedules.checker import Proof, require_order
-from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.durations import ActionDurations
 from pathways_nb.parallel.schedules.picture import SchedulePicture
-from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, known
+from pathways_nb.parallel.schedules.registry import ScheduleKind, find_kind, kind_of
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges
@@ -56,7 +56,7 @@ class Schedule:
     rows: tuple[tuple[Cell, ...], ...]
     name: str = field(default="own", compare=False)
     kind: ScheduleKind | None = field(default=None, compare=False, repr=False)
-    asked: Size | None = field(default=None, compare=False, repr=False)
+    asked: ScheduleSize | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str, name: str = "own") -> Schedule:
@@ -79,14 +79,14 @@ class Schedule:
         return "\n".join(" ".join(map(str, row)) for row in self.rows)
 
     @cached_property
-    def size(self) -> Size:
+    def size(self) -> ScheduleSize:
         """Number of devices, microbatches (of all directions), chunks of a device and token slices.
 
         Raises:
             ScheduleError: as for ``tasks``, or a generator made another size than it was asked for.
         """
         chunks, slices = max(1, round(self.stages / len(self.rows))), self.tasks.cell.shape[4]
-        made = Size(len(self.rows), sum(self.tasks.count), chunks, slices)
+        made = ScheduleSize(len(self.rows), sum(self.tasks.count), chunks, slices)
         if self.kind and self.asked:
             self.kind.require(self.asked, made)
         return made
@@ -290,7 +290,7 @@ def schedule(
     return Schedule(_generated(kind, size), name, kind, size)
 
 
-def _generated(kind: ScheduleKind, size: Size) -> tuple[tuple[Cell, ...], ...]:
+def _generated(kind: ScheduleKind, size: ScheduleSize) -> tuple[tuple[Cell, ...], ...]:
     """Return the rows that a generator makes, parsed and checked for their number.
 
     A generator may return actions, texts or one text of lines.
@@ -316,13 +316,13 @@ def _cells(row: Any, where: str) -> Iterator[Cell]:
         yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
 
 
-def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: Size | None) -> Schedule:
+def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: ScheduleSize | None) -> Schedule:
     """Return a schedule restored from a pickle or a saved run.
 
     The kind is found again by name, because its closed forms are functions, which cannot be pickled; None if this
     process has no schedule of that name.
     """
-    return Schedule(rows, name, known(kind), asked)
+    return Schedule(rows, name, find_kind(kind), asked)
 
 
 def _fixed(rows: Rows) -> tuple[tuple[Cell, ...], ...]:

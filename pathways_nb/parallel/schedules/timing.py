@@ -16,7 +16,7 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
-from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.tasks import Tasks
 from pathways_nb.timing.fixed_order import Evaluated, FixedOrder
 from pathways_nb.timing.timed import StartCause, Timed
@@ -68,13 +68,13 @@ class Timing:
     """
 
     tasks: Tasks
-    size: Size
+    size: ScheduleSize
     found: Evaluated
     released: StartCause
     forward: np.ndarray
 
     @classmethod
-    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, parts: np.ndarray) -> Timing:
+    def of(cls, tasks: Tasks, size: ScheduleSize, order: FixedOrder, parts: np.ndarray) -> Timing:
         """Return the evaluation of a schedule.
 
         Args:
@@ -83,9 +83,9 @@ class Timing:
             order: its cells with the dependencies between them.
             parts: seconds that F, I and W take of each cell, shape (3, cells).
         """
-        lasts = np.sum(parts, axis=0)
-        found = order.evaluate(lasts)
-        return cls(tasks, size, found, Timed(order.waits, found.start, lasts).cause, parts[0])
+        durations = np.sum(parts, axis=0)
+        found = order.evaluate(durations)
+        return cls(tasks, size, found, Timed(order.waits, found.start, durations).cause, parts[0])
 
     @property
     def start(self) -> np.ndarray:
@@ -170,9 +170,9 @@ class Timing:
             Times, and the microbatches of activations held from each of them on.
         """
         taken, freed = self._memory(release)
-        mine = slice(self.tasks.first[device], self.tasks.first[device + 1])
-        times = np.stack([self.start[mine], self.end[mine]], axis=1)
-        change = np.stack([taken[mine], -freed[mine]], axis=1)
+        own_cells = slice(self.tasks.first[device], self.tasks.first[device + 1])
+        times = np.stack([self.start[own_cells], self.end[own_cells]], axis=1)
+        change = np.stack([taken[own_cells], -freed[own_cells]], axis=1)
         return times.ravel(), np.cumsum(change.ravel())
 
     @cached_property

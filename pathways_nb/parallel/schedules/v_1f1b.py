@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import require_two_chunks
+from pathways_nb.parallel.schedules.row_building import require_two_chunks
 from pathways_nb.parallel.schedules.v_shaped import PERIOD
 
 

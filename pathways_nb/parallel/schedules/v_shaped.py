@@ -15,9 +15,9 @@ from collections import deque
 from math import ceil, inf
 
 from pathways_nb.parallel.schedules.actions import Action
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import require_two_chunks
+from pathways_nb.parallel.schedules.row_building import require_two_chunks
 
 PERIOD = 6
 """Passes of one microbatch on one device: F, I and W of two stages."""
@@ -29,7 +29,7 @@ Block = list[tuple[int, int, int, int]]
 """For each device, the start of its four passes of microbatch 0, in passes."""
 
 
-def planned_for(size: Size, times: Times) -> bool:
+def planned_for(size: ScheduleSize, times: Times) -> bool:
     """Return whether the closed forms of a V hold: for equal times and a steady phase."""
     return times.F == times.I == times.W and size.microbatches > size.devices
 
@@ -116,7 +116,7 @@ def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list
     while any(device.left for device in devices):
         steps = [device.next() for device in devices]
         for device, step in zip(devices, steps, strict=True):
-            device.take(step)
+            device.append_pass(step)
     return [device.row for device in devices]
 
 
@@ -176,7 +176,7 @@ class DeviceRow:
         reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
         return self.kept + reserved < (self.capacity if self.done[BACK_UP] else self.first)
 
-    def take(self, step: int | None) -> None:
+    def append_pass(self, step: int | None) -> None:
         """Append a pass to the row; for None a W if one waits, and else nothing."""
         if step is None:
             if self.weights:

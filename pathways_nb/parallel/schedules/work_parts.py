@@ -127,8 +127,8 @@ def _refuse_repeated(rows: Rows, parts: WorkParts, first: int, all_of_it: np.nda
     direction, microbatch, part, stage = (
         int(column[first]) for column in (parts.direction, parts.microbatch, parts.token_slice, parts.stage)
     )
-    shown = _shown(parts, direction, microbatch, part, stage, int(parts.part[first]))
-    raise ScheduleError(f"{shown} is done {len(all_of_it)} times (B is I and W at once): {where}. Do it once.")
+    action = _action_of_part(parts, direction, microbatch, part, stage, int(parts.part[first]))
+    raise ScheduleError(f"{action} is done {len(all_of_it)} times (B is I and W at once): {where}. Do it once.")
 
 
 def _refuse_missing(parts: WorkParts) -> None:
@@ -138,20 +138,20 @@ def _refuse_missing(parts: WorkParts) -> None:
         # With more than ``most`` wanted parts at least one of the first ``most`` is missing, so no size need be larger.
         sizes = (min(count, most), min(slices, most), min(stages, most), 3)
         columns = (parts.microbatch, parts.token_slice, parts.stage, parts.part)
-        mine = parts.direction == direction
+        in_direction = parts.direction == direction
         for column, size in zip(columns, sizes, strict=True):
-            mine &= column < size
-        place = _places([column[mine] for column in columns], sizes, most)
+            in_direction &= column < size
+        place = _places([column[in_direction] for column in columns], sizes, most)
         wanted = min(most, sizes[0] * sizes[1] * sizes[2] * 3)
         missing = np.flatnonzero(np.bincount(place, minlength=wanted)[:wanted] == 0)
         if len(missing):
             microbatch, part, stage, operation = _split(int(missing[0]), sizes)
-            shown = _shown(parts, direction, microbatch, part, stage, operation)
+            action = _action_of_part(parts, direction, microbatch, part, stage, operation)
             either = "" if operation == F else f" (as {'FIW'[operation]} or as a part of B)"
             sliced = f" and {slices} token slices" if slices > 1 else ""
             whole = f"{counted(stages, 'stage')}, {counted(count, 'microbatch', 'es')}{sliced}"
             raise ScheduleError(
-                f"{shown} is missing{either}: with {whole} every stage does F and B, or F, I and W, of each. Add it."
+                f"{action} is missing{either}: with {whole} every stage does F and B, or F, I and W, of each. Add it."
             )
 
 
@@ -173,7 +173,9 @@ def _split(place: int, sizes: tuple[int, ...]) -> list[int]:
     return numbers
 
 
-def _shown(parts: WorkParts, direction: int, microbatch: int, token_slice: int, stage: int, part: int) -> Action:
+def _action_of_part(
+    parts: WorkParts, direction: int, microbatch: int, token_slice: int, stage: int, part: int
+) -> Action:
     """Return a part as the schedule writes it: with a token slice only where the schedule has some."""
     sliced = token_slice if parts.token_slice.any() else None
     return Action(stage, "FIW"[part], microbatch, sliced, parts.directions[direction])

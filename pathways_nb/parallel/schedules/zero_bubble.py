@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import alternating, with_weights
+from pathways_nb.parallel.schedules.row_building import alternating, with_weights
 
 
 @register_schedule(

@@ -8,10 +8,10 @@ has those that a list scheduler finds.
 from __future__ import annotations
 
 from pathways_nb.parallel.schedules.actions import Action
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize
 from pathways_nb.parallel.schedules.interleaved import depth_first, held, require_rounds
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import Side, require_two_chunks, with_weights
+from pathways_nb.parallel.schedules.row_building import Side, require_two_chunks, with_weights
 
 
 @register_schedule(
@@ -36,7 +36,7 @@ def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) ->
         The actions of each device, in order.
     """
     require_rounds("interleaved-zb", microbatches, devices)
-    size = Size(devices, microbatches, chunks)
+    size = ScheduleSize(devices, microbatches, chunks)
     return [with_weights(depth_first(device, size, "I", hops=1), delay=device) for device in range(devices)]
 
 

@@ -29,7 +29,7 @@ class Batches(NamedTuple):
         return found
 
 
-def divided(sums: np.ndarray, largest: np.ndarray, batch: int) -> Batches:
+def divide_batch(sums: np.ndarray, largest: np.ndarray, batch: int) -> Batches:
     """Return the division with the least sum: ``g(a) = min over b of g(a - b) + sums(b)``.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.terapipe.authors_files import AuthorsFiles
-from pathways_nb.parallel.terapipe.planner import plan
+from pathways_nb.parallel.terapipe.slice_planner import plan
 from pathways_nb.parallel.terapipe.slicing import Slicing, short_scheme
 from pathways_nb.util.json_text import DamagedError, Field, read, shortened
 

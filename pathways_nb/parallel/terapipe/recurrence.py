@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.parallel.terapipe.costs import SliceCosts
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
 
 
 class SlicesByEnd:

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.terapipe.costs import SliceCosts
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
 from pathways_nb.util.text_table import Printed, Table
 from pathways_nb.util.words import counted
 
@@ -81,7 +81,7 @@ def short_scheme(scheme: Scheme) -> str:
     return " + ".join(parts)
 
 
-def evaluated(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]]]) -> Slicing:
+def evaluate_scheme(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]]]) -> Slicing:
     """Return a scheme with its times.
 
     Args:

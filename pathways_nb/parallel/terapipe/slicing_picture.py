@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_nb.errors import UsageError, is_index
-from pathways_nb.parallel.terapipe.costs import SliceCosts
-from pathways_nb.parallel.terapipe.planner import plan
 from pathways_nb.parallel.terapipe.problem import Problem
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
+from pathways_nb.parallel.terapipe.slice_planner import plan
 from pathways_nb.parallel.terapipe.slicing import Slicing, sum_and_max
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted

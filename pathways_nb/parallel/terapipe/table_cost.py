@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.terapipe.costs import table_of
 from pathways_nb.parallel.terapipe.problem import Problem
+from pathways_nb.parallel.terapipe.slice_costs import table_of
 
 
 class TableCost:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.parallel.terapipe.batches import Batches, divided, least_bound
+from pathways_nb.parallel.terapipe.batches import Batches, divide_batch, least_bound
 from pathways_nb.parallel.terapipe.recurrence import SlicesByEnd, least_sums
 
 AT_ONCE = 16
@@ -132,7 +132,7 @@ class Search:
             bounds = np.array([bound for _, bound in asked])
             found = least_sums(self.slices, rows, bounds[columns])
             sums[rows, columns], largest[rows, columns] = found.sums, found.largest
-        return sums, divided(sums, largest, self.batch)
+        return sums, divide_batch(sums, largest, self.batch)
 
     def _note(self, batches: Batches, bounds: np.ndarray) -> None:
         """Keep the best of some solved bounds, if it is better than what is known."""
@@ -187,4 +187,4 @@ def best_scheme(slices: SlicesByEnd, batch: int, stages: int) -> list[tuple[int,
     sums, largest = np.full((slices.groups, 1), np.inf), np.full((slices.groups, 1), np.inf)
     sums[able, 0], largest[able, 0] = found.sums, found.largest
     rows = {int(group) + 1: row for row, group in enumerate(able)}
-    return [(size, found.lengths(rows[size])) for size in sorted(divided(sums, largest, batch).groups(0))]
+    return [(size, found.lengths(rows[size])) for size in sorted(divide_batch(sums, largest, batch).groups(0))]

@@ -29,12 +29,12 @@ def _(array: Any, *_: Any, width: int, **__: Any) -> Any:
     return array.update(shape=(array.shape[0], width, *array.shape[2:]), weak_type=False)
 
 
-def _batched(operands: Any, dimensions: Any, **params: Any) -> tuple[Any, int]:
+def _batching_rule(operands: Any, dimensions: Any, **params: Any) -> tuple[Any, int]:
     array = jnp.moveaxis(operands[0], dimensions[0], -1)
     return APPEND.bind(array, *operands[1:], **params), array.ndim - 1
 
 
-batching.primitive_batchers[APPEND] = _batched
+batching.primitive_batchers[APPEND] = _batching_rule
 
 
 class Context:

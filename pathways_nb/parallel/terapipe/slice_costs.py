@@ -36,14 +36,14 @@ class SliceCosts:
     def __init__(self, cost: Any, problem: Problem):
         self.problem = problem
         self._seconds: Seconds
-        self._named: Callable[[int, int, int], str]
+        self._describe: Callable[[int, int, int], str]
         if callable(cost):
             self.most_sequences = min(problem.batch, getattr(cost, "most_sequences", problem.batch))
-            self._seconds, self._named = _Formula(cost), _called
+            self._seconds, self._describe = _Formula(cost), _call_text
         else:
             table = table_of(cost, problem)
             self.most_sequences = min(len(table), problem.batch)
-            self._seconds, self._named = _looked_up(table, problem.granularity), _indexed(problem.granularity)
+            self._seconds, self._describe = _looked_up(table, problem.granularity), _indexed(problem.granularity)
 
     def at(self, sequences: Any, tokens: Any, context: Any) -> np.ndarray:
         """Return the seconds of slices.
@@ -70,7 +70,7 @@ class SliceCosts:
         """Raise an error about a slice whose seconds cannot be used."""
         what = "is negative" if seconds < 0 else "is a hole"
         raise UsageError(
-            f"{self._named(sequences, tokens, context)} = {seconds} {what}, the seconds of "
+            f"{self._describe(sequences, tokens, context)} = {seconds} {what}, the seconds of "
             f"{counted(sequences, 'sequence')} with {counted(tokens, 'token')} after {context}, and {self.problem} "
             f"need them. Give each slice a finite time of at least 0, a large one where it must not be used."
         )
@@ -133,6 +133,6 @@ def _indexed(granularity: int) -> Callable[[int, int, int], str]:
     )
 
 
-def _called(sequences: int, tokens: int, context: int) -> str:
+def _call_text(sequences: int, tokens: int, context: int) -> str:
     """Return the call of a formula in words."""
     return f"cost({sequences}, {tokens}, {context})"
