@@ -35,6 +35,7 @@ def kept_values(graph: Graph) -> dict[ActionKey, KeptValues]:
     for node in graph.nodes:
         if node.action:
             by_key.setdefault(node.action, {})[_operation(node)] = node
+    # Arguments, such as parameters, are in memory whether a backward pass waits or not.
     given = {value for node in graph.nodes if node.kind == "argument" for value in node.outputs}
     return {key: _kept(parts, given) for key, parts in by_key.items()}
 
@@ -52,8 +53,10 @@ def peaks(schedule: Schedule, graph: Graph) -> list[int]:
     for row in schedule.rows:
         held, most = 0, 0
         for action in (action for cell in row for action in actions_of(cell)):
+            # As in ``ActionKey``: -1 stands for sequences that are not sliced.
             token_slice = -1 if action.token_slice is None else action.token_slice
             forward, split = found[ActionKey(action.stage, action.microbatch, token_slice)]
+            # I frees what F kept and leaves what W reads, which may be more or less; B or W frees what is left.
             held += {"F": forward, "B": -forward, "I": split - forward, "W": -split}[action.operation]
             most = max(most, held)
         highest.append(most)
@@ -70,5 +73,6 @@ def _kept(parts: Mapping[str, Node], given: set[int]) -> KeptValues:
     assert forward is not None, "every microbatch has a forward pass"
     made = {*forward.inputs, *forward.outputs} - given
     later = {value for node in (whole, split, weights) if node is not None for value in node.inputs}
+    # What W reads of F or of I. Parameters and sums of gradients are not in it: no microbatch keeps them.
     left = set(weights.inputs) & (made | set(split.outputs)) if split is not None and weights is not None else set()
     return KeptValues(frozenset(made & later), frozenset(left))

@@ -89,10 +89,13 @@ class Examination:
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves((batch.x, batch.targets)) if leaf.shape), 1)
         axes = [Axis("rows", sizes_of(rows, self.parts))] if self.parts > 1 else []
         if self.slices is not None and len(self.slices) > 1:
+            # The second of four slices at two scales, so with tokens before and after it: offset, length and context
+            # all double from one trace to the other.
             tokens = max(2, batch.length // 4)
             axes.append(Axis("tokens", (tokens, 2 * tokens), (tokens, 2 * tokens)))
         traces: dict[Any, Any] = {}
         found = [self._along(axis, batch, traces) for axis in axes]
+        # Walked along rows or tokens, the loss was traced already; else it is traced for its outputs alone.
         shapes = [one.shapes[0] for one in found if isinstance(one, Walked)]
         outputs = shapes[0] if shapes else self._outputs(batch, traces)
         closed = [trace[0] for trace in traces.values() if not isinstance(trace, Reason)]
@@ -144,6 +147,7 @@ class Examination:
             found = walked(call, axis, given, known, self.inside(stage), traces)
             for key, trace in traces.items():
                 if at and key[0] is call and not isinstance(trace, Reason):
+                    # Only token slices have a store: whole sequences may append anywhere.
                     refuse_lost_appends(trace[0])
             if isinstance(found, Reason):
                 return found

@@ -31,6 +31,8 @@ StageOf = Callable[[int, Inputs, TokenSlice], StageComputations]
 def merged(schedule: Schedule) -> Iterator[Action]:
     """Yield the actions of all devices in one order that respects every dependency and keeps each device's order."""
     timing = schedule.timing()
+    # By start; of equal starts by number, and numbers rise along each device's row. Every action takes time, so
+    # what it needs has started before it.
     for cell in np.lexsort((np.arange(len(timing.start)), timing.start)).tolist():
         yield from actions_of(timing.tasks.cells[cell])
 
@@ -103,6 +105,7 @@ class PipelinePass:
                     self._forward(*key)
                 else:
                     self._backward(action.operation, *key)
+        # In one order for all schedules, because the rounding of a sum depends on it.
         loss = sum(self.losses[key] for key in sorted(self.losses))
         aux = jax.tree.unflatten(self.aux_tree, [self._joined(*each) for each in enumerate(self.joins)])
         return loss, aux, [self._finished(stage) for stage in range(len(self.params))]
@@ -114,6 +117,7 @@ class PipelinePass:
         if how.how == "rows":
             return how.joined([jnp.concatenate(row, how.tokens) if slices > 1 else row[0] for row in parts], ())
         length = self.slices[0].length or 1
+        # (microbatches · slices,) the parts of batch and tokens that each output stands for.
         shares = [(at.tokens / length if slices > 1 else 1) / batches for at in self.slices] * batches
         return how.joined([part for row in parts for part in row], shares)
 
@@ -138,6 +142,7 @@ class PipelinePass:
         made.call("F", values)
         key = stage, microbatch, part
         self.computations[key], self.values[key] = made, values
+        # F took over the buffers that it was given: from here on only these are valid.
         self.stores[stage, microbatch] = [values[v] for v in parts.outputs["store"]]
         if stage < len(self.params) - 1:
             self.outputs[key] = jax.tree.unflatten(parts.trees["y"], [values[v] for v in parts.outputs["y"]])
@@ -166,11 +171,14 @@ class PipelinePass:
             if arrived is None:  # this is the last slice
                 arrived = _zeros(parts, parts.arriving["store"])
             values.update(zip(parts.arriving["store"], arrived, strict=True))
+            # The finished store in place of what this slice's F made, whose memory the next slice has taken over. It
+            # has the same keys and values up to the end of this slice; the later ones are not read.
             values.update(zip(parts.outputs["store"], self.stores[stage, microbatch], strict=True))
         if operation == "I":
             made.call("I", values)
         else:
             self.sums[stage] = made.call(operation, values, self._sums(stage)) or []
+            # B or W is the last that reads what this microbatch kept.
             del self.values[key], self.computations[key]
         if operation in "BI":
             if stage:
@@ -185,6 +193,8 @@ class PipelinePass:
     def _finished(self, stage: int) -> Any:
         """Return the gradients by a stage's parameters, in the types of the parameters."""
         leaves, tree = jax.tree.flatten(self.params[stage])
+        # Sums are kept for trained leaves only, in their order; the others have a gradient of zeros, as from JAX for an
+        # argument that is not used.
         sums, wanted = iter(self.sums[stage]), self._wanted(stage)
         found = [next(sums).astype(leaf.dtype) if one else jnp.zeros(leaf.shape, leaf.dtype)
                  for leaf, one in zip(leaves, wanted, strict=True)]  # fmt: skip

@@ -121,11 +121,13 @@ class Pipeline:
             state = call_checks.state(optimizer, state, params)
             value, gradients = model.value_and_grad(params, x, targets, key)
             updates, state = optimizer.update(gradients, state, params)
+            # An update may be of a wider type than its parameter; the parameter keeps its own.
             new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
             wanted = [one for stage, tree in enumerate(params) for one in model.trained(stage, tree)]
             return only_trainable(params, new, wanted), state, value
 
         made: Program = program(step, name=f"{self.schedule.name} step")
+        # The loss does not depend on the optimizer's state.
         made.decide = lambda params, _, *batch, **rest: model.decide(params, *batch, **rest)
         return made
 
@@ -150,6 +152,8 @@ def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     state = optimizer.init(params)
     found: list[tuple[Any, _Where]] = []
     try:
+        # Optax says which leaves of a state have the form of parameters. The first walk collects them with the places
+        # of their parameters, the second puts the placed ones back, in the same order.
         tree_utils.tree_map_params(optimizer, lambda leaf, at: found.append((leaf, at)), state, places)
     except ValueError:  # a transform that masks parameters keeps trees of another form: they stay where they are made
         return state
@@ -157,6 +161,8 @@ def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     for stage in range(len(params)):
         leaves, layouts = ([pair[n] for pair in found if pair[1].stage == stage] for n in (0, 1))
         layout = [at.spec for at in layouts]
+        # An identity on the place of the stage: its results are made there, in the layout of the parameters, so that no
+        # step finds a state elsewhere and moves it.
         put = jit(
             lambda *arrays: list(arrays), on=model.place_of(stage), in_shardings=tuple(layout), out_shardings=layout
         )
@@ -248,10 +254,12 @@ def _schedule(
         return given
     if microbatches is None:
         raise UsageError(f"pipeline(schedule={given!r}) needs microbatches=, such as microbatches={2 * devices}.")
+    # None leaves it to the schedule, whose default may be one chunk or two.
     chunks = stages // devices if stages > devices else None
     try:
         return named_schedule(given, devices, microbatches, chunks, None if token_slices is None else len(token_slices))
     except PathwaysError as refused:
+        # The error speaks of arguments of pw.schedule, which this caller did not write.
         count = f"{counted(stages, 'stage')} on {counted(devices, 'place')} make chunks={chunks}"
         refused.add_note(f"From pw.pipeline: {count}." if chunks else f"From pw.pipeline: {counted(devices, 'place')}.")
         raise

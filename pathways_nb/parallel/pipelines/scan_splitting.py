@@ -27,10 +27,12 @@ def split_scans(flat: FlatFunction, ops: Sequence[Runnable], outputs: Collection
         outputs: values that the first part is to make.
     """
     wanted, found = set(outputs), list[Runnable]()
+    # From the end: which results of a scan are wanted depends on the operations behind it.
     for op in reversed(ops):
         pair = [op]
         if op.name == "scan" and not wanted.isdisjoint(op.outputs) and not wanted.issuperset(op.outputs):
             pair = list(_Scan.of(op).split(flat, wanted))
+        # Only the first of a pair makes what is wanted; the second runs in the later part, whose reads do not count.
         if not wanted.isdisjoint(pair[0].outputs):
             wanted.update(pair[0].inputs)
         found += reversed(pair)
@@ -60,6 +62,8 @@ class _Scan:
         second = [at for at in range(len(results)) if at not in first]
         one = alive(self.ops, [body.outputs[at] for at in first])
         rest = [op for op in self.ops if op not in set(one)]
+        # What the second scan has in each iteration anyway: constants, slices, and the values that it carries itself.
+        # Everything else is stacked by the first.
         later = {body.inputs[self.consts + at] for at in second if at < self.carried}
         there = {*body.inputs[: self.consts], *body.inputs[self.consts + self.carried :], *later}
         cut = Cutter(body, there).cut(one, rest, [body.outputs[at] for at in second])
@@ -77,6 +81,8 @@ class _Scan:
             used = alive(self.ops, [self.body.outputs[at] for at in found])
             read = {*reads(used), *(self.body.outputs[at] for at in found)}
             carried = self.body.inputs[self.consts : self.consts + self.carried]
+            # A carried value that is read must be carried here, and what makes it may read further ones: to a fixed
+            # point.
             more = {at for at, value in enumerate(carried) if value in read} - found
             if not more:
                 return sorted(found)
@@ -110,6 +116,7 @@ class _Scan:
                 made = step(*fixed, *carry, *sliced)
                 return made[: len(carried)], made[len(carried) :]
 
+            # In the direction of the original, so that both scans meet the stacks between them at the same iterations.
             last, stacks = jax.lax.scan(
                 iterate, init, list(over), length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
             )
@@ -120,4 +127,5 @@ class _Scan:
 
 
 def _stack(aval: Any, length: int) -> Any:
+    # (iterations, …)
     return jax.core.ShapedArray((length, *aval.shape), aval.dtype)

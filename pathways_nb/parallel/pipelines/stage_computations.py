@@ -35,6 +35,7 @@ class PartComputation(Computation):
         self._specs = list(in_specs)
 
     def _leaf_specs(self, call: Signature) -> list[Spec]:
+        # In place of one spec for each argument's tree: ``None`` takes an array as its producer leaves it.
         return self._specs
 
 
@@ -106,11 +107,14 @@ class StageComputations:
         name, place = f"{self.stage}{operation}", self.placement.place
         specs, function = self._specs(), self.placement.function(part, self.parts)
         inputs = [specs.get(v) for v in part.inputs]
+        # Donated: F adds tokens to the store in place, B and I add to the store's gradients that arrive. Nobody reads
+        # either again, and a copy for each slice would undo what a shared store saves.
         given_up = self.parts.inputs["store"] if operation == "F" else self.parts.arriving["store"]
         donated = [at for at, v in enumerate(part.inputs) if v in given_up]
         if not sums:
             return PartComputation(function, name, place, inputs, [specs.get(v) for v in part.outputs], donated)
         kept = [v for v in part.outputs if v not in self._gradients]
+        # The sums so far come behind the inputs; the new ones take over their memory.
         donated += range(len(inputs), len(inputs) + len(self._gradients))
         totals = [spec for spec, trained in zip(self.placement.params, self.placement.trained, strict=True) if trained]
         return PartComputation(
@@ -128,8 +132,10 @@ class StageComputations:
         for stored in (parts.inputs["store"], parts.arriving["store"], parts.outputs["store"], parts.outputs["dstore"]):
             batches += list(zip(stored, parts.trees["store"], strict=False))  # some slices have no gradients of theirs
         for value, before in batches:
+            # (…, batch, …): a store that is appended inside scans has their lengths in front of the batch.
             spec = PartitionSpec(*[None] * before, *(data or ()))
             fits = len(spec) <= parts.flat.avals[value].ndim
+            # A value may be a scalar, or a parameter that passes through and has its spec already.
             found.setdefault(value, spec if fits else PartitionSpec())
         return found
 
@@ -148,4 +154,5 @@ def _adding(part: StagePart, kept: Sequence[int], gradients: Sequence[int]) -> C
 
 def sum_dtype(dtype: Any) -> Any:
     """Return the type in which gradients are summed over microbatches: at least 32 bits."""
+    # In bfloat16, with 8 bits of precision, the gradient of one microbatch would vanish in the sum of hundreds.
     return jnp.promote_types(dtype, jnp.float32) if jax.dtypes.issubdtype(dtype, jnp.floating) else dtype

@@ -36,6 +36,7 @@ class TokenSlice:
     @property
     def anywhere(self) -> TokenSlice:
         """A slice of as many tokens whose offset is an input, so that one executable serves all of them."""
+        # Neither first nor last: it reads a store, and gradients of its store arrive.
         return TokenSlice(1, 3, 0, self.tokens, self.length)
 
     @property
@@ -105,6 +106,7 @@ class StageParts:
     def forward(self) -> StagePart:
         """F: the output, the loss, and what the backward pass reads."""
         outputs = dict.fromkeys(v for name in ("y", "store", "loss", "aux") for v in self.outputs[name])
+        # Of what the backward pass keeps, F returns what it makes; its inputs are there already.
         outputs |= dict.fromkeys(v for v in self._backward_cut.kept if v in makers(self._ops_before))
         return self._part(self._ops_before, tuple(outputs))
 
@@ -149,6 +151,7 @@ class StageParts:
     def _ops_after(self) -> list[Runnable]:
         """The operations that depend on a gradient that arrives, or on the 1 with which the last stage's begins."""
         found, after = list[Runnable](), {v for values in self.arriving.values() for v in values}
+        # One pass is enough: operations stand behind those whose results they read.
         for op in self.flat.ops:
             if not after.isdisjoint(op.inputs):
                 after.update(op.outputs)
@@ -168,12 +171,14 @@ class StageParts:
     @cached_property
     def _split_ops(self) -> list[Runnable]:
         """The backward pass with calls inlined and scans split, so that it can be cut between its operations."""
+        # A jitted block or a checkpoint is one operation, which would be wholly part of I.
         inlined = list(self.flat.inlined(self._backward_cut.ops))
         return split_scans(self.flat, inlined, self._of_first)
 
     @cached_property
     def _split(self) -> tuple[list[Runnable], list[Runnable], Any]:
         """The operations of I, those that are left, and the cut between them."""
+        # I is only what the gradient by the input needs, so that it leaves the device as soon as possible.
         first = list(alive(self._split_ops, self._of_first))
         chosen = set(first)
         rest = [op for op in self._split_ops if op not in chosen]

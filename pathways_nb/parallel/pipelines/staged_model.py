@@ -86,6 +86,7 @@ class StagedModel:
         self._calls = tuple(map(as_call, self.stages))
         named = any("context" in parameters(stage) for stage in self.stages)
         self._uses_context = named or self.token_slices is not None
+        # With fsdp=, rows are split twice: into microbatches, and each of them over the devices of its place.
         parts = self.schedule.size.microbatches * (self.place_of(0).size if self.fsdp else 1)
         self._examination = Examination(
             self._calls, self._loss, name_of(self.loss), self._inside, parts, self.token_slices, self._explain,
@@ -121,17 +122,7 @@ class StagedModel:
         return ((loss, aux) if self.has_aux else loss), gradients
 
     def composed(self, params: Sequence[Any], x: Any, targets: Any, key: Any = None) -> Any:
-        """Return the loss of the whole model for the whole batch, in plain JAX: what the pipeline must equal.
-
-        Args:
-            params: parameters of each stage.
-            x: input.
-            targets: what the loss compares with.
-            key: for dropout.
-
-        Returns:
-            The loss, or the loss and auxiliary outputs.
-        """
+        """Return the loss of the whole model for the whole batch, in plain JAX; see ``Pipeline.composed``."""
         length = self._length(x)
         context, made = Context(0, length, length, length), []
         # Each microbatch has keys of its own; without a key, statistics over the batch are those of the whole.
@@ -220,6 +211,7 @@ class StagedModel:
         """
         given = jax.tree.map(struct_of, (list(params), x, targets, key))
         signature = _signature(given)
+        # Once for each shape of a microbatch: the walk traces every stage at two sizes.
         if signature not in self.examined:
             batch = Batch(*given, self._length(x), self._whole(x))
             found = self._examination.examine(batch)
@@ -247,6 +239,7 @@ class StagedModel:
             batch = inputs, wanted
             return of_parts("pipeline", model.name, verdict.unknown, model.whole, values, batch, count, found.means)
 
+        # Inside another program values are traced, and simulated devices have none.
         real = context.tracing() is None and context.runner().cost_model() is None
         conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)
 
@@ -264,6 +257,8 @@ class StagedModel:
             found = [counts_of("pipeline", self.loss, 1, y, targets) for targets in parts]
             return [functools.reduce(jnp.add, each) for each in zip(*found, strict=True)]
 
+        # On the last stage's place, where targets are and the loss reads the result; replicated, because it is few
+        # numbers.
         call = jit(counts, on=self.place_of(len(self.stages) - 1), out_shardings=PartitionSpec())
         return list(call([targets for _, targets in microbatches]))
 
@@ -286,6 +281,7 @@ class StagedModel:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
         mesh = self._mesh_of(stage)
         leaves, tree = jax.tree.flatten(shapes)
+        # All that a trace depends on, contexts of JAX such as ``jax.enable_x64`` included.
         key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at, jax_contexts.current()
         if key not in self._made:
             self._made[key] = self._trace(stage, shapes, at, aux)
@@ -296,9 +292,11 @@ class StagedModel:
         share = (at.tokens / at.length if at.length else 1) / self.schedule.size.microbatches
         shards, trained = self._shards(stage, shapes.params), self.trained(stage, shapes.params)
         given = shapes if shards is None else shards.local(shapes, stage)
+        # Counts are those of the whole batch. A device of a stage with fsdp= has a part of the rows, so a part of them.
         loss = functools.partial(self._part_of_loss, share=share / (1 if shards is None else shards.mode.axes.size))
         try:
             with self._inside(stage):
+                # No gradient by the input of the first stage: nothing comes before it.
                 parts = trace_stage(self._calls[stage], given, at, loss if last else None, share, stage > 0, trained)
         except Exception as error:
             call_checks.mask_of_other_tokens(error, stage, self.stages[stage], at)
