@@ -104,11 +104,14 @@ def require_order(tasks: Tasks, edges: Dependencies) -> None:
         ScheduleError: the first dependency that is broken.
     """
     owner, cells = tasks.owner, tasks.cells
+    # Cells are numbered along the rows, so on one device the smaller number runs first.
     wrong = np.flatnonzero((owner[edges.source] == owner[edges.target]) & (edges.source >= edges.target))
     if len(wrong):
+        # The first in the order of the rows, where a reader looks first.
         edge = wrong[np.argmin(edges.target[wrong])]
         source, target = int(edges.source[edge]), int(edges.target[edge])
         first = int(tasks.first[owner[target]])
+        # A dependency within one cell: both passes of an overlapped pair are of one microbatch and stage.
         if source == target:
             said = f"Device {owner[target]}: of {cells[target]} (action {target - first + 1}) one pass needs the other"
             raise ScheduleError(f"{said}, so they cannot overlap. Write them as two actions.")

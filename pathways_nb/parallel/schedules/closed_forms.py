@@ -79,5 +79,6 @@ class ClosedForm(NamedTuple):
         Returns:
             A bubble in the unit of the times, or a peak in microbatches of activations.
         """
+        # A peak depends on the order alone, which is made for equal times.
         times = given if isinstance(given, Times) else Times()
         return self.value(size, given) if self.where(size, times) else None

@@ -59,6 +59,7 @@ class ScheduleComparison:
             times: as for ``Schedule.timing``.
         """
         a, b = (_known(one.timing(**times)) for one in (self.a, self.b))
+        # By their start in the first schedule, so that the table reads in the order of time.
         both = sorted((key for key in a if key in b), key=lambda key: a[key][1])
         rows = [(*key, *_interleaved(a[key], b[key]), b[key][2] - a[key][2]) for key in both]
         names = (*KEYS, *(f"{name}_{which}" for name in TIMES for which in "ab"), "later")

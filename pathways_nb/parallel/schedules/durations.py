@@ -57,8 +57,10 @@ class ActionDurations(NamedTuple):
 
     def of_edges(self, edges: Dependencies) -> np.ndarray:
         """Return the seconds from the end of each source to the arrival of its result."""
+        # A model of one stage has no pair of stages.
         if not len(self.transfer):
             return np.zeros(len(edges.stage))
+        # A stage of -1 picks the last time, which is not used: nothing is sent there.
         return np.where(edges.stage >= 0, self.transfer[edges.stage, edges.token_slice], 0.0)
 
 
@@ -70,6 +72,7 @@ def _spent(cell: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
         table: seconds, shape (stages, slices).
         count: number of cells.
     """
+    # (directions, stages, microbatches, slices), like ``cell``
     takes = np.broadcast_to(table[:, None, :], cell.shape)
     return np.bincount(cell[cell >= 0], takes[cell >= 0], count)
 
@@ -93,6 +96,7 @@ def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> 
     if given.dtype.kind not in "fiu" or not np.all(np.isfinite(given)) or np.any(given < 0):
         raise UsageError(f"{name}={value!r} is no time. Give a number of at least 0, or an array of such numbers.")
     if given.ndim == 0:
+        # A number is of a whole device, which its chunks and slices share; an array is of single stages already.
         return np.full(shape, given / (chunks * shape[1]))
     given = given[:, None] / shape[1] if given.ndim == 1 else given
     if given.ndim > 2 or any(have not in (1, want) for have, want in zip(given.shape, shape, strict=True)):

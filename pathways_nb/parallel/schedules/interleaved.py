@@ -47,6 +47,7 @@ def depth_first(device: int, size: ScheduleSize, backward: str, hops: int) -> li
     """
     stages = range(device, size.devices * size.chunks, size.devices)
     many = size.microbatches // rounds(size.microbatches, size.devices)
+    # Rounds of equal length, so that no last round is shorter and leaves gaps.
     starts = range(0, size.microbatches, many)
     forwards = [Action(stage, "F", k + i) for k in starts for stage in stages for i in range(many)]
     backwards = [Action(stage, backward, k + i) for k in starts for stage in reversed(stages) for i in range(many)]
@@ -95,6 +96,8 @@ def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[A
     """
     require_rounds("interleaved-1f1b", microbatches, devices)
     size = ScheduleSize(devices, microbatches, chunks)
+    # Two passes for each device behind this one: an activation goes down and a gradient comes up (Narayanan et al.
+    # 2021: 2(p−r−1) + (v−1)p forward passes of warm-up).
     return [depth_first(device, size, "B", hops=2) for device in range(devices)]
 
 

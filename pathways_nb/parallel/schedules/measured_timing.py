@@ -37,6 +37,7 @@ def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
     executed = _executed(schedule, call)
     edges, cells = executed.dependencies, _cells(executed)
     starts, ends = ({one: span[at] for one, span in call.spans.items()} for at in (0, 1))
+    # A measured start is left alone: where it is before the end of what it needed, the record is told, not changed.
     for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
         made, needed = cells[source], cells[target]
         if needed in call.inferred:
@@ -49,6 +50,7 @@ def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
 def planned_by(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return a schedule evaluated with the medians of a call."""
     durations = medians_of(call)
+    # (3, cells) seconds of F, I and W; a measured B is all in the row of I.
     parts = np.zeros((3, len(schedule.tasks.cells)))
     for number, cell in enumerate(schedule.tasks.cells):
         for one in actions_of(cell):
@@ -86,6 +88,7 @@ def ran_as(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return what ran as the timing of a schedule of its own, whose rows are the orders that devices had."""
     executed = _executed(schedule, call)
     tasks, begin = executed.tasks, min(start for start, _ in call.spans.values())
+    # (cells,) seconds since the first action began
     start, end = np.array([call.spans[one] for one in _cells(executed)]).T - begin
     found = Evaluated(start, end, float(end.max()))
     forward = np.zeros(len(start))  # read for overlapped pairs only, of which a run has none
@@ -107,7 +110,9 @@ def _cells(executed: Schedule) -> list[Action]:
 def _released(executed: Schedule, call: RecordedCall, found: Evaluated, begin: float) -> StartCause:
     """Return what each action waited for last: its predecessor on the device, or a producer and its transfer."""
     edges, cells, count = executed.dependencies, _cells(executed), len(found.start)
+    # (cells,) when the last input came, from which cell (-1 for none), and how long it was on the way
     arrive, source, wire = np.full(count, -np.inf), np.full(count, -1), np.zeros(count)
+    # All but the first cell of each device wait for the one before them.
     after = np.setdiff1d(np.arange(count), executed.tasks.first)
     arrive[after], source[after] = found.end[after - 1], after - 1
     for made, needed in zip(edges.source.tolist(), edges.target.tolist(), strict=True):

@@ -194,6 +194,7 @@ def _bubble_form(form: ClosedForm | None, size: ScheduleSize, times: Times | Non
     """
     if form is None or times is None:
         return "no closed form for these times" if form else "no closed form"
+    # A closed form is the idle time of each device; what is shown is its share of all time, as of the picture.
     idle, work = form.at(size, times), size.microbatches * (times.F + times.B)
     return _beside(form, None if idle is None else f"{idle / (idle + work) if idle + work else 0:.1%}")
 

@@ -93,6 +93,7 @@ def _passes(events: Events) -> list[dict[Action, int]]:
     action = [_action(label) for label in events.labels]
     is_action = np.array([one is not None for one in action], bool)[events.label] & events.is_("status", "ok")
     rows = np.flatnonzero(is_action)
+    # By start, so that the n-th event of an action in a run is that of the n-th pass.
     rows = rows[np.argsort(events["start"][rows], kind="stable")]
     seen: Counter[tuple[int, Action]] = Counter()
     found: dict[tuple[int, int], dict[Action, int]] = defaultdict(dict)
@@ -124,11 +125,13 @@ def _call(events: Events, rows: dict[Action, int]) -> RecordedCall:
     spans = zip(launches["start"].tolist(), launches["end"].tolist(), strict=True)
     by_node = dict(zip(launches["node"].tolist(), rows, strict=True))
     of_run = events["run"] == launches["run"][0]
+    # Moves that an action caused have its stage; others bring arguments and results.
     moves = events.select(events.is_("kind", "transfer") & of_run & (events["stage"] >= 0))
     sent: dict[tuple[Action, Action], Span] = {}
     columns = (moves[name].tolist() for name in ("parents", "node", "start", "end"))
     for parents, node, start, end in zip(*columns, strict=True):
         for source in (by_node[parent] for parent in parents if parent in by_node and node in by_node):
+            # Several arrays between two actions, or several pieces of one, count as one transfer from first to last.
             known = sent.get((source, by_node[node]), (start, end))
             sent[source, by_node[node]] = min(start, known[0]), max(end, known[1])
     is_inferred = launches.is_("quality", *_INFERRED).tolist()

@@ -70,6 +70,7 @@ class ScheduleKind:
             if name in SIZES[2:] and name not in self.defaults and number != 1:
                 said = f"schedule {self.name!r} knows no {name}, so {name}={number} cannot be had; leave it away."
                 raise UsageError(f"{said} {_having(name)}")
+        # Before the generator is called, which would take long or use up the memory.
         if math.prod(size.values()) > _MOST:
             many = f"{math.prod(size.values()):,} forward passes"
             raise UsageError(f"schedule {self.name!r} would have {many}; at most {_MOST:,} are made. Take fewer.")
@@ -132,6 +133,7 @@ def register_schedule(
 
     def register(generate: Generator) -> Generator:
         """Return the generator unchanged, after it was registered."""
+        # A built-in name always means the paper's schedule; a name of the user's own may be registered again.
         if name in _kinds and _is_built_in(_kinds[name].generate) and not _is_built_in(generate):
             raise UsageError(f"register_schedule({name!r}): that is a built-in schedule; give yours another name.")
         _check(f"register_schedule({name!r})", generate)

@@ -99,6 +99,7 @@ class RunOverSchedule:
         """Means over stages of the medians, as ``Schedule.timing`` takes them for a whole device; in seconds."""
         size, durations = self.planned.size, medians_of(self.call).items()
         each = {kind: np.mean([value for key, value in durations if key[0] == kind] or [0.0]) for kind in PART}
+        # Of a whole backward pass only the sum was measured: half of it is taken for each gradient.
         I, W = (each[kind] if each[kind] else each["B"] / 2 for kind in "IW")  # noqa: E741 - what the field calls it
         whole, wires = size.chunks * size.token_slices, [end - start for start, end in self.call.sent.values()]
         wire = np.median(wires or [0.0]) * size.token_slices
@@ -131,6 +132,7 @@ class RunOverSchedule:
         if row is None:
             return None
         device, position = self.table["device"][row], self.table["ran_position"][row]
+        # The action that the plan has at the position that this one got.
         planned = np.flatnonzero((self.table["device"] == device) & (self.table["position"] == position))[0]
         return self._deviation(row, f"as number {position + 1}, planned was {self.table['action'][planned]}")
 
@@ -189,6 +191,7 @@ class RunOverSchedule:
             why = f"after {after or 'nothing'} in both"
         if pause > self.tolerance:
             return f"{why}, then {duration(pause)} until its launch"
+        # At most one row; none if the action waited for nothing.
         for source in np.flatnonzero(self.table["action"] == ran_after):
             later = self.table["run_end"][source] - self.table["planned_end"][source]
             if later > self.tolerance:

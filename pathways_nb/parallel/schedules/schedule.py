@@ -85,8 +85,10 @@ class Schedule:
         Raises:
             ScheduleError: as for ``tasks``, or a generator made another size than it was asked for.
         """
+        # A schedule of the user's own may have a number of stages that its devices do not divide.
         chunks, slices = max(1, round(self.stages / len(self.rows))), self.tasks.cell.shape[4]
         made = ScheduleSize(len(self.rows), sum(self.tasks.count), chunks, slices)
+        # A generator that ignores a size would be compared with the closed forms of another one.
         if self.kind and self.asked:
             self.kind.require(self.asked, made)
         return made
@@ -297,6 +299,7 @@ def _generated(kind: ScheduleKind, size: ScheduleSize) -> tuple[tuple[Cell, ...]
     """
     rows = kind.rows(size)
     rows = rows.strip().splitlines() if isinstance(rows, str) else rows
+    # A sequence, because the number of rows is compared before they are read.
     if not isinstance(rows, Sequence) or len(rows) != size.devices:
         what = counted(len(rows), "row") if isinstance(rows, Sequence) else f"{a_type_of(rows)}"
         raise UsageError(

@@ -71,7 +71,9 @@ class Tasks:
         parts = WorkParts.of(rows)
         if len(parts.cell) != parts.wanted:  # checked before arrays are made for all that is missing
             require_each_once(rows, parts)
+        # (3, directions, stages, microbatches, slices)
         where = _where(parts)
+        # The right number of parts may hide one that is done twice and one that is missing: two then share a place.
         if np.count_nonzero(where >= 0) != len(parts.cell):
             require_each_once(rows, parts)
         first, done = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
@@ -92,6 +94,7 @@ class Tasks:
         """Return all dependencies, each once; a dependency within one cell is left out."""
         found = [_edges(*pair, stage) for pair, stage in self._pairs()]
         source, target, stage, part = (np.concatenate(column) for column in zip(*found, strict=True))
+        # -1 where a direction has fewer microbatches than another, and for I and W of one B.
         keep = (source >= 0) & (target >= 0)
         return Dependencies(source[keep], target[keep], stage[keep], part[keep])
 
@@ -102,10 +105,13 @@ class Tasks:
         stay, here = np.full((len(self.directions), stages), -1), np.arange(stages - 1)
         # Neighbouring stages on one device (the fold of a V) hand their result over without a transfer.
         sent = np.where(self.device[:, :-1] != self.device[:, 1:], here, -1)
+        # F of a stage needs F of the stage before, I that of the stage after.
         yield (forward[:, :-1], forward[:, 1:]), sent
         yield (gradient[:, 1:], gradient[:, :-1]), sent
+        # On its own stage I needs F, and W needs I.
         yield (forward, gradient), stay
         yield (gradient, np.where(gradient == weights, -1, weights)), stay  # I and W of one B are one cell
+        # A slice reads the keys and values of those before it, and gets their gradients from those after it.
         yield (forward[..., :-1], forward[..., 1:]), stay
         yield (gradient[..., 1:], gradient[..., :-1]), stay
 
@@ -131,6 +137,7 @@ def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) 
     Raises:
         ScheduleError: a stage stands on several devices.
     """
+    # (3, directions, stages, microbatches, slices): cells of device d are those from first[d] on. -1 for no cell.
     device = np.searchsorted(first, where, side="right") - 1
     found = np.full(device.shape[1:3], -1)
     for direction, stage in np.ndindex(found.shape):

@@ -105,6 +105,7 @@ class Timing:
     @cached_property
     def busy(self) -> np.ndarray:
         """Seconds in which each device works."""
+        # (devices,): each sum runs from a device's first cell to that of the next one.
         return np.add.reduceat(self.end - self.start, self.tasks.first[:-1])
 
     @cached_property
@@ -127,6 +128,7 @@ class Timing:
         phase, rest = self._phases, gap - wire
         count = len(self.tasks.first) - 1
         warm_up, steady, cool_down = (np.bincount(owner, rest * (phase == one), count) for one in range(3))
+        # A device that is done waits for the last one.
         cool_down += self.makespan - self.end[self.tasks.first[1:] - 1]
         return IdleSplit(warm_up, steady, cool_down, np.bincount(owner, wire, count))
 
@@ -156,6 +158,7 @@ class Timing:
         taken, freed = self._memory(release)
         # A cell frees memory when it ends, so while it runs only earlier cells have freed theirs.
         held = np.cumsum(taken) - (np.cumsum(freed) - freed)
+        # The sums run on through all devices: what the devices before still held is taken off.
         before = np.concatenate([[0.0], np.cumsum(taken - freed)])[self.tasks.first[:-1]]
         return np.maximum.reduceat(held, self.tasks.first[:-1]) - before
 
@@ -171,6 +174,7 @@ class Timing:
         """
         taken, freed = self._memory(release)
         own_cells = slice(self.tasks.first[device], self.tasks.first[device + 1])
+        # (cells, 2): memory changes at the start and at the end of each cell.
         times = np.stack([self.start[own_cells], self.end[own_cells]], axis=1)
         change = np.stack([taken[own_cells], -freed[own_cells]], axis=1)
         return times.ravel(), np.cumsum(change.ravel())
@@ -189,6 +193,7 @@ class Timing:
         source = int(self.released.source[cell])
         if source < 0:
             return "nothing to wait for"
+        # The neighbour in the row let it start, whether or not it needed its result.
         if self.tasks.owner[source] == self.tasks.owner[cell] and source == cell - 1:
             return f"device {self.tasks.owner[cell]} was busy with {self.tasks.cells[source]}"
         sent = f", {self.released.seconds[cell]:g} on the way" if self.released.seconds[cell] else ""
@@ -203,6 +208,7 @@ class Timing:
     def gaps(self) -> np.ndarray:
         """Idle seconds of its device before each cell."""
         before = np.concatenate([[0.0], self.end[:-1]])
+        # The cell before a device's first one is another device's.
         before[self.tasks.first[:-1]] = 0.0
         return self.start - before
 
@@ -215,6 +221,7 @@ class Timing:
         forward, gradient, _ = self.tasks.counts
         back, ahead = gradient > 0, forward > 0
         started, left = self._running(back), self._running(ahead[::-1], backwards=True)[::-1]
+        # The gap in front of the first gradient is what warming up costs, so that cell still counts as warm-up.
         first_back = back & (started == 1)
         return np.where((started == 0) | first_back, 0, np.where(left == 0, 2, 1))
 
@@ -228,6 +235,7 @@ class Timing:
         lengths = np.diff(self.tasks.first)
         lengths = lengths[::-1] if backwards else lengths
         total, starts = np.cumsum(flags), np.cumsum([0, *lengths[:-1]])
+        # Counts run on from device to device: each begins with what those before it had.
         before = np.where(starts > 0, total[starts - 1], 0)
         return total - np.repeat(before, lengths)
 

@@ -32,6 +32,7 @@ def terapipe(devices: int, microbatches: int, token_slices: int = 4) -> list[lis
     Returns:
         The actions of each device, in order.
     """
+    # In reverse, the last slice of a sequence comes first, whose gradients by keys and values the others need.
     return [mirrored(slices(stage, "F", microbatches, range(token_slices))) for stage in range(devices)]
 
 

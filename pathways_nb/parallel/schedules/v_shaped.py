@@ -61,6 +61,8 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     # For even p the passes of a block would fall on the same slots modulo PERIOD without a wait at the turn.
     wait = 3 if devices % 2 == 0 and devices > 2 else 0
     turn = 3 * devices + wait - 1
+    # Two slots a device down the V and one up: both stages of a device together keep a microbatch for 6p − 1 slots, and
+    # another comes every 6. So each device keeps about p passes, half of what device 0 of 1F1B keeps.
     block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
     capacity = 2 * (devices // 2 + 1)
     return squeezed(block, microbatches, capacity, capacity)
@@ -95,6 +97,7 @@ def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]
     require_two_chunks("v-min", chunks)
     # For p divisible by 3 the passes of a block would fall on the same slots modulo PERIOD without the 2.
     turn = 2 * devices + (2 if devices % 3 == 0 else 0)
+    # One slot a device down and up: 4p slots together, so about 2p/3 passes, a third of 1F1B.
     block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]
     first = 2 if devices < 3 else 2 * (devices + 3) // 3
     return squeezed(block, microbatches, 2 * ((devices + 4) // 3), first)
@@ -159,15 +162,18 @@ class DeviceRow:
         if not (filling or draining):  # the block's own order, which keeps the devices in step
             step = self.due.index(min(self.due))
             return step if self.ready(step) else None
+        # At both ends any pass may run. Gradients first: their W can follow, which frees memory.
         ready = (step for step in range(4) if self.ready(step))
         return min(ready, key=lambda step: (step < BACK_DOWN, self.due[step]), default=None)
 
     def ready(self, step: int) -> bool:
         """Return whether a pass has a microbatch left, its input, and memory for the activations it has to keep."""
         number = self.done[step]
+        # The input of microbatch n is there once its source has done more than n.
         done, of = self.inputs[step]
         if number == self.microbatches or (done and done[of] <= number):
             return False
+        # I keeps no new activations.
         if step >= BACK_DOWN:
             return True
         other = self.due[UP - step]
@@ -181,6 +187,7 @@ class DeviceRow:
         if step is None:
             if self.weights:
                 self.row.append(self.weights.popleft())
+                # W is the last that reads the activations of its pass.
                 self.kept, self.left = self.kept - 1, self.left - 1
             return
         stage, number = self.stages[step], self.done[step]

@@ -49,6 +49,7 @@ class WorkParts(NamedTuple):
         cells = [cell for row in rows for cell in row]
         actions: Iterable[Any] = cells
         numbers = np.arange(len(cells))
+        # Most schedules have no pairs: their cells are their actions, and need no further list.
         if Overlap in set(map(type, cells)):
             actions = [action for cell in cells for action in actions_of(cell)]
             numbers = np.repeat(numbers, [len(actions_of(cell)) for cell in cells])
@@ -63,6 +64,7 @@ class WorkParts(NamedTuple):
             microbatches,
             [one or 0 for one in slices] if any(slices) else np.zeros(len(slices), int),
         )
+        # (parts,) the action of each part: B stands for two, I and then W.
         action = np.repeat(np.arange(len(operations)), 1 + np.array([one == "B" for one in operations]))
         cell, part, *where = (np.asarray(column)[action] for column in columns)
         part[1:][action[1:] == action[:-1]] = W  # the second part of B
@@ -102,6 +104,7 @@ def require_each_once(rows: Rows, parts: WorkParts) -> None:
 def _numbered(parts: WorkParts) -> np.ndarray:
     """Return a number for each part, which is that of another one if both are the same work."""
     number, count = parts.part, 3
+    # Digits of a number: equal numbers are equal work.
     for column in (parts.direction, parts.stage, parts.microbatch, parts.token_slice):
         size = 1 + int(column.max())
         if count * size >= 2**63:  # ranks instead of values, which do not exceed the number of parts

@@ -37,6 +37,7 @@ def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) ->
     """
     require_rounds("interleaved-zb", microbatches, devices)
     size = ScheduleSize(devices, microbatches, chunks)
+    # Half as far ahead as interleaved 1F1B: W, not further forward passes, fills the wait for gradients.
     return [with_weights(depth_first(device, size, "I", hops=1), delay=device) for device in range(devices)]
 
 
@@ -77,12 +78,17 @@ def v_row(device: int, devices: int, microbatches: int) -> list[Action]:
     """
     down, up = Side(device), Side(2 * devices - 1 - device)
     after = devices - device
+    # The first microbatch passes at slot r and is back at slot 2p − 1 − r: so many passes fit between.
     row = [down("F") for _ in range(2 * after - 1)]
+    # Then both stages have F to do, until the first gradient comes back to this device.
     row += [side("F") for _ in range(device) for side in (up, down)]
+    # What comes up goes back at once: its I is what the devices above wait for.
     row += [up(operation) for _ in range(after) for operation in "FIW"]
     for left in range(microbatches - devices, 0, -1):
+        # Steady: one F, I and W of each stage. At the end no microbatch is left to begin.
         row += [down("F")] if left >= after else []
         row += [down("I"), down("W"), up("F"), up("I"), up("W")]
+    # Drain: I of both stages first, which others wait for; the W that were put off come last, where nobody waits.
     row += [side("I") for _ in range(device) for side in (down, up)]
     row += [down(operation) for _ in range(after) for operation in "IW"]
     return row + [side("W") for side in (up, down) for _ in range(device)]
