@@ -65,6 +65,7 @@ class Comparison:
     @property
     def programs(self) -> Sequence[ExecutedProgram]:
         """The programs of both runs; a graph that is in both appears once."""
+        # By graph: the same program called in both runs has one graph, drawn once.
         known = {program.graph for program in self.a.programs}
         return [*self.a.programs, *(program for program in self.b.programs if program.graph not in known)]
 
@@ -81,6 +82,7 @@ class Comparison:
     @property
     def ops(self) -> Ops:
         """The ops inside the launches of both runs, in seconds since the first dispatch of each run."""
+        # Islands of b are numbered after those of a, and both runs begin at their first dispatch.
         both = (self.a.ops, 0, beginning(self.a.events)), (self.b.ops, len(self.a.islands), beginning(self.b.events))
         return concatenated(*(ops.moved(islands, -begin) for ops, islands, begin in both))
 
@@ -96,6 +98,7 @@ class Comparison:
 
     def summary_line(self) -> str:
         """Return both makespans, their devices, and the largest difference, in one line."""
+        # The name ends with a parenthesis, into which the devices are put.
         names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
         return comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
 
@@ -133,6 +136,7 @@ class Comparison:
 
 def _kind(run: Run) -> str:
     """Return ``"simulated"`` or ``"real"``, by the options of a run or by its stamps."""
+    # The options may be missing in a run that was loaded; its stamps then say it.
     simulated = run.about.get("options", {}).get("kind") == "sim" or run.events.is_("quality", "simulated").any()
     return "simulated" if simulated else "real"
 
@@ -175,6 +179,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
             raise UsageError(f"compare: the {name} argument is {what}.")
     if isinstance(a, Run) != isinstance(b, Run):
+        # Their types say which is which, so the order is free.
         run, plan = (a, b) if isinstance(a, Run) else (b, a)
         return RunScheduleComparison(RunOverSchedule.of(run.events, plan, call, run.name))
     if call is not None:

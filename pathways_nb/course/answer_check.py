@@ -81,6 +81,7 @@ def _judge(question: Question, answer: object) -> tuple[bool, str]:
 
 def _same(answer: Any, expected: Any) -> bool:
     """Return whether an answer is the expected one: counts and texts exactly, other numbers within ``TOLERANCE``."""
+    # Counts have to be right; 1.01 × 100 is another count.
     if isinstance(expected, int):
         return bool(answer == expected)
     return (

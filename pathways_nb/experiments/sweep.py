@@ -75,6 +75,7 @@ class Sweep(Printed):
         """
         self._check("sweep[…]", column)
         values = [row.get(column) for row in self.rows]
+        # Floats, because an integer column could not hold the NaN of a point that failed.
         if all(value is None or isinstance(value, Real) for value in values):
             return np.array([np.nan if value is None else value for value in values], float)
         return np.array(["" if value is None else value for value in values], object)
@@ -130,6 +131,7 @@ class Sweep(Printed):
         for row in self.rows:
             if row.get(y) is not None:
                 values = series.setdefault(", ".join(f"{name} {_value_text(row[name])}" for name in by) or y, [])
+                # Filled up when a line is met first: points may be missing, and lines have all positions in common.
                 values += [np.nan] * (len(at) - len(values))
                 if not np.isnan(values[at.index(row[x])]):
                     raise UsageError(f"plot: several points have {x}={_value_text(row[x])}; tell them apart with by=.")
@@ -214,7 +216,8 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
             rows.append({**point, **columns})
             results.append(result)
     except KeyboardInterrupt:
-        del results[len(rows) :]
+        # Ctrl-C may come between the two lines that store a point.
+        del rows[len(results) :]
         to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
     if rows and all(row[ERROR] for row in rows):
         failed, first = counted(len(rows), "point"), _point_text({name: rows[0][name] for name in values})
@@ -237,6 +240,7 @@ def _listed_axes(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> d
             raise UsageError(f"sweep({ERROR}=…): that is the column of errors; call the argument something else.")
         if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
             raise UsageError(f"sweep({name}={values!r}): write a list of values, {name}=[{values!r}].")
+    # An iterator could be read once only, and every point of the other arguments needs its values.
     found = {name: list(values) for name, values in axes.items()}
     for name, listed in found.items():
         if not listed:
@@ -252,6 +256,7 @@ def _call_at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str
     """
     try:
         result = fn(**point)
+        # Inside the try: a result without columns is an error of its point, not of the sweep.
         return {**_columns_of(result, point), ERROR: ""}, result
     except Exception as error:  # any error of the user's function belongs in its row
         return {ERROR: f"{type(error).__name__}: {error}"}, None
@@ -269,6 +274,7 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(result, Run):
         return {f"run_{name}" if name in point else name: value for name, value in _run_columns(result).items()}
+    # A loss is often an array without dimensions.
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
         return {"value": _plain(result)}
     if not isinstance(result, Mapping):
@@ -282,6 +288,7 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
 def _run_columns(run: Run) -> dict[str, Any]:
     """Return the figures of a run: seconds, bytes and counts; the utilisation is the mean over all devices."""
     found = run.summary()
+    # Weighted by their devices: islands may have different sizes.
     mean = float(np.average(found.utilisation, weights=run.islands)) if sum(run.islands) else 0.0
     columns = {"makespan": found.makespan, "utilisation": mean, "dispatch": found.dispatch, "messages": found.messages}
     columns |= {"launches": found.launches, "transfers": found.transfers, "transfer_bytes": found.transfer_bytes}

@@ -154,6 +154,7 @@ def _describe(error: CellExecutionError, cell: nbformat.NotebookNode, progress: 
     where = f"code cell {progress.number} of {len(progress.code)}"
     numbers = re.findall(rf"Cell In\[{cell.execution_count}\], line (\d+)", strip_ansi(error.traceback))
     lines = cell.source.splitlines()
+    # The last of the cell's frames; a transformed cell may have more lines than its source.
     if numbers and int(numbers[-1]) <= len(lines):
         line = int(numbers[-1])
         where += f", line {line}: {lines[line - 1].strip()}"
@@ -164,4 +165,5 @@ def _drop_figures(content: nbformat.NotebookNode) -> None:
     """Remove the figures' JSON from the outputs: the stored notebook has their data in its widgets already."""
     for cell in content.cells:
         for output in cell.get("outputs", []):
+            # Outputs of streams have no data.
             output.get("data", {}).pop(FIGURE, None)

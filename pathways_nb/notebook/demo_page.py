@@ -72,6 +72,7 @@ def _output(output: nbformat.NotebookNode) -> Part:
     data = output.data
     if FIGURE in data:
         return dict(data[FIGURE])
+    # From what reads best on a page to what always reads.
     for kind in ("text/html", "image/svg+xml"):
         if kind in data:
             return f"<div>{data[kind]}</div>"

@@ -121,6 +121,7 @@ def _by_formula(case: Field, _: Path) -> Solved:
     stated = case["formula"].text().partition(";")[0] if "formula" in case.value else FORMULA
     if stated.replace(" ", "") != FORMULA.replace(" ", ""):
         raise UsageError(f"formula {shortened(stated)}: the one that can be solved is {FORMULA}.")
+    # A fit may give a negative constant: the seconds are checked, not the constants.
     fl, a0, a1, kappa = (case["params"][name].number(-1e300) for name in ("fl", "a0", "a1", "kappa"))
 
     def seconds(b: np.ndarray, s: np.ndarray, c: np.ndarray) -> np.ndarray:

@@ -76,6 +76,7 @@ class FittedCost(Printed):
             UsageError: more tokens or sequences than were measured.
         """
         sequences, tokens, context = np.broadcast_arrays(sequences, tokens, context)
+        # Equation 9 is for c > 0: a0 is no part of a slice without context.
         added = _terms(sequences, tokens, context) @ np.array(self.coefficients)
         return _without_context(self.curves, sequences, tokens) + np.where(context > 0, added, 0.0)
 
@@ -141,6 +142,7 @@ def _check(row: Sequence[float]) -> None:
 def _curves(plain: Iterable[SliceSample]) -> Curves:
     """Return the measured curves of slices without context."""
     rows: dict[int, list[SliceSample]] = defaultdict(list)
+    # Ascending lengths, as np.interp needs them.
     for one in sorted(plain):
         rows[one.sequences].append(one)
     return {
@@ -158,7 +160,9 @@ def _without_context(curves: Curves, sequences: np.ndarray, tokens: np.ndarray) 
             f"a slice of {sequences.max()} × {tokens.max()} tokens: measured are {counts[0]} to {counts[-1]} sequences "
             f"of up to {longest} tokens. Measure slices that large, or plan for less."
         )
+    # (curves, slices) seconds by the number of sequences of each curve
     found = np.stack([np.interp(tokens, lengths, seconds) for lengths, seconds in curves.values()])
+    # (slices,) where each lies between two curves: the lower one, and the share of the way to the next.
     place = np.interp(sequences, counts, np.arange(len(counts)))
     below = np.minimum(place.astype(int), max(0, len(counts) - 2))
     above, share = np.minimum(below + 1, len(counts) - 1), place - below
@@ -185,6 +189,7 @@ def _length_errors(plain: Sequence[SliceSample]) -> list[float]:
     found = []
     for count in {one.sequences for one in plain}:
         same = [one for one in plain if one.sequences == count]
+        # The shortest and the longest have one neighbour only and are not left out.
         for before, left_out, after in zip(same, same[1:], same[2:], strict=False):
             share = (left_out.tokens - before.tokens) / (after.tokens - before.tokens)
             found.append((before.seconds * (1 - share) + after.seconds * share) / left_out.seconds - 1)
@@ -203,6 +208,7 @@ def _context_errors(curves: Curves, others: Sequence[SliceSample]) -> list[float
         length = one.sequences, one.tokens
         same[length] += 1
         (black if (len(same) + same[length]) % 2 else white).append(one)
+    # Four coefficients need four slices.
     if len(black) < 4:
         return []
     cost = FittedCost(curves, _coefficients(curves, black))

@@ -81,6 +81,7 @@ def _check(lengths: Sequence[int], problem: Problem) -> None:
 def _contexts(tokens: int, count: int, problem: Problem) -> list[int]:
     """Return no context, and up to ``count`` contexts spread over what the sequence has left."""
     left = (problem.length - tokens) // problem.granularity
+    # A set, because a long slice leaves room for fewer contexts than asked for.
     return sorted({problem.granularity * (left * step // count) for step in range(count + 1)})
 
 
@@ -92,6 +93,7 @@ def _timed(
     for turn in range(rounds + 1):
         for number, size in enumerate(sizes, 1):
             taken = float(seconds(*size))
+            # Round 0 compiles each slice and is not counted.
             if turn:
                 found[size].append(taken)
             name = f"round {turn} of {rounds}" if turn else "compiling"

@@ -82,6 +82,7 @@ def fitted(reading: str = "maximum") -> PublishedFit:
         parameters = FittedParameters(*np.exp(logarithms))
         return np.array([np.log(one.uniform(parameters, count, combine) / seconds) for one, count, seconds in steps])
 
+    # Logarithms of both: parameters stay positive, and a short step counts as much as a long one.
     found = least_squares(errors, np.log(FittedParameters()))
     error = float(np.abs(np.expm1(found.fun)).mean())
     return PublishedFit(reading, FittedParameters(*map(float, np.exp(found.x))), error, len(steps))
@@ -97,6 +98,7 @@ def predicted(entry: Mapping[str, Any], reading: str = "maximum") -> dict[str, A
     setting, fit, combine = Setting.of(entry), fitted(reading), READINGS[reading]
     seconds, once = setting.seconds(fit.parameters, combine), setting.once(fit.parameters)
     without = setting.uniform(fit.parameters, combine=combine)
+    # The average of gradients among replicas is no part of the slices and is not scaled.
     scale = (entry["without"]["value"] - once) / (without - once) if reading == "rescaled" else 1.0
     found = plan(
         lambda *size: scale * seconds(*size), length=setting.length, batch=setting.batch, stages=setting.stages

@@ -94,6 +94,7 @@ class Setting:
         if self.op == 1:
             return 0.0, 0.0
         host = make_topology(CHIP, CHIP.chips_per_host, network=NETWORK)
+        # Read off at one large size: latency and time a byte are then a line for all slices.
         cost = collective("all_reduce", _LARGE, host, self.op)
         return cost.latency, cost.bandwidth / _LARGE
 
@@ -114,6 +115,7 @@ class Setting:
             work = (72 * size * h**2 + 12 * size * (tokens + context) * h) / (peak * parameters.work_share)
             weights = np.asarray(12 * h**2 * BYTES * parameters.weight_passes / per_byte)
             latency, reduced = self._all_reduce
+            # Four all-reduces: after attention and after the feed-forward part, in both passes (Megatron-LM).
             layer = combine(work, weights) + parameters.launch + 4 * (latency + reduced * size * h * BYTES)
             sent = size * h * BYTES / (NETWORK.host_bw_effective * parameters.nic_share)
             return self._layers_here * layer + 2 * (NETWORK.latency + sent)
@@ -125,6 +127,7 @@ class Setting:
         if self.data == 1:
             return 0.0
         gradients = 12 * self.hidden**2 * self._layers_here / self.op * BYTES
+        # All GPUs of a host send at the same time.
         each = NETWORK.host_bw_effective * parameters.nic_share / CHIP.chips_per_host
         return switch_all_reduce(gradients, self.data, each, NETWORK.latency).seconds
 

@@ -61,6 +61,7 @@ class SliceCosts:
         wrong = ~(np.isfinite(seconds) & (seconds >= 0))
         if wrong.any():
             keys = [each[wrong] for each in where]
+            # The one of the smallest sizes, whatever the order in which the planner asks.
             first = np.lexsort(keys[::-1])[0]
             sequences, tokens, context = (int(key[first]) for key in keys)
             self._refuse(sequences, tokens, context, float(seconds[wrong][first]))
@@ -91,6 +92,7 @@ class _Formula:
         if self._by_arrays:
             try:
                 found = np.asarray(self._function(sequences, tokens, context), float)
+                # A formula may leave an argument out, so that its result is smaller.
                 return np.broadcast_to(found, sequences.shape)
             except (TypeError, ValueError):  # such as the truth value of an array
                 self._by_arrays = False
@@ -110,6 +112,7 @@ def table_of(cost: Any, problem: Problem) -> np.ndarray:
         raise UsageError(
             f"cost is {a_type_of(cost)}: an array of seconds is needed, or a function of (sequences, tokens, context)."
         ) from None
+    # (groups, n, n)
     table = table[None] if table.ndim == 2 else table
     n = problem.units
     if table.ndim != 3 or not len(table) or table.shape[1] != n or table.shape[2] not in (n, n + 1):

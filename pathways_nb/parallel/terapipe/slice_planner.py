@@ -37,6 +37,7 @@ def plan(cost: Any, *, length: int, batch: int = 1, stages: int, granularity: in
     problem = Problem(length, batch, stages, granularity)
     costs = SliceCosts(cost, problem)
     scheme = best_scheme(SlicesByEnd(costs), batch, stages)
+    # Evaluated again from the cost, so that what is told does not rest on the search.
     return evaluate_scheme(costs, [(size, [units * granularity for units in slices]) for size, slices in scheme])
 
 
@@ -59,6 +60,7 @@ def evaluate(
     """
     problem = Problem(length, batch, stages, granularity)
     costs = SliceCosts(cost, problem)
+    # Plain numbers are the slices of every sequence; pairs say the groups, too.
     scheme = [(1, token_slices)] * batch if all(map(is_index, token_slices)) else list(token_slices)
     for size, tokens in scheme:
         _check_group(costs, size, tokens)

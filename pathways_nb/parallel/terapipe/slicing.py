@@ -97,8 +97,10 @@ def evaluate_scheme(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]
 def sum_and_max(costs: SliceCosts, scheme: Scheme) -> tuple[float, float]:
     """Return the seconds of all slices and those of the largest; equal groups are looked up once."""
     total, largest = 0.0, 0.0
+    # A batch may have thousands of equal groups.
     for size, tokens in dict.fromkeys(scheme):
         lengths = np.array(tokens)
+        # (slices,) the tokens before a slice are its context.
         seconds = costs.at(size, lengths, np.cumsum(lengths) - lengths)
         total += float(seconds.sum()) * scheme.count((size, tokens))
         largest = max(largest, float(seconds.max()))

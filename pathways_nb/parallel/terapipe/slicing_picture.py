@@ -154,6 +154,7 @@ def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: 
         _row(costs, _heading("best uniform", terms[best], problem), even[best]),
         _row(costs, _heading("yours, uniform", terms[uniform], problem), tokens),
     )
+    # Not by the user's own slices: one of the whole sequence would leave no room for the others.
     highest = _HIGHER * max(int(row.tokens.max()) for row in rows[:-1])
     note = "" if problem == asked else _coarse(problem, asked)
     bars = tuple(terms[count] for count in _near(sorted(terms), best, uniform))
@@ -189,6 +190,7 @@ def _unit(problem: Problem, groups: int) -> int:
     Raises:
         UsageError: only far more units would do.
     """
+    # The finest unit that is planned at once: the work grows with the square of the units.
     for factor in range(1, problem.units + 1):
         if problem.units % factor == 0 and (problem.units // factor) ** 2 * groups <= _MOST_WORK:
             coarser = factor * problem.granularity
@@ -230,6 +232,7 @@ def _groups(costs: SliceCosts, planned: Slicing) -> list[SliceRow]:
 
 def _heading(name: str, terms: SlicingTerms, problem: Problem) -> str:
     """Return what a slicing is, with both terms of its latency."""
+    # With one stage there is no wait, and so no largest slice in it.
     waits = problem.stages - 1
     largest = duration(terms.waits / waits) if waits else "max"
     return (
@@ -247,6 +250,7 @@ def _row(costs: SliceCosts, heading: str, tokens: Sequence[int], sequences: int 
 
 def _near(counts: Sequence[int], best: int, own: int) -> list[int]:
     """Return the numbers of slices to compare: those next to the best one, and the user's own."""
+    # A window around the best one, moved inwards at both ends.
     first = max(0, min(counts.index(best) - _MOST_BARS // 2, len(counts) - _MOST_BARS))
     return sorted({*counts[first : first + _MOST_BARS], own})
 
@@ -257,6 +261,7 @@ def _surface(costs: SliceCosts, highest: int) -> CostSurface:
     rows = min(units, -(-highest // unit))
     token_step, context_step = -(-rows // _STEPS), -(-units // _STEPS)
     tokens, context = np.meshgrid(np.arange(token_step, rows + 1, token_step), np.arange(0, units, context_step))
+    # Above that line a slice would end after the sequence.
     inside = tokens + context <= units
     tokens, context = unit * tokens[inside], unit * context[inside]
     return CostSurface(tokens, context, costs.at(1, tokens, context), unit * token_step, unit * context_step)

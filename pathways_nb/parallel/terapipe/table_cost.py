@@ -27,6 +27,7 @@ class TableCost:
     """
 
     def __init__(self, table: Any, granularity: int):
+        # A table has a row for each length, which says how long the sequence is.
         units = np.shape(table)[-2] if np.ndim(table) in (2, 3) else 1
         problem = Problem(units * granularity, 1, 1, granularity)
         self._table, self.granularity, self.length = table_of(table, problem), granularity, problem.length
