@@ -34,7 +34,8 @@ def kept_values(graph: Graph) -> dict[ActionKey, KeptValues]:
     by_key: dict[ActionKey, dict[str, Node]] = {}
     for node in graph.nodes:
         if node.action:
-            by_key.setdefault(node.action, {})[_operation(node)] = node
+            operation = node.name.lstrip("0123456789")[0]  # the F of 12F3
+            by_key.setdefault(node.action, {})[operation] = node
     # Arguments, such as parameters, are in memory whether a backward pass waits or not.
     given = {value for node in graph.nodes if node.kind == "argument" for value in node.outputs}
     return {key: _kept(parts, given) for key, parts in by_key.items()}
@@ -61,11 +62,6 @@ def peaks(schedule: Schedule, graph: Graph) -> list[int]:
             most = max(most, held)
         highest.append(most)
     return highest
-
-
-def _operation(node: Node) -> str:
-    """Return the operation of an action's node, a letter of its name, such as ``"F"`` of ``"12F3"``."""
-    return node.name.lstrip("0123456789")[0]
 
 
 def _kept(parts: Mapping[str, Node], given: set[int]) -> KeptValues:

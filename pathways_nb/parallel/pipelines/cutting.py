@@ -11,7 +11,7 @@ and changes of shape or type of a value that is no larger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,30 +62,22 @@ class Cutter:
         kept: dict[int, None] = {}
         wanted = [*reads(used), *(value for value in outputs if value not in made)]
         varying = self._varying(first)
-        for value in wanted:
-            self._resolve(value, maker, varying, again, kept)
-        # In the order of the first part: each stands behind those that make what it reads.
-        repeated = [op for op in first if id(op) in again]
-        return SecondPart((*repeated, *used), tuple(kept))
-
-    def _resolve(
-        self, value: int, maker: Mapping[int, Runnable], varying: Collection[int],
-        again: dict[int, Runnable], kept: dict[int, None],
-    ) -> None:  # fmt: skip
-        """Decide whether a value is computed again or kept; add it to ``again`` or ``kept``."""
-        pending = [value]
+        pending = wanted[::-1]
         while pending:
-            current = pending.pop()
-            op = maker.get(current)
+            value = pending.pop()
+            op = maker.get(value)
             # Constants are part of each executable, and free values are there when the second part runs.
-            if current in self.flat.constants or current in self.free:
+            if value in self.flat.constants or value in self.free:
                 continue
-            if op is None or not self._repeats(op, current, varying):
-                kept[current] = None
+            if op is None or not self._repeats(op, value, varying):
+                kept[value] = None
             elif id(op) not in again:
                 again[id(op)] = op
                 # What is computed again reads other values, each of which is computed again or kept in its turn.
                 pending += op.inputs
+        # In the order of the first part: each stands behind those that make what it reads.
+        repeated = [op for op in first if id(op) in again]
+        return SecondPart((*repeated, *used), tuple(kept))
 
     def _repeats(self, op: Runnable, value: int, varying: Collection[int]) -> bool:
         if value not in varying:

@@ -187,7 +187,8 @@ class PipelinePass:
 
     def _sums(self, stage: int) -> list[Any]:
         if stage not in self.sums:
-            self.sums[stage] = zero_sums(self._varied(stage))
+            pairs = zip(jax.tree.leaves(self.params[stage]), self._wanted(stage), strict=True)
+            self.sums[stage] = zero_sums([leaf for leaf, wanted in pairs if wanted])
         return self.sums[stage]
 
     def _finished(self, stage: int) -> Any:
@@ -202,8 +203,3 @@ class PipelinePass:
 
     def _wanted(self, stage: int) -> Sequence[bool]:
         return self.trained[stage] if self.trained else [True] * len(jax.tree.leaves(self.params[stage]))
-
-    def _varied(self, stage: int) -> list[Any]:
-        """Return the leaves of a stage's parameters whose gradients are wanted."""
-        pairs = zip(jax.tree.leaves(self.params[stage]), self._wanted(stage), strict=True)
-        return [leaf for leaf, wanted in pairs if wanted]

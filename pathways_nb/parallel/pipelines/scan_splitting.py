@@ -67,9 +67,10 @@ class _Scan:
         later = {body.inputs[self.consts + at] for at in second if at < self.carried}
         there = {*body.inputs[: self.consts], *body.inputs[self.consts + self.carried :], *later}
         cut = Cutter(body, there).cut(one, rest, [body.outputs[at] for at in second])
-        walk = flat.walk()
-        length = self.op.params["length"]
-        stacks = tuple(walk.new(_stack(body.avals[value], length)) for value in cut.kept)
+        walk, length = flat.walk(), self.op.params["length"]
+        kept = [body.avals[value] for value in cut.kept]
+        # (iterations, …)
+        stacks = tuple(walk.new(jax.core.ShapedArray((length, *aval.shape), aval.dtype)) for aval in kept)
         i = self._scan(first, one, outputs_too=cut.kept, made=stacks)
         w = self._scan(second, cut.ops, stacked=cut.kept, read=stacks)
         return i, w
@@ -124,8 +125,3 @@ class _Scan:
 
         outputs = (*(self.op.results[at] for at in results), *made)
         return Runnable("scan", (*self.op.operands, *read), outputs, run=run)
-
-
-def _stack(aval: Any, length: int) -> Any:
-    # (iterations, …)
-    return jax.core.ShapedArray((length, *aval.shape), aval.dtype)

@@ -118,9 +118,13 @@ class StageShards:
             (Auxiliary("mean"), *aux)[: len(results)],
         )  # fmt: skip
         kept = [v for name, values in parts.outputs.items() if name not in ("loss", "aux", "dparams") for v in values]
+        # One message has one dtype; parameters that stay whole are reduced, not scattered, so they are apart.
+        buckets: dict[Any, list[int]] = {}
+        for position, one in enumerate(self.parameters):
+            buckets.setdefault((one.dtype, one.dim is None), []).append(position)
         # ``sink`` puts each gather before the first operation that reads the parameter, so that the cut between F and B
         # leaves every part its own gather; ``bucket`` then joins what can travel together.
-        graph = bucket(sink(added_collectives(graph, options, kept)), self._buckets())
+        graph = bucket(sink(added_collectives(graph, options, kept)), list(buckets.values()))
         made = iter(graph.results)
         outputs = {
             **parts.outputs,
@@ -128,13 +132,6 @@ class StageShards:
         }
         outputs["dparams"] = tuple(graph.gradients[i] for i in trained)
         return StageParts(graph.flat, {**parts.inputs, "params": graph.shards}, parts.arriving, outputs, parts.trees)
-
-    def _buckets(self) -> list[list[int]]:
-        found: dict[Any, list[int]] = {}
-        for position, one in enumerate(self.parameters):
-            # One message has one dtype; parameters that stay whole are reduced, not scattered, so they are apart.
-            found.setdefault((one.dtype, one.dim is None), []).append(position)
-        return list(found.values())
 
     def over_devices(self, part: StagePart, parts: StageParts, aux: Sequence[Auxiliary]) -> Callable[..., list[Any]]:
         """Return a part of one device as a function of whole arrays, to be called on the place.

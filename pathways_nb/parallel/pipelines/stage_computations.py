@@ -21,6 +21,8 @@ from pathways_nb.program.computation import Computation
 from pathways_nb.program.signature import Signature, Statics
 
 Spec = PartitionSpec | None
+_PARTS = {"F": "forward", "B": "backward", "I": "input_gradient", "W": "weight_gradient"}
+"""The attribute of ``StageParts`` for each operation; each is cut when it is first asked for."""
 
 
 class PartComputation(Computation):
@@ -83,8 +85,10 @@ class StageComputations:
         Returns:
             The new sums, of B and W.
         """
-        part = self._part(operation)
-        made = self._computation(operation)(*(values[v] for v in part.inputs), *(sums or ()))
+        part: StagePart = getattr(self.parts, _PARTS[operation])
+        if operation not in self._made:
+            self._made[operation] = self._make(operation, part, operation in "BW")
+        made = self._made[operation](*(values[v] for v in part.inputs), *(sums or ()))
         kept = [v for v in part.outputs if sums is None or v not in self._gradients]
         values.update(zip(kept, made[: len(kept)], strict=True))
         return None if sums is None else made[len(kept) :]
@@ -92,16 +96,6 @@ class StageComputations:
     @property
     def _gradients(self) -> tuple[int, ...]:
         return self.parts.outputs["dparams"]
-
-    def _part(self, operation: str) -> StagePart:
-        parts = self.parts
-        return {"F": lambda: parts.forward, "B": lambda: parts.backward,
-                "I": lambda: parts.input_gradient, "W": lambda: parts.weight_gradient}[operation]()  # fmt: skip
-
-    def _computation(self, operation: str) -> PartComputation:
-        if operation not in self._made:
-            self._made[operation] = self._make(operation, self._part(operation), operation in "BW")
-        return self._made[operation]
 
     def _make(self, operation: str, part: StagePart, sums: bool) -> PartComputation:
         name, place = f"{self.stage}{operation}", self.placement.place

@@ -80,7 +80,11 @@ def _run(flat: FlatFunction, arrays: Sequence[Any], store: Sequence[Any]) -> tup
 def _run_appending(op: Runnable, operands: list[Any], store: list[Any]) -> tuple[Sequence[Any], list[Any]]:
     """Return the results of one operation that appends, and the buffers it leaves."""
     if op.name == APPEND.name:
-        return _append(op, operands, store[0])
+        # array (batch, l, …), buffer (batch, L, …)
+        array, offset = operands[0], operands[1] if len(operands) > 1 else op.params["offset"]
+        buffer = jax.lax.dynamic_update_slice(store[0], array, (0, offset, *[0] * (array.ndim - 2)))
+        # Later tokens are cut off, unless one executable serves all offsets: then the width is L.
+        return [buffer[:, : op.params["width"]]], [buffer]
     inner = _inner(op)
     assert inner is not None, "an operation with buffers has a body"
     if op.name == "scan":
@@ -91,14 +95,6 @@ def _run_appending(op: Runnable, operands: list[Any], store: list[Any]) -> tuple
                                static_argnums=(0,))  # fmt: skip
         return again(inner, operands, store)
     return _run(inner, operands, store)
-
-
-def _append(op: Runnable, operands: list[Any], buffer: Any) -> tuple[list[Any], list[Any]]:
-    # array (batch, l, …), buffer (batch, L, …)
-    array, offset = operands[0], operands[1] if len(operands) > 1 else op.params["offset"]
-    buffer = jax.lax.dynamic_update_slice(buffer, array, (0, offset, *[0] * (array.ndim - 2)))
-    # Later tokens are cut off, unless one executable serves all offsets: then the width is L.
-    return [buffer[:, : op.params["width"]]], [buffer]
 
 
 def _scan(op: Runnable, body: FlatFunction, operands: list[Any], store: list[Any]) -> tuple[list[Any], list[Any]]:

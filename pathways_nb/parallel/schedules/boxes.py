@@ -50,7 +50,10 @@ def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
     found = [(np.full(len(at), code), *at.T, table[tuple(at.T)])
              for code, table in enumerate(tables) for at in [np.argwhere(table >= 0)]]  # fmt: skip
     columns = dict(zip((*KEYS, "cell"), map(np.concatenate, zip(*found, strict=True)), strict=True))
-    columns["shade"] = _shades(tasks)[columns["direction"], columns["stage"], columns["token_slice"]]
+    directions, chunks, slices = varieties(tasks)
+    # (directions, stages, slices): equal roles on different devices have equal numbers.
+    shades = (np.arange(directions)[:, None, None] * chunks + _chunks(tasks)[:, :, None]) * slices + np.arange(slices)
+    columns["shade"] = shades[columns["direction"], columns["stage"], columns["token_slice"]]
     if forward.shape[-1] == 1:
         columns["token_slice"] = np.full_like(columns["token_slice"], -1)
     # Stable: F is the first table, so it stays in front of the gradient of its pair.
@@ -61,14 +64,6 @@ def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
 def varieties(tasks: Tasks) -> tuple[int, int, int]:
     """Return the largest number of directions, chunks and token slices that one device works on."""
     return len(tasks.directions), int(_chunks(tasks).max()) + 1, tasks.cell.shape[-1]
-
-
-def _shades(tasks: Tasks) -> np.ndarray:
-    """Return a number for each direction, stage and token slice, the same for equal roles on different devices."""
-    directions, chunks, slices = varieties(tasks)
-    direction, part = np.arange(directions)[:, None, None], np.arange(slices)
-    # (directions, stages, slices)
-    return np.asarray((direction * chunks + _chunks(tasks)[:, :, None]) * slices + part)
 
 
 def _chunks(tasks: Tasks) -> np.ndarray:

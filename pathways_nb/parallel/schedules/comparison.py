@@ -7,8 +7,8 @@ on different devices, which is often the point of the comparison.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +61,9 @@ class ScheduleComparison:
         a, b = (_known(one.timing(**times)) for one in (self.a, self.b))
         # By their start in the first schedule, so that the table reads in the order of time.
         both = sorted((key for key in a if key in b), key=lambda key: a[key][1])
-        rows = [(*key, *_interleaved(a[key], b[key]), b[key][2] - a[key][2]) for key in both]
+        # Of each time first the value of a, then that of b.
+        pairs = {key: chain.from_iterable(zip(a[key], b[key], strict=True)) for key in both}
+        rows = [(*key, *pairs[key], b[key][2] - a[key][2]) for key in both]
         names = (*KEYS, *(f"{name}_{which}" for name in TIMES for which in "ab"), "later")
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
         table = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
@@ -139,8 +141,3 @@ def _known(timing: Timing) -> dict[tuple[Any, ...], tuple[int, float, float]]:
     columns["direction"] = [letters[number] for number in columns["direction"]]
     keys, times = (zip(*(columns[name] for name in names), strict=True) for names in (KEYS, TIMES))
     return dict(zip(keys, times, strict=True))
-
-
-def _interleaved(a: tuple[Any, ...], b: tuple[Any, ...]) -> Iterator[Any]:
-    """Return the values of both in turn: the first of ``a``, the first of ``b``, the second of ``a``, and so on."""
-    return (value for pair in zip(a, b, strict=True) for value in pair)

@@ -52,8 +52,12 @@ class ActionDurations(NamedTuple):
 
     def of_parts(self, tasks: Tasks) -> np.ndarray:
         """Return the seconds that F, I and W take of each cell, shape (3, cells)."""
-        count, parts = len(tasks.cells), (self.F, self.I, self.W)
-        return np.stack([_spent(cell, table, count) for cell, table in zip(tasks.cell, parts, strict=True)])
+        found = np.empty((3, len(tasks.cells)))
+        for part, (cell, table) in enumerate(zip(tasks.cell, (self.F, self.I, self.W), strict=True)):
+            # Both (directions, stages, microbatches, slices): the cell that does each part, and its seconds.
+            takes = np.broadcast_to(table[:, None, :], cell.shape)
+            found[part] = np.bincount(cell[cell >= 0], takes[cell >= 0], len(tasks.cells))
+        return found
 
     def of_edges(self, edges: Dependencies) -> np.ndarray:
         """Return the seconds from the end of each source to the arrival of its result."""
@@ -62,19 +66,6 @@ class ActionDurations(NamedTuple):
             return np.zeros(len(edges.stage))
         # A stage of -1 picks the last time, which is not used: nothing is sent there.
         return np.where(edges.stage >= 0, self.transfer[edges.stage, edges.token_slice], 0.0)
-
-
-def _spent(cell: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
-    """Return the seconds of one part of the work in each cell.
-
-    Args:
-        cell: number of the cell that does the part, as in ``Tasks.cell``.
-        table: seconds, shape (stages, slices).
-        count: number of cells.
-    """
-    # (directions, stages, microbatches, slices), like ``cell``
-    takes = np.broadcast_to(table[:, None, :], cell.shape)
-    return np.bincount(cell[cell >= 0], takes[cell >= 0], count)
 
 
 def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> np.ndarray:

@@ -56,7 +56,11 @@ def planned_by(schedule: Schedule, call: RecordedCall) -> Timing:
         for one in actions_of(cell):
             parts[PART[one.operation], number] += durations[_kind(one)]
     edges = schedule.dependencies
-    taken = _medians((_wire(*pair), end - start) for pair, (start, end) in call.sent.items())
+    # By the lower stage and the token slice, as dependencies name what is sent.
+    taken = _medians(
+        ((min(source.stage, target.stage), source.token_slice or 0), end - start)
+        for (source, target), (start, end) in call.sent.items()
+    )
     wires = zip(edges.stage.tolist(), edges.token_slice.tolist(), strict=True)
     return schedule.timing_of(parts, np.array([taken.get(wire, 0.0) for wire in wires], float))
 
@@ -69,11 +73,6 @@ def medians_of(call: RecordedCall) -> dict[tuple[str, int, int | None], float]:
 def _kind(action: Action) -> tuple[str, int, int | None]:
     """Return what microbatches have in common: operation, stage and token slice."""
     return action.operation, action.stage, action.token_slice
-
-
-def _wire(source: Action, target: Action) -> tuple[int, int]:
-    """Return a transfer as dependencies name it: the lower stage, and the token slice."""
-    return min(source.stage, target.stage), source.token_slice or 0
 
 
 def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:

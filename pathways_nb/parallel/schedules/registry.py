@@ -69,7 +69,8 @@ class ScheduleKind:
                 raise UsageError(f"schedule {self.name!r}: {name}={number!r} is no whole number above 0.")
             if name in SIZES[2:] and name not in self.defaults and number != 1:
                 said = f"schedule {self.name!r} knows no {name}, so {name}={number} cannot be had; leave it away."
-                raise UsageError(f"{said} {_having(name)}")
+                having = ", ".join(other for other, kind in _kinds.items() if name in kind.defaults)
+                raise UsageError(f"{said} Schedules with {name}: {having}.")
         # Before the generator is called, which would take long or use up the memory.
         if math.prod(size.values()) > _MOST:
             many = f"{math.prod(size.values()):,} forward passes"
@@ -192,9 +193,3 @@ def watch(one: Any) -> None:
 def schedules() -> list[str]:
     """Return the names of all pipeline schedules that ``pw.schedule`` knows: built-in ones, then yours."""
     return list(_kinds)
-
-
-def _having(size: str) -> str:
-    """Return a sentence that lists the schedules with a size."""
-    having = [name for name, kind in _kinds.items() if size in kind.defaults]
-    return f"Schedules with {size}: {', '.join(having)}."

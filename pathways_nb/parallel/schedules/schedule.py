@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from pathways_nb.parallel.schedules.actions import (
     Action,
     Cell,
     Overlap,
-    Rows,
     actions_of,
     parse_cell,
     parse_row,
@@ -71,7 +71,7 @@ class Schedule:
         """
         if not isinstance(text, str):
             raise UsageError(f"Schedule.parse takes text, a line for each device; this is {a_type_of(text)}.")
-        return cls(_fixed(parse_rows(text)), name)
+        return cls(tuple(map(tuple, parse_rows(text))), name)
 
     @property
     def text(self) -> str:
@@ -169,10 +169,11 @@ class Schedule:
         edges, sent = self.dependencies, seconds.tobytes()
         # The bytes of the transfer times are the key: arrays are not hashable, and equal times have equal bytes.
         if sent not in self._kept:
-            waits = OrderEdges(edges.source, edges.target, seconds)
+            cells, waits = self.tasks.cells, OrderEdges(edges.source, edges.target, seconds)
+            orders = [np.arange(*span) for span in pairwise(self.tasks.first)]
             self._kept.clear()
             try:
-                self._kept[sent] = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
+                self._kept[sent] = FixedOrder.of(len(cells), waits, orders, lambda cell: str(cells[cell]))
             except UsageError as circle:
                 raise ScheduleError(str(circle)) from None
         return self._kept[sent]
@@ -247,14 +248,6 @@ class Schedule:
         """A cache of one entry: the evaluated order, by the bytes of its transfer times."""
         return {}
 
-    @property
-    def _orders(self) -> list[np.ndarray]:
-        """The cells of each device, as positions in ``tasks.cells``."""
-        return [np.arange(*span) for span in zip(self.tasks.first[:-1], self.tasks.first[1:], strict=True)]
-
-    def _say(self, cell: int) -> str:
-        return str(self.tasks.cells[cell])
-
     def __copy__(self) -> Schedule:
         return self
 
@@ -326,7 +319,3 @@ def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, 
     process has no schedule of that name.
     """
     return Schedule(rows, name, find_kind(kind), asked)
-
-
-def _fixed(rows: Rows) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(tuple(row) for row in rows)

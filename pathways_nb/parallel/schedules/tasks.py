@@ -71,8 +71,9 @@ class Tasks:
         parts = WorkParts.of(rows)
         if len(parts.cell) != parts.wanted:  # checked before arrays are made for all that is missing
             require_each_once(rows, parts)
-        # (3, directions, stages, microbatches, slices)
-        where = _where(parts)
+        stages, slices = parts.shape
+        where = np.full((3, len(parts.directions), stages, max(parts.microbatches), slices), -1)
+        where[parts.part, parts.direction, parts.stage, parts.microbatch, parts.token_slice] = parts.cell
         # The right number of parts may hide one that is done twice and one that is missing: two then share a place.
         if np.count_nonzero(where >= 0) != len(parts.cell):
             require_each_once(rows, parts)
@@ -121,14 +122,6 @@ def _edges(source: np.ndarray, target: np.ndarray, stage: np.ndarray) -> tuple[n
     parts = np.broadcast_to(np.arange(source.shape[-1]), source.shape)
     stages = np.broadcast_to(stage[..., None, None], source.shape)
     return source.ravel(), target.ravel(), stages.ravel(), parts.ravel()
-
-
-def _where(parts: WorkParts) -> np.ndarray:
-    """Return the cell of each part of the work, by part, direction, stage, microbatch and token slice."""
-    stages, slices = parts.shape
-    where = np.full((3, len(parts.directions), stages, max(parts.microbatches), slices), -1)
-    where[parts.part, parts.direction, parts.stage, parts.microbatch, parts.token_slice] = parts.cell
-    return where
 
 
 def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) -> np.ndarray:

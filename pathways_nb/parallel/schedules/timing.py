@@ -184,7 +184,8 @@ class Timing:
         """The chain of cells that decides the makespan, first to last; cells and transfers together last as long."""
         cell, path = int(np.argmax(self.end)), list[PathCell]()
         while cell >= 0:
-            path.append(self._step(cell))
+            device, sent = int(self.tasks.owner[cell]), float(self.released.seconds[cell])
+            path.append(PathCell(self.tasks.cells[cell], device, float(self.start[cell]), float(self.end[cell]), sent))
             cell = int(self.released.source[cell])
         return path[::-1]
 
@@ -198,11 +199,6 @@ class Timing:
             return f"device {self.tasks.owner[cell]} was busy with {self.tasks.cells[source]}"
         sent = f", {self.released.seconds[cell]:g} on the way" if self.released.seconds[cell] else ""
         return f"waited for {self.tasks.cells[source]} on device {self.tasks.owner[source]}{sent}"
-
-    def _step(self, cell: int) -> PathCell:
-        """Return one cell as a step of a path."""
-        span = float(self.start[cell]), float(self.end[cell])
-        return PathCell(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
 
     @cached_property
     def gaps(self) -> np.ndarray:

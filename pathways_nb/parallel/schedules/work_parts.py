@@ -169,6 +169,7 @@ def _places(columns: list[np.ndarray], sizes: tuple[int, ...], most: int) -> np.
 
 def _split(place: int, sizes: tuple[int, ...]) -> list[int]:
     """Return the numbers in each column of the part at a place."""
+    # In Python's integers: the sizes together may exceed 64 bits.
     numbers: list[int] = []
     for size in reversed(sizes):
         place, number = divmod(place, size)
