@@ -113,7 +113,10 @@ class Search:
         # One row for each pair of bound and group size; its cells are units times the longest slice that is allowed.
         rows = CELLS // (self.slices.units * self.slices.longest(np.arange(self.slices.groups), top))
         for interval in intervals[:AT_ONCE]:
-            groups = self._useful(interval)
+            # (groups,) what is left of the batch beside a group of 1, 2, … sequences, and needs at least so long.
+            others = interval.batches[self.batch - 1 - np.arange(self.slices.groups)]
+            most = self.latency - self.waits * self.bounds[interval.first]
+            groups = np.flatnonzero(interval.groups + others < most)
             count = min(share, interval.end - interval.first, max(1, rows // max(1, len(groups))))
             # Evenly between the ends: each solved bound cuts the interval in two.
             steps = np.arange(1, count + 1) * (interval.end - interval.first) // (count + 1)
@@ -121,13 +124,6 @@ class Search:
             rows -= count * len(groups)
             if rows <= 0:
                 return
-
-    def _useful(self, interval: Interval) -> np.ndarray:
-        """Return the group sizes that a better slicing with a bound of this interval may have."""
-        # (groups,) what is left of the batch beside a group of 1, 2, … sequences, and needs at least so long.
-        others = interval.batches[self.batch - 1 - np.arange(self.slices.groups)]
-        most = self.latency - self.waits * self.bounds[interval.first]
-        return np.flatnonzero(interval.groups + others < most)
 
     def _solve(self, asked: list[tuple[np.ndarray, float]]) -> tuple[np.ndarray, Batches]:
         """Return the least sums of each group size, and of the batch, under each of some bounds.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -121,22 +121,21 @@ def fit(samples: Iterable[Sequence[float]]) -> FittedCost:
 
 
 def _medians(samples: Iterable[Sequence[float]]) -> list[SliceSample]:
-    """Return the median of each measured slice, in the order of their sizes."""
+    """Return the median of each measured slice, in the order of their sizes.
+
+    Raises:
+        UsageError: a row is no measured slice.
+    """
     found: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for row in samples:
-        _check(row)
+        fits = len(row) == 4 and all(is_index(size) or float(size).is_integer() for size in row[:3])
+        if not (fits and row[0] >= 1 and row[1] >= 1 and row[2] >= 0 and is_number(row[3]) and row[3] > 0):
+            raise UsageError(
+                f"terapipe.fit: {shortened(tuple(row))} is no measured slice: (sequences, tokens, context, seconds) "
+                f"with at least 1 sequence and 1 token, and seconds above 0."
+            )
         found[int(row[0]), int(row[1]), int(row[2])].append(float(row[3]))
     return [SliceSample(*key, median(seconds)) for key, seconds in sorted(found.items())]
-
-
-def _check(row: Sequence[float]) -> None:
-    """Raise an error if a row is no measured slice."""
-    fits = len(row) == 4 and all(is_index(size) or float(size).is_integer() for size in row[:3])
-    if not (fits and row[0] >= 1 and row[1] >= 1 and row[2] >= 0 and is_number(row[3]) and row[3] > 0):
-        raise UsageError(
-            f"terapipe.fit: {shortened(tuple(row))} is no measured slice: (sequences, tokens, context, seconds) with "
-            f"at least 1 sequence and 1 token, and seconds above 0."
-        )
 
 
 def _curves(plain: Iterable[SliceSample]) -> Curves:
@@ -218,8 +217,3 @@ def _context_errors(curves: Curves, others: Sequence[SliceSample]) -> list[float
 def _mean(errors: Sequence[float]) -> float | None:
     """Return the mean size of errors; None for none."""
     return fmean(map(abs, errors)) if errors else None
-
-
-def with_noise(cost: FittedCost, noise: float | None) -> FittedCost:
-    """Return a fitted cost that also states the noise of its measurements."""
-    return replace(cost, noise=noise)

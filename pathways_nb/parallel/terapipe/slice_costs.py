@@ -1,4 +1,4 @@
-"""Costs of token slices: a table or a formula behind one function, and its values checked.
+"""Costs of token slices: tables and formulas behind one function, its values checked, and a formula of four constants.
 
 The seconds ``t(b, l, c)`` are those of one slice on one stage, forward and backward together, with what it sends: ``b``
 sequences, ``l`` tokens of each, after ``c`` tokens that were processed before (TeraPipe, section 3.3).
@@ -7,16 +7,13 @@ sequences, ``l`` tokens of each, after ``c`` tokens that were processed before (
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.terapipe.problem import Problem
 from pathways_nb.util.words import a_type_of, counted
-
-Seconds = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Seconds of slices, by arrays of sequences, tokens and context."""
 
 
 class SliceCosts:
@@ -35,15 +32,14 @@ class SliceCosts:
 
     def __init__(self, cost: Any, problem: Problem):
         self.problem = problem
-        self._seconds: Seconds
-        self._describe: Callable[[int, int, int], str]
+        self._seconds: _Formula | _Table
         if callable(cost):
             self.most_sequences = min(problem.batch, getattr(cost, "most_sequences", problem.batch))
-            self._seconds, self._describe = _Formula(cost), _call_text
+            self._seconds = _Formula(cost)
         else:
             table = table_of(cost, problem)
             self.most_sequences = min(len(table), problem.batch)
-            self._seconds, self._describe = _looked_up(table, problem.granularity), _indexed(problem.granularity)
+            self._seconds = _Table(table, problem.granularity)
 
     def at(self, sequences: Any, tokens: Any, context: Any) -> np.ndarray:
         """Return the seconds of slices.
@@ -64,17 +60,14 @@ class SliceCosts:
             # The one of the smallest sizes, whatever the order in which the planner asks.
             first = np.lexsort(keys[::-1])[0]
             sequences, tokens, context = (int(key[first]) for key in keys)
-            self._refuse(sequences, tokens, context, float(seconds[wrong][first]))
+            value = float(seconds[wrong][first])
+            raise UsageError(
+                f"{self._seconds.describe(sequences, tokens, context)} = {value} "
+                f"{'is negative' if value < 0 else 'is a hole'}, the seconds of {counted(sequences, 'sequence')} with "
+                f"{counted(tokens, 'token')} after {context}, and {self.problem} need them. Give each slice a finite "
+                f"time of at least 0, a large one where it must not be used."
+            )
         return seconds
-
-    def _refuse(self, sequences: int, tokens: int, context: int, seconds: float) -> None:
-        """Raise an error about a slice whose seconds cannot be used."""
-        what = "is negative" if seconds < 0 else "is a hole"
-        raise UsageError(
-            f"{self._describe(sequences, tokens, context)} = {seconds} {what}, the seconds of "
-            f"{counted(sequences, 'sequence')} with {counted(tokens, 'token')} after {context}, and {self.problem} "
-            f"need them. Give each slice a finite time of at least 0, a large one where it must not be used."
-        )
 
 
 class _Formula:
@@ -98,6 +91,25 @@ class _Formula:
                 self._by_arrays = False
         each = zip(sequences.ravel().tolist(), tokens.ravel().tolist(), context.ravel().tolist(), strict=True)
         return np.array([self._function(*slice_) for slice_ in each], float).reshape(sequences.shape)
+
+    def describe(self, sequences: int, tokens: int, context: int) -> str:
+        """Return the call for one slice as text, for errors."""
+        return f"cost({sequences}, {tokens}, {context})"
+
+
+class _Table(NamedTuple):
+    """A table of seconds, (groups, units, units), in units of the granularity."""
+
+    table: np.ndarray
+    granularity: int
+
+    def __call__(self, sequences: np.ndarray, tokens: np.ndarray, context: np.ndarray) -> np.ndarray:
+        """Return the seconds of slices."""
+        return self.table[sequences - 1, tokens // self.granularity - 1, context // self.granularity]
+
+    def describe(self, sequences: int, tokens: int, context: int) -> str:
+        """Return the element for one slice as text, for errors."""
+        return f"cost[{sequences - 1}, {tokens // self.granularity - 1}, {context // self.granularity}]"
 
 
 def table_of(cost: Any, problem: Problem) -> np.ndarray:
@@ -124,18 +136,61 @@ def table_of(cost: Any, problem: Problem) -> np.ndarray:
     return table
 
 
-def _looked_up(table: np.ndarray, granularity: int) -> Seconds:
-    """Return the function that looks seconds up in a table."""
-    return lambda sequences, tokens, context: table[sequences - 1, tokens // granularity - 1, context // granularity]
+class TableCost:
+    """A table as a function, so that shorter sequences and longer units can be planned with it.
+
+    Args:
+        table: as for ``plan``, of the longest sequence.
+        granularity: tokens of a unit of the table.
+
+    Attributes:
+        length: tokens of the longest sequence.
+        most_sequences: of the largest group.
+
+    Raises:
+        UsageError: no such table.
+    """
+
+    def __init__(self, table: Any, granularity: int):
+        # A table has a row for each length, which says how long the sequence is.
+        units = np.shape(table)[-2] if np.ndim(table) in (2, 3) else 1
+        problem = Problem(units * granularity, 1, 1, granularity)
+        self._table, self.granularity, self.length = table_of(table, problem), granularity, problem.length
+        self.most_sequences = len(self._table)
+
+    def __call__(self, sequences: Any, tokens: Any, context: Any) -> np.ndarray:
+        """Return the seconds of slices.
+
+        Raises:
+            UsageError: tokens that the table does not have.
+        """
+        unit = self.granularity
+        if np.any(tokens % unit) or np.any(context % unit) or np.any(tokens + context > self.length):
+            raise UsageError(
+                f"the table of costs has {self.length} tokens in units of {unit}: take a length of at most "
+                f"{self.length}, and a granularity that is a multiple of {unit}."
+            )
+        return self._table[sequences - 1, tokens // unit - 1, context // unit]
 
 
-def _indexed(granularity: int) -> Callable[[int, int, int], str]:
-    """Return the function that names an element of a table."""
-    return lambda sequences, tokens, context: (
-        f"cost[{sequences - 1}, {tokens // granularity - 1}, {context // granularity}]"
-    )
+class Hinge(NamedTuple):
+    """Seconds ``max(floor, fixed + per_token · b l + per_pair · b l (l + c))``, a cost that ``plan`` takes.
 
+    The values without arguments are fitted to the paper's equal slices of 175B (TeraPipe, setting 9).
 
-def _call_text(sequences: int, tokens: int, context: int) -> str:
-    """Return the call of a formula in words."""
-    return f"cost({sequences}, {tokens}, {context})"
+    Args:
+        floor: seconds of the shortest slices.
+        fixed: seconds of each slice above the floor.
+        per_token: seconds of a token.
+        per_pair: seconds of a pair of a token and one that it may attend to.
+    """
+
+    floor: float = 0.00975
+    fixed: float = 0.006
+    per_token: float = 4.31e-5
+    per_pair: float = 1.17e-9
+
+    def __call__(self, sequences: Any, tokens: Any, context: Any) -> np.ndarray:
+        """Return the seconds of slices, by their sequences, tokens and context."""
+        size = sequences * tokens
+        return np.maximum(self.floor, self.fixed + self.per_token * size + self.per_pair * size * (tokens + context))

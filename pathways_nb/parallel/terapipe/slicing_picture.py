@@ -156,7 +156,10 @@ def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: 
     )
     # Not by the user's own slices: one of the whole sequence would leave no room for the others.
     highest = _HIGHER * max(int(row.tokens.max()) for row in rows[:-1])
-    note = "" if problem == asked else _coarse(problem, asked)
+    note = "" if problem == asked else (
+        f"Planned in units of {problem.granularity} tokens, so that a change is shown at once; "
+        f"pw.terapipe.plan takes granularity={granularity}."
+    )  # fmt: skip
     bars = tuple(terms[count] for count in _near(sorted(terms), best, uniform))
     return SlicingPicture(planned, rows, bars, _surface(costs, highest), best, uniform, length, note)
 
@@ -200,14 +203,6 @@ def _unit(problem: Problem, groups: int) -> int:
     raise UsageError(
         f"length={problem.length} has {problem.units} units of granularity={problem.granularity}, too many to show for "
         f"groups of up to {counted(groups, 'sequence')}: take a larger granularity, or a smaller length or batch."
-    )
-
-
-def _coarse(problem: Problem, asked: Problem) -> str:
-    """Return the note about longer units than were asked for."""
-    return (
-        f"Planned in units of {problem.granularity} tokens, so that a change is shown at once; "
-        f"pw.terapipe.plan takes granularity={asked.granularity}."
     )
 
 
