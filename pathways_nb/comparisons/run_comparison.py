@@ -15,16 +15,16 @@ from typing import Any, overload
 
 import numpy as np
 
-from pathways_nb.comparisons.run_schedule_comparison import RunScheduleComparison
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
-from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
+from pathways_nb.parallel.schedules.run_over_schedule import Deviation, RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of
 
@@ -146,6 +146,72 @@ def _devices(run: Run) -> str:
     options = run.about.get("options", {})
     chip = options.get("chip") or options.get("kind") or "unknown"
     return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices"
+
+
+@dataclass(frozen=True, eq=False)
+class RunScheduleComparison:
+    """One call of a pipeline and its schedule, which is drawn above.
+
+    Args:
+        overlay: the plan and what ran.
+    """
+
+    overlay: RunOverSchedule
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns, a row for each action: planned and run times, order and causes; see ``RunOverSchedule.table``."""
+        return self.overlay.table
+
+    @property
+    def first_in_other_order(self) -> Deviation | None:
+        """The first action, in time, that a device began where its row has another one; None if there is none."""
+        return self.overlay.first_in_other_order
+
+    @property
+    def first_late(self) -> Deviation | None:
+        """The first action, in time, that began later than planned by more than a tenth of the median action."""
+        return self.overlay.first_late
+
+    def summary_line(self) -> str:
+        """Return both makespans, and the first actions that came in another order and later than planned."""
+        laid, (plan, ran) = self.overlay, (one.makespan for one in (self.overlay.planned, self.overlay.ran))
+        about = ", ".join(filter(None, [laid.call.origin, laid.number]))
+        ratio = f" ({ran / plan:.2f} times as long)" if plan else ""
+        known = [f"{laid.schedule.name} as planned {duration(plan)}", f"{laid.name} ({about}) {duration(ran)}{ratio}"]
+        return " · ".join([*known, *laid.words()])
+
+    def show(self, cap: float | None = None) -> None:
+        """Draw the plan above and the run below, on one axis, in the notebook.
+
+        Args:
+            cap: memory of a device, in microbatches of activations; None for no limit.
+        """
+        from pathways_widgets.schedules.schedule_display import show
+
+        show(self.overlay.pictures(cap))
+
+    def savefig(self, path: str | Path, width: str | float = 900, cap: float | None = None) -> None:
+        """Write the plan and the run as one picture.
+
+        Args:
+            path: file name that ends in ``.svg`` or ``.png``.
+            width: of the picture, as for ``Run.savefig``.
+            cap: as for ``show``.
+        """
+        from pathways_widgets.schedules.schedule_display import write
+
+        write(self.overlay.pictures(cap), path, width)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table."""
+        self.overlay.to_csv(path)
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+    def __repr__(self) -> str:
+        return f"<comparison: {self.summary_line()}>"
 
 
 @overload

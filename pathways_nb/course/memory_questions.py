@@ -5,10 +5,9 @@ The second answer is measured: it takes the highest level in the reader's own re
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, NotYetError, Question
+from pathways_nb.course.question import NotYetError, Question, is_near
 from pathways_nb.results.run import runs
 
 _VALUES, _PART = 4, 1.0
@@ -23,11 +22,11 @@ def _peak() -> float:
 
 
 def _why_peak(answer: Any, expected: float) -> str:
-    if math.isclose(answer, _PART * (1 + _VALUES), rel_tol=TOLERANCE):
+    if is_near(answer, _PART * (1 + _VALUES)):
         return "That keeps every value to the end. Which of them does no later stage read?"
-    if math.isclose(answer, _PART * 2, rel_tol=TOLERANCE):
+    if is_near(answer, _PART * 2):
         return "Those are a stage's input and output. The argument, which its caller still holds, is missing."
-    if math.isclose(answer, 4 * expected, rel_tol=TOLERANCE):
+    if is_near(answer, 4 * expected):
         return "That is on all four devices together; each has a quarter of every array."
     return "Take the third stage: what does it read, what does it make, and what is still held from the beginning?"
 

@@ -5,6 +5,7 @@ No answer is stored, and none depends on the speed of the machine: a reader must
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,11 @@ class Question:
 
     expected: Callable[[], Any]
     why: Callable[[Any, Any], str]
+
+
+def is_near(answer: Any, *values: float) -> bool:
+    """Return whether an answer is one of some numbers, within ``TOLERANCE``: the right one, or a typical mistake."""
+    return any(math.isclose(answer, value, rel_tol=TOLERANCE) for value in values)
 
 
 class NotYetError(Exception):

@@ -5,10 +5,9 @@ Both answers are read from the graphs that the reader's own cells recorded.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, Question, program_of
+from pathways_nb.course.question import Question, is_near, program_of
 
 
 def _crossings() -> int:
@@ -40,11 +39,11 @@ def _speedup() -> float:
 
 def _why_speedup(answer: Any, expected: float) -> str:
     m = _microbatches()
-    if math.isclose(answer, 2.0, rel_tol=TOLERANCE):
+    if is_near(answer, 2.0):
         return "Two islands would halve the time if both worked from the first moment. When does the second begin?"
-    if math.isclose(answer, (m + 1) / (2 * m), rel_tol=TOLERANCE):
+    if is_near(answer, (m + 1) / (2 * m)):
         return "That is parallel over sequential; the question is how many times faster, the other way round."
-    if math.isclose(answer, m, rel_tol=TOLERANCE):
+    if is_near(answer, m):
         return f"{m} microbatches keep the islands busy, but there are only two islands to share the work."
     return f"Count turns: {m} microbatches through 2 stages one after another, and with both stages at work at once."
 

@@ -177,20 +177,6 @@ def _action(text: str) -> str:
     return text
 
 
-def _action_parser() -> _Parser:
-    """Return the parser of ``%pathways`` for actions without options."""
-    parser = _Parser("%pathways")
-    parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
-    return parser
-
-
-def _calibrate_parser() -> _Parser:
-    """Return the parser of ``%pathways calibrate``."""
-    parser = _Parser("%pathways calibrate")
-    parser.add_argument("--quick", action="store_true")
-    return parser
-
-
 @magics_class
 class PathwaysMagics(Magics):
     """The magics: ``%%pathways`` records and shows a cell; ``%pathways`` attaches, calibrates and resets."""
@@ -239,11 +225,15 @@ class PathwaysMagics(Magics):
                 print(attach(**vars(options)))
             return
         if words[:1] == ["calibrate"]:
-            options = _calibrate_parser().parse(words[1:])
+            parser = _Parser("%pathways calibrate")
+            parser.add_argument("--quick", action="store_true")
+            options = parser.parse(words[1:])
             if options is not None:
                 display(calibrate(quick=options.quick))
             return
-        chosen = _action_parser().parse(words)
+        parser = _Parser("%pathways")
+        parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
+        chosen = parser.parse(words)
         if chosen is None:
             return
         if chosen.action == "reset":

@@ -213,7 +213,7 @@ class StagedModel:
         signature = _signature(given)
         # Once for each shape of a microbatch: the walk traces every stage at two sizes.
         if signature not in self.examined:
-            batch = Batch(*given, self._length(x), self._whole(x))
+            batch = Batch(given[0], given[1], given[2], given[3], self._length(x), self._whole(x))
             found = self._examination.examine(batch)
             self.examined[signature] = found, self._examination.output(batch) if found.means else None
         return self.examined[signature]
