@@ -38,6 +38,7 @@ def stdlib_source(max_bytes: int = 2_000_000) -> np.ndarray:
     text = bytearray()
     for path in _sources(folder):
         text += path.read_bytes()
+        # Whole files, so that the text is cut once, at the end.
         if len(text) >= max_bytes:
             break
     if not text:

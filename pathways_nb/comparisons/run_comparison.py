@@ -110,6 +110,7 @@ class Comparison:
         """
         from pathways_widgets.figures.live import LiveDisplay
 
+        # The display of a live run, which is filled once and ended.
         display = LiveDisplay(self, ",".join(views) or "timeline")
         display.start()
         display.stop()
@@ -128,6 +129,7 @@ class Comparison:
     def _names(self) -> tuple[str, str]:
         """Each run's name with ``real`` or ``simulated``, and with ``a`` or ``b`` where these would be equal."""
         a, b = (f"{run.name} ({_kind(run)})" for run in (self.a, self.b))
+        # Also a run compared with itself has two names.
         return (a, b) if a != b else (f"{self.a.name} (a, {_kind(self.a)})", f"{self.b.name} (b, {_kind(self.b)})")
 
     def __repr__(self) -> str:
@@ -177,6 +179,7 @@ class RunScheduleComparison:
         """Return both makespans, and the first actions that came in another order and later than planned."""
         laid, (plan, ran) = self.overlay, (one.makespan for one in (self.overlay.planned, self.overlay.ran))
         about = ", ".join(filter(None, [laid.call.origin, laid.number]))
+        # Work that takes no time has a plan of no time, and no ratio.
         ratio = f" ({ran / plan:.2f} times as long)" if plan else ""
         known = [f"{laid.schedule.name} as planned {duration(plan)}", f"{laid.name} ({about}) {duration(ran)}{ratio}"]
         return " · ".join([*known, *laid.words()])
@@ -225,14 +228,14 @@ def compare(a: Schedule, b: Run, *, call: int | None = None) -> RunScheduleCompa
 def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | ScheduleComparison | RunScheduleComparison:
     """Return two runs, two pipeline schedules, or a run and the schedule of its pipeline, on one axis.
 
-    A run beside a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
+    A run and a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
     operation and transfer. In both pictures the first action that came in another order is marked, and the first that
     began later than planned by more than a tenth of the median action.
 
     Args:
         a: a run, recorded or loaded; or a schedule.
         b: a run or a schedule.
-        call: for a run beside a schedule: which call of the pipeline, from 0 in the order of time, counted from the end
+        call: for a run and a schedule: which call of the pipeline, from 0 in the order of time, counted from the end
             if negative; None for the last. Only calls with all actions of the schedule count.
 
     Raises:

@@ -63,10 +63,12 @@ def check(name: str, answer: object) -> bool:
 
 def _judge(question: Question, answer: object) -> tuple[bool, str]:
     """Return whether an answer is right, and what to tell the reader."""
+    # Notebooks are stored with dots as answers.
     if answer is ...:
         return False, "not answered yet. Put your answer in place of the dots."
     try:
         expected = question.expected()
+    # Not wrong, but not there yet: the text names the cell to run first.
     except NotYetError as error:
         return False, str(error)
     if isinstance(expected, Number) and not isinstance(answer, Number):

@@ -12,6 +12,7 @@ _ISLANDS, _HOSTS, _NODES = 3, 2, 128
 
 def _messages() -> int:
     """Return the messages of one call: one for each host, however many nodes it has."""
+    # In parallel dispatch a static program goes out whole, as one range for each host.
     return _ISLANDS * _HOSTS
 
 

@@ -37,6 +37,7 @@ def _hidden() -> float:
 
 def _fused() -> float:
     """Return the sequential makespan of the chain fused into two nodes, each half of the stages long."""
+    # Two nodes, so two messages, one after the other; the work is the same.
     half = _STAGES / 2
     return 2 * (_MESSAGE + half * _STAGE)
 

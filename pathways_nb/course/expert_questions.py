@@ -19,7 +19,9 @@ def _step() -> Graph:
 def _sent() -> int:
     """Return how many arrays are sent to another place; several nodes of a place that read one array count once."""
     home = {value: node.place for node in _step().nodes if node.place is not None for value in node.outputs}
+    # A set: an array that several nodes of a place read is there once.
     read = {(value, node.place) for node in _step().nodes if node.place is not None for value in node.inputs}
+    # Arguments have no home: they come from the host and are not counted.
     return sum(value in home and home[value] is not place for value, place in read)
 
 

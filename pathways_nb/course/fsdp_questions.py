@@ -82,14 +82,23 @@ def _why_bound(answer: Any, expected: float) -> str:
 
 
 QUESTIONS = {
+    # Each of 8 devices has an eighth of 80 MB and receives the rest.
     "09.gather": Question(lambda: 80 * 7 / 8, _why_gather),
+    # The gradient by a product's input reads its matrix; nobody asks for that by x, so the first matrix is not read.
     "09.sink": Question(lambda: _MATRICES - 1, _why_sink),
+    # Once in the forward pass, and again for each matrix that the backward pass reads.
     "09.regather": Question(lambda: 2 * _MATRICES - 1, _why_regather),
+    # Each exchange less saves its latency: gathers go from 2 · 8 − 1 to one a block and pass, reductions from one a
+    # matrix to one a block.
     "09.bucket": Question(
         lambda: _LATENCY * float((2 * _MATRICES - 1 - 2 * _BLOCKS) + _MATRICES - _BLOCKS), _why_bucket
     ),
+    # The first gather hides behind nothing; from then on 2 ms of gathering hide behind 3 ms of computing.
     "09.prefetch": Question(lambda: 2.0 + _BLOCKS * 3, _why_prefetch),
+    # Only the last reduction has no computation to hide behind.
     "09.finish": Question(lambda: 2.0, _why_finish),
+    # One gather for each block and pass: a bucket is a block.
     "09.pace": Question(lambda: 2 * _BLOCKS, _why_pace),
+    # Ten times 0.7 s of exchanges, of which 0.8 s of computation hide as much as they last.
     "09.bound": Question(lambda: 10 * 0.7 - 0.8, _why_bound),
 }

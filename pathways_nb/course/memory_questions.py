@@ -41,6 +41,7 @@ def _together() -> int:
         raise NotYetError("run the cell that begins with %%pathways and has --run pressure first: the answer is in it.")
     # What a client held: the run had room for one program at a time.
     clients = (held.levels[:, [name != "" for name in held.names]] for held in runs["pressure"].memory())
+    # Rounded down: a program begins only when all of it fits.
     return int(_HAVE // max(int(levels.max(initial=0)) for levels in clients))
 
 

@@ -92,6 +92,7 @@ def _why_zero(answer: Any, expected: float) -> str:
 
 def _slow() -> float:
     """Return the makespan of 1F1B with a last stage that takes ``_SLOW`` times as long."""
+    # All three passes of the last stage are slow, as those of a stage with more layers.
     times = [1] * (_DEVICES - 1) + [_SLOW]
     return _small("1f1b").makespan(F=times, I=times, W=times)
 
@@ -112,6 +113,7 @@ def _why_slow(answer: Any, expected: float) -> str:
 
 def _fitting() -> str:
     """Return the name of the schedule without token slices that fits with the smallest bubble."""
+    # All that are registered, the reader's own included: the best one is that of the reader's session.
     found = [
         made for made in map(_wide, schedules()) if made and made.size.token_slices == 1 and made.peak <= _CAPACITY
     ]
@@ -127,6 +129,7 @@ def _wide(name: str) -> Schedule | None:
 
 
 def _why_fitting(answer: Any, expected: str) -> str:
+    # The answer may be anything a reader types, also no text.
     made = _wide(answer) if answer in schedules() else None
     if made is None:
         return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, schedules()[:3]))}, ..."

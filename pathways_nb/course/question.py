@@ -52,4 +52,5 @@ def program_of(run: str, name: str) -> ExecutedProgram:
     found = [program for program in (runs[run].programs if run in runs else []) if program.graph.name == name]
     if not found:
         raise NotYetError(f"run the cell that begins with %%pathways and has --run {run} first: the answer is in it.")
+    # A cell that was run again, or a call of another shape, made several: the last is the one the reader sees.
     return found[-1]

@@ -27,6 +27,7 @@ def _why_crossings(answer: Any, expected: int) -> str:
 def _microbatches() -> int:
     """Return the number of microbatches: forward computations on the place of the first stage."""
     graph = program_of("train", "train_step").graph
+    # The first computation of the program is that of the first stage.
     first = next(node.place for node in graph.nodes if node.kind == "computation")
     return sum(node.kind == "computation" and node.place is first and "(bwd)" not in node.name for node in graph.nodes)
 

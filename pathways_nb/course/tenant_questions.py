@@ -34,6 +34,7 @@ def _why_part(answer: Any, expected: float) -> str:
 def _luck() -> float:
     """Return the fraction of pairs of random orders on two devices in which no gangs wait for each other for ever."""
     orders = list(permutations(_GANGS))
+    # Each device runs its gangs in its own order: they wait for ever exactly where the orders have a cycle.
     fitting = sum(find_cycle(dict(enumerate(pair))) is None for pair in product(orders, repeat=2))
     return fitting / len(orders) ** 2
 

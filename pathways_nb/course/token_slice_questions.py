@@ -16,7 +16,7 @@ from pathways_nb.parallel.terapipe.slice_planner import plan
 _DEVICES, _SLICES = 4, 16
 """Devices and slices of the first question."""
 _STAGES, _OVERHEAD = 17, 0.01
-"""Stages of the second question, and seconds that each slice costs beside its share of one second."""
+"""Stages of the second question, and seconds that each slice costs in addition to its share of one second."""
 _LENGTH = 512
 """Tokens of the sequence of the third question."""
 
@@ -35,6 +35,7 @@ def _why_bubble(answer: Any, expected: float) -> str:
 
 def _best_count() -> float:
     """Return the k that minimises k·o + 1 + (K−1)(o + 1/k): the square root of (K−1)/o."""
+    # Where the derivative by k, o − (K−1)/k², is zero.
     return math.sqrt((_STAGES - 1) / _OVERHEAD)
 
 
@@ -55,7 +56,7 @@ def _longest() -> int:
 
 
 def _attention(sequences: Any, tokens: Any, context: Any) -> Any:
-    """Return the seconds of a slice of which only attention takes time, beside a millisecond for its launch."""
+    """Return the seconds of a slice of which only attention and a millisecond for its launch take time."""
     return 1e-3 + 2e-7 * sequences * tokens * (tokens + 2 * context)
 
 

@@ -41,6 +41,7 @@ def _why_smallest(answer: Any, expected: float) -> str:
 
 def _clients() -> int:
     """Return the number of clients whose calls overlap, so that the devices always have a computation to run."""
+    # Rounded up: with one client less the devices still wait in each round.
     return math.ceil(_call(_FEW) / _WORK)
 
 

@@ -42,6 +42,7 @@ def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = 
     # Traced and placed as a call would be, but never submitted: nothing is compiled.
     with tenant_scope.calling(controller, program.name):
         plan = submit.plan_of(controller, submit.traced(controller, program, call))
+    # As attached: the same delay of messages that a call there would have.
     asked = controller.attach_options
     return makespan(plan, _seconds(plan.graph, seconds or {}), controller.machine.dispatch, asked.dcn_latency)
 

@@ -100,6 +100,7 @@ class Sweep(Printed):
         several = [name for name, values in self.axes.items() if len(values) > 1] or list(self.axes)
         x = x or several[0]
         y = y or next((name for name in self.columns[len(self.axes) :] if self._is_number(name)), ERROR)
+        # All other axes that vary, else lines of different points would be drawn as one.
         by = [name for name in several if name != x] if by is None else [by] if isinstance(by, str) else list(by)
         for column in (x, y, *by):
             self._check("plot", column)
@@ -148,6 +149,7 @@ class Sweep(Printed):
             The text if no path is given, else ``None``.
         """
         text = io.StringIO()
+        # One kind of line end on every system: the text is also returned, not only written.
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows([_plain(row.get(column)) for column in self.columns] for row in self.rows)
@@ -196,7 +198,7 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     printed.
 
     Args:
-        fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
+        fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` with an axis ``dispatch``),
             a dictionary of columns, or a number, which becomes the column ``"value"``.
         **axes: the values of each argument of ``fn``.
 

@@ -112,6 +112,7 @@ def _read(notebook: Path, out: Path) -> nbformat.NotebookNode:
     """
     if not notebook.is_file():
         raise DemoError(f"no notebook {notebook} (looked in {Path.cwd()}); name one with --notebook PATH.")
+    # The executed notebook would be written over the one that is read.
     if out.resolve() == notebook.resolve().parent:
         raise DemoError(f"--out {out} is the notebook's own folder and would replace it; name another.")
     try:
@@ -134,6 +135,7 @@ def execute(content: nbformat.NotebookNode, folder: Path) -> None:
         content,
         km=kernel,
         timeout=CELL_TIMEOUT,
+        # A busy machine may take minutes to start a kernel.
         startup_timeout=CELL_TIMEOUT,
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=progress.started,

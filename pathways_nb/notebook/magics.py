@@ -222,6 +222,7 @@ class PathwaysMagics(Magics):
         if words[:1] == ["attach"]:
             options = _attach_parser().parse(words[1:])
             if options is not None:
+                # The names of the options are those of the arguments: one place says what can be attached.
                 print(attach(**vars(options)))
             return
         if words[:1] == ["calibrate"]:

@@ -81,6 +81,7 @@ def numbers(devices: Sequence[int], most: int = 4) -> str:
     # Devices of one mesh axis lie at one distance, often hundreds of them.
     if len(devices) > most and len(steps) == 1 and steps != {1}:
         return f"{devices[0]}, {devices[1]}, …, {devices[-1]}"
+    # Runs of neighbouring numbers, each with its first and its last.
     runs: list[list[int]] = []
     for device in devices:
         if runs and device == runs[-1][-1] + 1:

@@ -113,6 +113,7 @@ class Reshard:
     @property
     def way(self) -> str:
         """How it is carried out, in words."""
+        # The same devices in another order count as another place.
         if list(self.before.devices) != list(self.after.devices):
             one, other = self.before.where, self.after.where
             over = f" over {route(one, other)}" if one and other and self._is_elsewhere else ""
@@ -153,6 +154,7 @@ class Reshard:
         found = [f"each of {counted(len(self.after.devices), 'device')} receives {amount}"]
         if self.pairs is None:
             return [*found, f"more than {MOST_PIECES} pieces: pairs of devices are not listed"]
+        # (pairs,) bytes
         crossing = self.pairs[:, 2]
         if not len(crossing):
             return found

@@ -75,7 +75,7 @@ class Cutter:
                 again[id(op)] = op
                 # What is computed again reads other values, each of which is computed again or kept in its turn.
                 pending += op.inputs
-        # In the order of the first part: each stands behind those that make what it reads.
+        # In the order of the first part: each comes after those that make what it reads.
         repeated = [op for op in first if id(op) in again]
         return SecondPart((*repeated, *used), tuple(kept))
 

@@ -124,7 +124,7 @@ class StageComputations:
         whole = [v for values, each in names for name in each for v in values[name]]
         batches = [(v, 0) for v in whole]
         for stored in (parts.inputs["store"], parts.arriving["store"], parts.outputs["store"], parts.outputs["dstore"]):
-            batches += list(zip(stored, parts.trees["store"], strict=False))  # some slices have no gradients of theirs
+            batches += list(zip(stored, parts.trees["store"], strict=False))  # some slices have no gradients of a store
         for value, before in batches:
             # (…, batch, …): a store that is appended inside scans has their lengths in front of the batch.
             spec = PartitionSpec(*[None] * before, *(data or ()))

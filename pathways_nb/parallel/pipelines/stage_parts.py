@@ -151,7 +151,7 @@ class StageParts:
     def _ops_after(self) -> list[Runnable]:
         """The operations that depend on a gradient that arrives, or on the 1 with which the last stage's begins."""
         found, after = list[Runnable](), {v for values in self.arriving.values() for v in values}
-        # One pass is enough: operations stand behind those whose results they read.
+        # One pass is enough: operations come after those whose results they read.
         for op in self.flat.ops:
             if not after.isdisjoint(op.inputs):
                 after.update(op.outputs)

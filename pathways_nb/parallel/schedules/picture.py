@@ -103,7 +103,7 @@ class SchedulePicture:
 
     @cached_property
     def words(self) -> str:
-        """Makespan, bubble and peak, each beside its closed form; or the error."""
+        """Makespan, bubble and peak, each with its closed form; or the error."""
         if self.timing is None:
             return self.error
         kind, size, device = self.kind, self.timing.size, int(np.argmax(self.peaks))

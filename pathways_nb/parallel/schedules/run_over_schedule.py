@@ -47,7 +47,7 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunOverSchedule:
-    """One call of a pipeline beside its plan; all times in seconds.
+    """One call of a pipeline and its plan; all times in seconds.
 
     Args:
         schedule: the plan's order.

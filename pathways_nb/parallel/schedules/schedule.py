@@ -98,7 +98,7 @@ class Schedule:
         """The schedule as arrays.
 
         Raises:
-            ScheduleError: something is done twice or not at all, or a stage stands on several devices.
+            ScheduleError: something is done twice or not at all, or a stage is on several devices.
         """
         return Tasks.of(self.rows)
 

@@ -63,7 +63,7 @@ class Tasks:
             rows: for each device its cells.
 
         Raises:
-            ScheduleError: something is done twice or not at all, or a stage stands on several devices.
+            ScheduleError: something is done twice or not at all, or a stage is on several devices.
         """
         for device, row in enumerate(rows):
             if not row:
@@ -128,7 +128,7 @@ def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) 
     """Return the device of each stage, by direction.
 
     Raises:
-        ScheduleError: a stage stands on several devices.
+        ScheduleError: a stage is on several devices.
     """
     # (3, directions, stages, microbatches, slices): cells of device d are those from first[d] on. -1 for no cell.
     device = np.searchsorted(first, where, side="right") - 1

@@ -2,8 +2,8 @@
 
 One file has the latencies of one layer under keys ``b_s_c`` (sequences, tokens, context), another those of sending
 tensors of some numbers of tokens. The table made of them is the authors' own, by default with two peculiarities of
-theirs, so that their results are reproduced: the regression for the context is added at context 0, too, and ``b``
-sequences of ``s`` tokens are looked up among the messages as ``(b - 1) L + s`` tokens.
+their program, so that their results are reproduced: the regression for the context is added at context 0, too, and
+``b`` sequences of ``s`` tokens are looked up among the messages as ``(b - 1) L + s`` tokens.
 """
 
 from __future__ import annotations

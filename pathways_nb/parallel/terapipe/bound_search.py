@@ -113,7 +113,7 @@ class Search:
         # One row for each pair of bound and group size; its cells are units times the longest slice that is allowed.
         rows = CELLS // (self.slices.units * self.slices.longest(np.arange(self.slices.groups), top))
         for interval in intervals[:AT_ONCE]:
-            # (groups,) what is left of the batch beside a group of 1, 2, … sequences, and needs at least so long.
+            # (groups,) what is left of the batch without a group of 1, 2, … sequences, and needs at least so long.
             others = interval.batches[self.batch - 1 - np.arange(self.slices.groups)]
             most = self.latency - self.waits * self.bounds[interval.first]
             groups = np.flatnonzero(interval.groups + others < most)

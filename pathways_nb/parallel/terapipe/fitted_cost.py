@@ -117,6 +117,7 @@ def fit(samples: Iterable[Sequence[float]]) -> FittedCost:
     curves = _curves(plain)
     errors = [_length_errors(plain), _context_errors(curves, others)]
     length_error, context_error, error = (_mean(each) for each in (*errors, errors[0] + errors[1]))
+    # The cost itself is fitted to all slices; only its errors come from fits to a part of them.
     return FittedCost(curves, _coefficients(curves, others), error, length_error, context_error)
 
 
@@ -153,6 +154,7 @@ def _curves(plain: Iterable[SliceSample]) -> Curves:
 def _without_context(curves: Curves, sequences: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Return the seconds without context, interpolated."""
     counts = np.array(list(curves))
+    # Of the longest lengths the shortest: beyond it one of the curves would be extrapolated.
     longest = min(lengths[-1] for lengths, _ in curves.values())
     if tokens.max() > longest or sequences.max() > counts[-1] or sequences.min() < counts[0]:
         raise UsageError(

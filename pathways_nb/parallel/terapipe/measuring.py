@@ -43,7 +43,7 @@ def fit_timed(
         lengths: tokens of the slices to time, with ``length`` as the last; by default the granularity and its doubles
             up to ``length``.
         batches: numbers of sequences to time together.
-        contexts: number of contexts to time for each length, beside none.
+        contexts: number of contexts to time for each length, in addition to none.
         granularity: tokens; each length and context is a multiple of it.
         rounds: repetitions whose median counts.
         say: called with lines of progress, after two seconds.
@@ -51,6 +51,7 @@ def fit_timed(
     Raises:
         UsageError: lengths that are no multiples of the granularity or do not end with ``length``.
     """
+    # For its checks and its units; how many stages there are does not matter for a slice.
     problem = Problem(length, max(batches), 1, granularity)
     chosen = _doubles(problem) if lengths is None else sorted(set(lengths))
     wrong = [one for one in chosen if one < 1 or one % granularity]
@@ -94,7 +95,7 @@ def measure(
         on: the place to run on.
         lengths: tokens of the slices to time, with L as the last; by default the granularity and its doubles up to L.
         batches: numbers of sequences to time together, at most B.
-        contexts: number of contexts to time for each length, beside none.
+        contexts: number of contexts to time for each length, in addition to none.
         granularity: tokens; each length and context is a multiple of it.
         rounds: repetitions whose median counts.
         say: called with lines of progress, after two seconds.
@@ -105,6 +106,7 @@ def measure(
     Raises:
         UsageError: lengths that are no multiples of the granularity or do not end with L, or slices larger than ``x``.
     """
+    # What times is a function of three sizes, as a user's own may be.
     timer = SliceTimer(stage, params, x, on)
     return fit_timed(
         timer, length=timer.length, lengths=lengths, batches=batches, contexts=contexts,

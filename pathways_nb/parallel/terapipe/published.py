@@ -64,6 +64,7 @@ def _fitted_steps() -> Iterator[tuple[Setting, int, float]]:
     for name, series in _table()["uniform slices"].items():
         for count, seconds in series.items():
             if count != "1":  # the same step as without TeraPipe
+                # Two settings, 8 and 9, of which the paper has equal slices (its ablation).
                 yield Setting.of(settings[name]), int(count), seconds["value"]
 
 

@@ -112,6 +112,8 @@ class Setting:
 
         def slice_seconds(sequences: Any, tokens: Any, context: Any) -> np.ndarray:
             size = np.asarray(sequences * tokens, float)
+            # Forward 24 b l h² for the products with weights and 4 b l (l + c) h for scores and their product with
+            # values; backward twice as much.
             work = (72 * size * h**2 + 12 * size * (tokens + context) * h) / (peak * parameters.work_share)
             weights = np.asarray(12 * h**2 * BYTES * parameters.weight_passes / per_byte)
             latency, reduced = self._all_reduce
@@ -126,6 +128,7 @@ class Setting:
         """Return the seconds of averaging gradients among replicas; a host's GPUs share its NIC."""
         if self.data == 1:
             return 0.0
+        # Those of one GPU: its stage's layers, of which it has one of ``op`` parts.
         gradients = 12 * self.hidden**2 * self._layers_here / self.op * BYTES
         # All GPUs of a host send at the same time.
         each = NETWORK.host_bw_effective * parameters.nic_share / CHIP.chips_per_host

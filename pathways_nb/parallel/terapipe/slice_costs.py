@@ -164,6 +164,7 @@ class TableCost:
         Raises:
             UsageError: tokens that the table does not have.
         """
+        # Looked up in the units of the table, which may be smaller than those of the plan.
         unit = self.granularity
         if np.any(tokens % unit) or np.any(context % unit) or np.any(tokens + context > self.length):
             raise UsageError(

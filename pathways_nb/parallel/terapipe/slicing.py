@@ -111,6 +111,7 @@ def _uniform(costs: SliceCosts) -> dict[int, float]:
     """Return the latency of each number of equal slices, each sequence alone."""
     problem, found = costs.problem, {}
     for count in range(1, problem.units + 1):
+        # Other counts have no equal slices of whole units.
         if problem.units % count == 0:
             tokens = (problem.length // count,) * count
             total, largest = sum_and_max(costs, ((1, tokens),))

@@ -84,7 +84,7 @@ class CostSurface(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SlicingPicture:
-    """The optimum beside uniform slicings, or the reason why there is none.
+    """The optimum and uniform slicings, or the reason why there is none.
 
     Attributes:
         planned: the optimum; None where there is ``error``.
@@ -147,6 +147,7 @@ def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: 
     tokens = nearly_equal(problem, uniform)
     planned = plan(cost, length=length, batch=batch, stages=stages, granularity=problem.granularity)
     costs, best = SliceCosts(cost, problem), min(planned.uniform, key=planned.uniform.__getitem__)
+    # The user's own count need not divide the units: its slices then differ by one unit.
     even = {count: (length // count,) * count for count in planned.uniform}
     terms = {count: _terms(costs, each) for count, each in (even | {uniform: tokens}).items()}
     rows = (
