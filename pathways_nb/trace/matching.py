@@ -9,7 +9,6 @@ these it is. Times count from the first event on a device or its dispatch, so th
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ import numpy as np
 from pathways_nb.trace.metrics import WORK, duration, makes_span, summarise
 from pathways_nb.trace.record import STORED, Events
 from pathways_nb.trace.rows import GAUGE_KINDS, Label
+from pathways_nb.util.csv_columns import write_columns
 from pathways_nb.util.words import counted
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
@@ -54,10 +54,7 @@ class Difference:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table as CSV."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self.table)
-            writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
+        write_columns(path, self.table)
 
     def worst(self, count: int = 5) -> list[str]:
         """Return the nodes whose durations differ most, added up over their occurrences, in words.

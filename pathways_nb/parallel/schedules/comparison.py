@@ -6,7 +6,6 @@ on different devices, which is often the point of the comparison.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathways_nb.parallel.schedules.boxes import boxes_of
 from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.util.csv_columns import write_columns
 from pathways_nb.util.words import counted
 
 KEYS = ("stage", "operation", "microbatch", "token_slice", "direction")
@@ -98,11 +98,7 @@ class ScheduleComparison:
             path: name of the file.
             times: as for ``Schedule.timing``.
         """
-        table = self.difference(**times).table
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(table)
-            writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
+        write_columns(path, self.difference(**times).table)
 
     def summary_line(self) -> str:
         """Return both makespans, bubbles and peaks with F = I = W = 1, and how many actions match."""

@@ -8,7 +8,6 @@ the record infers starts, they are moved to the arrival of what the action neede
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +24,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing, activations
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_nb.util.csv_columns import write_columns
 
 LATE = 0.1
 """How much later than planned an action may begin, in median durations of an action."""
@@ -178,10 +178,7 @@ class RunOverSchedule:
 
     def to_csv(self, path: str | Path) -> None:
         """Write ``table``."""
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self.table)
-            writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
+        write_columns(path, self.table)
 
     def _why_late(self, row: int) -> str:
         """Return what an action waited for in the plan and in the run, and what of it took longer."""

@@ -34,7 +34,7 @@ class Problem:
             value = getattr(self, name)
             if not is_index(value) or value < 1:
                 raise UsageError(f"{name}={shortened(value)}: a whole number of at least 1 is needed.")
-        # Two ways out are named: a longer sequence, or the largest unit that divides this one and is no larger.
+        # Two ways out are named: a longer sequence, or the largest unit that divides both.
         if self.length % self.granularity:
             raise UsageError(
                 f"length={self.length} is no multiple of granularity={self.granularity}, of which each slice is a "
