@@ -28,7 +28,7 @@ StageOf = Callable[[int, Inputs, TokenSlice], StageComputations]
 """Returns the computations of a stage for inputs of these shapes and this token slice."""
 
 
-def merged(schedule: Schedule) -> Iterator[Action]:
+def actions_in_order(schedule: Schedule) -> Iterator[Action]:
     """Yield the actions of all devices in one order that respects every dependency and keeps each device's order."""
     timing = schedule.timing()
     # By start; of equal starts by number, and numbers rise along each device's row. Every action takes time, so
@@ -97,7 +97,7 @@ class PipelinePass:
         Returns:
             The loss, the auxiliary outputs of the whole batch, and the gradients by the parameters of each stage.
         """
-        for action in merged(self.schedule):
+        for action in actions_in_order(self.schedule):
             key = action.stage, action.microbatch, action.token_slice or 0
             sliced = -1 if action.token_slice is None else action.token_slice
             with marked(ActionKey(action.stage, action.microbatch, sliced)):

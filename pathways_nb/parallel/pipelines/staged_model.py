@@ -279,10 +279,8 @@ class StagedModel:
     ) -> StageComputations:
         """Return the computations of a stage for inputs of these shapes, traced once under the same contexts of JAX."""
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
-        mesh = self._mesh_of(stage)
-        leaves, tree = jax.tree.flatten(shapes)
         # All that a trace depends on, contexts of JAX such as ``jax.enable_x64`` included.
-        key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at, jax_contexts.current()
+        key = stage, self._mesh_of(stage), _signature(shapes), at, jax_contexts.current()
         if key not in self._made:
             self._made[key] = self._trace(stage, shapes, at, aux)
         return self._made[key]

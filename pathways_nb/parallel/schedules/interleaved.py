@@ -55,7 +55,7 @@ def depth_first(device: int, size: ScheduleSize, backward: str, hops: int) -> li
     return alternating(forwards, backwards, (size.chunks - 1) * many + hops * (size.devices - 1 - device))
 
 
-def held(size: ScheduleSize, ahead: int) -> float:
+def held_microbatches(size: ScheduleSize, ahead: int) -> float:
     """Return the microbatches that a device holds: some passes of its last chunk, and a round in each of the others.
 
     Args:
@@ -80,7 +80,7 @@ BY_CHUNKS = ClosedForm(
     bubble=BY_CHUNKS,
     peak=ClosedForm(
         "min(mv, (v−1)g+2(p−1−r)+1)/v, rounds of g = m/max(1, ⌊m/p⌋)",
-        lambda s, r: held(s, 2 * (s.devices - 1 - r) + 1),
+        lambda s, r: held_microbatches(s, 2 * (s.devices - 1 - r) + 1),
     ),
 )
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:

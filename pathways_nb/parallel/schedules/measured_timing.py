@@ -24,7 +24,7 @@ PART = {"F": 0, "I": 1, "B": 1, "W": 2}
 """Which row of the durations of cells holds those of an operation; B is measured as a whole."""
 
 
-def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
+def with_starts_after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
     """Return a call in which no action begins before it has what it needs, as far as starts were not measured.
 
     The record infers such a start from the launch and from the end before it on the device. What an action needs from
@@ -47,7 +47,7 @@ def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
     return replace(call, spans=spans, sent=sent)
 
 
-def planned_by(schedule: Schedule, call: RecordedCall) -> Timing:
+def planned_timing(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return a schedule evaluated with the medians of a call."""
     durations = medians_of(call)
     # (3, cells) seconds of F, I and W; a measured B is all in the row of I.
@@ -83,7 +83,7 @@ def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
     return {key: float(np.median(values)) for key, values in found.items()}
 
 
-def ran_as(schedule: Schedule, call: RecordedCall) -> Timing:
+def executed_timing(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return what ran as the timing of a schedule of its own, whose rows are the orders that devices had."""
     executed = _executed(schedule, call)
     tasks, begin = executed.tasks, min(start for start, _ in call.spans.values())
@@ -122,7 +122,7 @@ def _released(executed: Schedule, call: RecordedCall, found: Evaluated, begin: f
     return StartCause(source, wire)
 
 
-def in_unit(timing: Timing, scale: float) -> Timing:
+def in_other_unit(timing: Timing, scale: float) -> Timing:
     """Return a timing in another unit."""
     found = Evaluated(timing.start * scale, timing.end * scale, timing.makespan * scale)
     cause = StartCause(timing.released.source, timing.released.seconds * scale)

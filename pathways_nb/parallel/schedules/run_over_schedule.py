@@ -3,7 +3,7 @@
 The plan is the schedule evaluated with medians of the run: of each operation by stage and token slice, over
 microbatches, and of each transfer by the two stages and the token slice. So it is what the order alone allows: all that
 begins later is due to launches, uneven durations or another order. Both begin with their first action at time 0. Where
-the record infers starts, they are moved to the arrival of what the action needed (``measured_timing.after_causes``).
+the record infers starts, they are moved to the arrival of what the action needed (see ``measured_timing``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import numpy as np
 
 from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.boxes import boxes_of
-from pathways_nb.parallel.schedules.measured_timing import PART, after_causes, in_unit, medians_of, planned_by, ran_as
+from pathways_nb.parallel.schedules.measured_timing import (
+    PART,
+    executed_timing,
+    in_other_unit,
+    medians_of,
+    planned_timing,
+    with_starts_after_causes,
+)
 from pathways_nb.parallel.schedules.picture import SchedulePicture, require_cap
 from pathways_nb.parallel.schedules.recorded_calls import RecordedCall, find_call
 from pathways_nb.parallel.schedules.schedule import Schedule
@@ -80,8 +87,8 @@ class RunOverSchedule:
             UsageError: the run has no such call; see ``recorded_calls.find_call``.
         """
         found, number = find_call(events, schedule, call, name)
-        found = after_causes(schedule, found)
-        return cls(schedule, found, planned_by(schedule, found), ran_as(schedule, found), name, number)
+        found = with_starts_after_causes(schedule, found)
+        return cls(schedule, found, planned_timing(schedule, found), executed_timing(schedule, found), name, number)
 
     @cached_property
     def tolerance(self) -> float:
@@ -171,7 +178,7 @@ class RunOverSchedule:
         names = self.schedule.name, self.name
         says = f"planned with medians of the run: {self._medians()}", " · ".join(self.words())
         return tuple(
-            OverlaidPicture(name, in_unit(timing, scale), cap=cap, title=f"{heading}, in {unit}", says=words,
+            OverlaidPicture(name, in_other_unit(timing, scale), cap=cap, title=f"{heading}, in {unit}", says=words,
                             makespan_text=duration(timing.makespan), marks=self._marks(timing))
             for timing, name, heading, words in zip((self.planned, self.ran), names, headings, says, strict=True)
         )  # type: ignore[return-value]  # fmt: skip

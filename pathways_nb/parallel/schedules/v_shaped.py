@@ -65,7 +65,7 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     # another comes every 6. So each device keeps about p passes, half of what device 0 of 1F1B keeps.
     block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
     capacity = 2 * (devices // 2 + 1)
-    return squeezed(block, microbatches, capacity, capacity)
+    return squeeze(block, microbatches, capacity, capacity)
 
 
 @register_schedule(
@@ -100,10 +100,10 @@ def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]
     # One slot a device down and up: 4p slots together, so about 2p/3 passes, a third of 1F1B.
     block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]
     first = 2 if devices < 3 else 2 * (devices + 3) // 3
-    return squeezed(block, microbatches, 2 * ((devices + 4) // 3), first)
+    return squeeze(block, microbatches, 2 * ((devices + 4) // 3), first)
 
 
-def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list[list[Action]]:
+def squeeze(block: Block, microbatches: int, capacity: int, first: int) -> list[list[Action]]:
     """Return the rows of a block repeated for each microbatch, every pass as early as its inputs and memory allow.
 
     Args:
@@ -128,10 +128,10 @@ class DeviceRow:
 
     Args:
         number: of the device, r.
-        block: see ``squeezed``.
-        microbatches: see ``squeezed``.
-        capacity: see ``squeezed``.
-        first: see ``squeezed``.
+        block: see ``squeeze``.
+        microbatches: see ``squeeze``.
+        capacity: see ``squeeze``.
+        first: see ``squeeze``.
     """
 
     def __init__(self, number: int, block: Block, microbatches: int, capacity: int, first: int) -> None:

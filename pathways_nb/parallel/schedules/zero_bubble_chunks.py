@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize
-from pathways_nb.parallel.schedules.interleaved import depth_first, held, require_rounds
+from pathways_nb.parallel.schedules.interleaved import depth_first, held_microbatches, require_rounds
 from pathways_nb.parallel.schedules.registry import register_schedule
 from pathways_nb.parallel.schedules.row_building import Side, require_two_chunks, with_weights
 
@@ -22,7 +22,7 @@ from pathways_nb.parallel.schedules.row_building import Side, require_two_chunks
         where=lambda s, t: s.microbatches >= s.devices and min(t.F, t.I) >= t.W,
         says="m ≥ p, F ≥ W, I ≥ W",
     ),
-    peak=ClosedForm("min(mv, (v−1)g+p)/v, rounds of g = m/max(1, ⌊m/p⌋)", lambda s, r: held(s, s.devices)),
+    peak=ClosedForm("min(mv, (v−1)g+p)/v, rounds of g = m/max(1, ⌊m/p⌋)", lambda s, r: held_microbatches(s, s.devices)),
 )
 def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
     """Run interleaved 1F1B half as far ahead, with W on device r put off by r gradients (Qi et al. 2024, ZB-1p).
