@@ -32,14 +32,14 @@ class SliceCosts:
 
     def __init__(self, cost: Any, problem: Problem):
         self.problem = problem
-        self._seconds: _Formula | _Table
+        self._seconds: _CostFormula | _CostTable
         if callable(cost):
             self.most_sequences = min(problem.batch, getattr(cost, "most_sequences", problem.batch))
-            self._seconds = _Formula(cost)
+            self._seconds = _CostFormula(cost)
         else:
             table = table_of(cost, problem)
             self.most_sequences = min(len(table), problem.batch)
-            self._seconds = _Table(table, problem.granularity)
+            self._seconds = _CostTable(table, problem.granularity)
 
     def at(self, sequences: Any, tokens: Any, context: Any) -> np.ndarray:
         """Return the seconds of slices.
@@ -70,7 +70,7 @@ class SliceCosts:
         return seconds
 
 
-class _Formula:
+class _CostFormula:
     """A function of arrays, or of numbers, called for arrays of slices.
 
     Args:
@@ -97,7 +97,7 @@ class _Formula:
         return f"cost({sequences}, {tokens}, {context})"
 
 
-class _Table(NamedTuple):
+class _CostTable(NamedTuple):
     """A table of seconds, (groups, units, units), in units of the granularity."""
 
     table: np.ndarray

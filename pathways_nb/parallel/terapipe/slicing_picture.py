@@ -58,6 +58,11 @@ class SlicingTerms(NamedTuple):
     sum: float
     waits: float
 
+    @classmethod
+    def of(cls, slicing: Slicing) -> SlicingTerms:
+        """Return the terms of a slicing of the whole batch."""
+        return cls(slicing.slice_count, slicing.sum, slicing.latency - slicing.sum)
+
     @property
     def latency(self) -> float:
         """Seconds of the whole pipeline."""
@@ -111,8 +116,7 @@ class SlicingPicture:
     @property
     def optimum(self) -> SlicingTerms | None:
         """The terms of the optimum; None where there is ``error``."""
-        one = self.planned
-        return SlicingTerms(one.slice_count, one.sum, one.latency - one.sum) if one else None
+        return SlicingTerms.of(self.planned) if self.planned else None
 
     @property
     def best_uniform(self) -> SlicingTerms:
@@ -216,7 +220,7 @@ def _terms(costs: SliceCosts, tokens: tuple[int, ...]) -> SlicingTerms:
 def _groups(costs: SliceCosts, planned: Slicing) -> list[SliceRow]:
     """Return a row for each group of the optimum that differs from the others."""
     rows: list[SliceRow] = []
-    terms = SlicingTerms(planned.slice_count, planned.sum, planned.latency - planned.sum)
+    terms = SlicingTerms.of(planned)
     for size, tokens in dict.fromkeys(planned.scheme):
         alike = counted(planned.scheme.count((size, tokens)), "group")
         group = f"{alike} of {counted(size, 'sequence')} in {counted(len(tokens), 'slice')}"
