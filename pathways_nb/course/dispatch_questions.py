@@ -27,21 +27,6 @@ def _in_parallel(stages: int, stage: float = _STAGE) -> float:
     return _MESSAGE + stages * stage
 
 
-def _hidden() -> float:
-    """Return the stage time at which sequential dispatch takes ``_SLACK`` times as long as parallel dispatch.
-
-    From n · (m + t) = s · (m + n · t) follows t = (n − s) · m / ((s − 1) · n).
-    """
-    return (_STAGES - _SLACK) * _MESSAGE / ((_SLACK - 1) * _STAGES)
-
-
-def _fused() -> float:
-    """Return the sequential makespan of the chain fused into two nodes, each half of the stages long."""
-    # Two nodes, so two messages, one after the other; the work is the same.
-    half = _STAGES / 2
-    return 2 * (_MESSAGE + half * _STAGE)
-
-
 def _why_sequential(answer: Any, expected: float) -> str:
     if is_near(answer, _MORE_STAGES * _STAGE):
         return "That counts the stages alone. Each stage also waits for a message of its own."
@@ -79,6 +64,8 @@ def _why_fused(answer: Any, expected: float) -> str:
 QUESTIONS = {
     "02.sequential": Question(lambda: _in_sequence(_MORE_STAGES), _why_sequential),
     "02.parallel": Question(lambda: _in_parallel(_MORE_STAGES), _why_parallel),
-    "02.hidden": Question(_hidden, _why_hidden),
-    "02.fused": Question(_fused, _why_fused),
+    # n · (m + t) = s · (m + n · t) for the slack s, which is t = (n − s) · m / ((s − 1) · n).
+    "02.hidden": Question(lambda: (_STAGES - _SLACK) * _MESSAGE / ((_SLACK - 1) * _STAGES), _why_hidden),
+    # Two nodes with half of the stages each: two messages, one after the other, and the same work.
+    "02.fused": Question(lambda: 2 * (_MESSAGE + _STAGES / 2 * _STAGE), _why_fused),
 }

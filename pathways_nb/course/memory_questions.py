@@ -16,11 +16,6 @@ _HAVE = 25e6
 """Bytes of memory of a device in the second question."""
 
 
-def _peak() -> float:
-    """Return the megabytes of the argument and, while a later stage runs, of its input and its output."""
-    return _PART * (1 + min(_VALUES, 2))
-
-
 def _why_peak(answer: Any, expected: float) -> str:
     if is_near(answer, _PART * (1 + _VALUES)):
         return "That keeps every value to the end. Which of them does no later stage read?"
@@ -52,6 +47,7 @@ def _why_together(answer: Any, expected: int) -> str:
 
 
 QUESTIONS = {
-    "04.peak": Question(_peak, _why_peak),
+    # The argument and, while a later stage runs, its input and its output.
+    "04.peak": Question(lambda: _PART * (1 + min(_VALUES, 2)), _why_peak),
     "04.together": Question(_together, _why_together),
 }

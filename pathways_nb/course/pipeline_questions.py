@@ -64,11 +64,6 @@ def _why_peak(answer: Any, expected: float) -> str:
     return "Device 0 goes ahead until the first microbatch has gone to the last device and come back: how many is that?"
 
 
-def _fewest() -> int:
-    """Return the m for which (p−1)/(m+p−1) is 1/``_PART`` on ``_WIDE`` devices."""
-    return (_PART - 1) * (_WIDE - 1)
-
-
 def _why_fewest(answer: Any, expected: int) -> str:
     if answer == _PART * (_WIDE - 1):
         return "That takes idle time as a part of working time; the bubble is a part of all time, so fewer will do."
@@ -143,7 +138,8 @@ def _why_fitting(answer: Any, expected: str) -> str:
 QUESTIONS = {
     "07.bubble": Question(lambda: _small("1f1b").bubble, _why_bubble),
     "07.peak": Question(lambda: schedule("1f1b", _DEVICES, _MORE).peak, _why_peak),
-    "07.fewest": Question(_fewest, _why_fewest),
+    # (p−1)/(m+p−1) is one part in n for m = (n−1)(p−1).
+    "07.fewest": Question(lambda: (_PART - 1) * (_WIDE - 1), _why_fewest),
     "07.zero": Question(lambda: _small("zb-h2").makespan(), _why_zero),
     "07.slow": Question(_slow, _why_slow),
     "07.room": Question(_fitting, _why_fitting),

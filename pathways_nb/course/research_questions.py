@@ -27,11 +27,6 @@ def _part() -> float:
     return sum(one.end - one.start for one in path.segments if one.name == _ADDS and one.event >= 0) / path.length
 
 
-def _at_most() -> float:
-    """Return the speed-up if that fraction took no time (Amdahl's law along the critical path)."""
-    return 1 / (1 - _part())
-
-
 def _why_at_most(answer: Any, expected: float) -> str:
     part = 1 - 1 / expected
     if is_near(answer, part) or is_near(answer, 100 * part):
@@ -47,4 +42,5 @@ def _why_at_most(answer: Any, expected: float) -> str:
     return f"Take the row {_ADDS} of the table away from the critical path: what remains, and how long was the whole?"
 
 
-QUESTIONS = {"10.at_most": Question(_at_most, _why_at_most)}
+# If that fraction of the path took no time: Amdahl's law along the critical path.
+QUESTIONS = {"10.at_most": Question(lambda: 1 / (1 - _part()), _why_at_most)}

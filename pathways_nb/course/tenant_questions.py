@@ -16,11 +16,6 @@ _SHARES = (3, 1, 2, 2)
 _GANGS = ("ann", "bob", "eve")
 
 
-def _part() -> float:
-    """Return the first tenant's fraction of the device time."""
-    return _SHARES[0] / sum(_SHARES)
-
-
 def _why_part(answer: Any, expected: float) -> str:
     if is_near(answer, 1 / len(_SHARES)):
         return "That would be an equal part for each of the four; what do the shares say?"
@@ -50,6 +45,7 @@ def _why_luck(answer: Any, expected: float) -> str:
 
 
 QUESTIONS = {
-    "03.part": Question(_part, _why_part),
+    # All four always have work, so each gets its share of the sum.
+    "03.part": Question(lambda: _SHARES[0] / sum(_SHARES), _why_part),
     "03.luck": Question(_luck, _why_luck),
 }

@@ -33,12 +33,6 @@ def _why_bubble(answer: Any, expected: float) -> str:
     return "Slices take the place of microbatches in (p−1)/(m+p−1)."
 
 
-def _best_count() -> float:
-    """Return the k that minimises k·o + 1 + (K−1)(o + 1/k): the square root of (K−1)/o."""
-    # Where the derivative by k, o − (K−1)/k², is zero.
-    return math.sqrt((_STAGES - 1) / _OVERHEAD)
-
-
 def _why_count(answer: Any, expected: float) -> str:
     if is_near(answer, (_STAGES - 1) / _OVERHEAD):
         return "Take the square root: both terms that depend on k are equal at the minimum."
@@ -68,6 +62,7 @@ def _why_longest(answer: Any, expected: int) -> str:
 
 QUESTIONS = {
     "08.bubble": Question(lambda: schedule("terapipe", _DEVICES, 1, None, _SLICES).bubble, _why_bubble),
-    "08.count": Question(_best_count, _why_count),
+    # The k that minimises k·o + 1 + (K−1)(o + 1/k): where its derivative by k, o − (K−1)/k², is zero.
+    "08.count": Question(lambda: math.sqrt((_STAGES - 1) / _OVERHEAD), _why_count),
     "08.longest": Question(_longest, _why_longest),
 }

@@ -24,11 +24,6 @@ def _call(hosts: int) -> float:
     return low + (high - low) * (hosts - _FEW) / (_MANY - _FEW)
 
 
-def _smallest() -> float:
-    """Return the milliseconds of the shortest computation that hides a call on ``_ASKED`` hosts."""
-    return 1e3 * _call(_ASKED)
-
-
 def _why_smallest(answer: Any, expected: float) -> str:
     if is_near(answer, 1e3 * _call(_MANY) * _ASKED / _MANY):
         return "That is in proportion to the larger point. The line does not go through zero: what do 0 hosts cost?"
@@ -37,12 +32,6 @@ def _why_smallest(answer: Any, expected: float) -> str:
     if is_near(answer, expected / 1e3):
         return "In milliseconds, please."
     return "How much is added from 16 hosts to 512? How much is that for each host more, and how many more are there?"
-
-
-def _clients() -> int:
-    """Return the number of clients whose calls overlap, so that the devices always have a computation to run."""
-    # Rounded up: with one client less the devices still wait in each round.
-    return math.ceil(_call(_FEW) / _WORK)
 
 
 def _why_clients(answer: Any, expected: int) -> str:
@@ -56,6 +45,8 @@ def _why_clients(answer: Any, expected: int) -> str:
 
 
 QUESTIONS = {
-    "06.smallest": Question(_smallest, _why_smallest),
-    "06.clients": Question(_clients, _why_clients),
+    # A computation hides a call if it takes as long, in milliseconds.
+    "06.smallest": Question(lambda: 1e3 * _call(_ASKED), _why_smallest),
+    # Clients whose calls overlap. Rounded up: with one client less the devices still wait in each round.
+    "06.clients": Question(lambda: math.ceil(_call(_FEW) / _WORK), _why_clients),
 }
