@@ -88,6 +88,18 @@ PAINTED = """([name, points]) => {
   })
 }"""
 """Script: the colours of some pixels of a figure's canvas."""
+WORDS = """(name) => {
+  const figure = Bokeh.documents[0].get_model_by_name(name), {ticker, formatter} = figure.left[0]
+  const words = ({label, renderers: [{data_source}]}) =>
+    label.field ? [...new Set(data_source.data[label.field])] : [label.value ?? label]
+  const legends = figure.above.filter((one) => one.type === "Legend" && one.visible)
+  return {
+    legend: legends.reverse().flatMap((one) => one.items.filter((item) => item.visible).flatMap(words)),
+    rows: formatter.doFormat(Array.from(ticker.ticks), {loc: 0}),
+    title: figure.title.visible ? figure.title.text : "",
+  }
+}"""
+"""Script: the words of a figure's legends from the top, of its rows, and its title."""
 NEAR = 1.0
 """Pixels by which two positions may differ: columns are sent as numbers of 32 bits, and canvases round."""
 WIDE = PIXELS + LABELS + RIGHT
@@ -247,6 +259,16 @@ def assert_in_still(shapes: Sequence[Shape], scene: Scene) -> None:
     assert all(text in rest for text in texts), "each comes after the one before"
 
 
+def assert_words(tab: Any, name: str, scene: Scene) -> None:
+    """Hold legends, names of rows and title of a figure against the whole still picture, in the same order."""
+    found, texts = tab.evaluate(WORDS, name), [shape.text for shape in scene.shapes if isinstance(shape, Text)]
+    assert texts[: len(found["legend"])] == found["legend"]
+    assert found["title"] in [*texts, ""]
+    parts = [row if row in texts else row.replace(" · ", ", ").split(", ", 1) for row in found["rows"]]
+    rest = iter(texts)
+    assert all(part in rest for row in parts for part in ([row] if isinstance(row, str) else row)), parts
+
+
 def grown(run: FakeRun) -> Iterator[FakeRun]:
     """Yield a run as its events come in: a third of them, two thirds, all."""
     count = len(run.recorded)
@@ -308,7 +330,10 @@ def test_a_view_of_a_run_that_goes_on(
         view = figure._panel.views[show]
         marks = GRAPH_MARKS if show == "graph" else view.marks
         shapes = assert_agree(live.tab, view.root.name, marks, view.sources)
-        assert_in_still(shapes, scene_of(run, [show], FULL_WIDTH if show == "graph" else WIDE))
+        scene = scene_of(run, [show], FULL_WIDTH if show == "graph" else WIDE)
+        assert_in_still(shapes, scene)
+        if show != "graph":  # whose legend and titles are texts of its tables
+            assert_words(live.tab, view.root.name, scene)
     assert updates >= 2
     assert shapes
 
@@ -329,7 +354,9 @@ def test_schedules_that_are_exchanged(opened: Callable[..., Any]) -> None:
         live.update()
         shapes = assert_agree(live.tab, "schedules", SCHEDULE_MARKS, figure.drawing.sources)
         width = figure.pixels + 64 + 76
-        assert_in_still(shapes, scene_of_schedules(chosen, width))
+        scene = scene_of_schedules(chosen, width)
+        assert_in_still(shapes, scene)
+        assert_words(live.tab, "schedules", scene)
 
 
 MESH = pw.virtual_slice((2, 4), axes=("data", "model"), name="mesh")
