@@ -31,7 +31,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
-from pathways_widgets.drawing.views import Moment, RunLike, Window
+from pathways_widgets.drawing.views import Moment, RunLike
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.page import bokeh_source
@@ -174,16 +174,13 @@ class LiveFigure(Figure):
 
     def _draw(self, moment: Moment) -> None:
         """Draw a moment and send its columns, all in one message."""
-        self._panel.update(moment, self._window())
+        window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
+        self._panel.update(moment, window)
         with self.hold_sync():
             for name, columns in self._panel.sources.items():
                 setattr(self, f"_data_{name}", pack(columns))
             self._properties = json.dumps(self._panel.properties)
             self.summary = self._panel.summary
-
-    def _window(self) -> Window | None:
-        """Return the visible part of the time axis; ``None`` for all of it."""
-        return (self.view[0], self.view[1]) if len(self.view) == 2 else None
 
     def _add_up(self, change: object) -> None:
         """Compute the totals of the brushed range."""

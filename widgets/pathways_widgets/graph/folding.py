@@ -18,6 +18,7 @@ MOST_LAYERS = 12
 MOST_LAYOUTS = 3
 """Different layouts that an edge for several others names."""
 _ROUTES = ("", "local", "host", "ICI", "DCN")
+"""From the nearest to the farthest."""
 NETWORKS = frozenset({"ICI", "DCN"})
 
 
@@ -91,13 +92,16 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
             size[pair] = size.get(pair, 0) + edge.bytes
             way = program.routes.get((edge.source, edge.target), "local")
             # One edge stands for many values: it shows the farthest way that any of them takes.
-            route[pair] = max(route.get(pair, ""), way, key=_distance)
+            route[pair] = max(route.get(pair, ""), way, key=lambda one: _ROUTES.index(one) if one in _ROUTES else 0)
             if text := program.layouts.get((edge.source, edge.target)):
                 # A dict and not a set, so that texts stay in the order of their edges.
                 layouts.setdefault(pair, {})[text] = None
-    joined = {pair: _first(list(texts)) for pair, texts in layouts.items()}
-    made = [DrawnEdge(*pair, size[pair], route[pair], joined.get(pair, "")) for pair in size]
-    return [_box(graph, group) for group in groups], made
+    found = []
+    for pair, count in size.items():
+        texts = list(layouts.get(pair, ()))  # of very many, a tooltip has room for the first only
+        named = [*texts[:MOST_LAYOUTS], *(["…"] if len(texts) > MOST_LAYOUTS else [])]
+        found.append(DrawnEdge(*pair, count, route[pair], "; ".join(named)))
+    return [_box(graph, group) for group in groups], found
 
 
 def _is_large(graph: Graph, edges: list[Edge]) -> bool:
@@ -122,13 +126,3 @@ def _box(graph: Graph, group: list[Node]) -> DrawnNode:
     made = [graph.values[value] for node in group for value in node.outputs]
     shapes = ", ".join(dict.fromkeys(map(str, made[:4]))) + (" …" if len(made) > 4 else "")
     return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes, tuple(node.id for node in group))
-
-
-def _first(texts: list[str]) -> str:
-    """Return the first texts, at most as many as a tooltip has room for."""
-    return "; ".join([*texts[:MOST_LAYOUTS], *(["…"] if len(texts) > MOST_LAYOUTS else [])])
-
-
-def _distance(route: str) -> int:
-    """Return the rank of a route: a folded edge shows the farthest route that any of its values takes."""
-    return _ROUTES.index(route) if route in _ROUTES else 0

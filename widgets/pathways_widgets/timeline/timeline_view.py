@@ -150,6 +150,7 @@ class Timeline(View):
         """The Bokeh figure; made when first needed."""
         made = _frame(self.lanes, self.tables["timeline_labels"], self.style)
         drawn = draw(made, self.marks, self.tables, self.style)
+        # What a click selects is the first mark whose rows fade while others are selected.
         boxes = next(renderer for mark, renderer in drawn.items() if mark.is_dimmed)
         made.select_one({"name": "timeline_strips"}).visible = False
         made.add_tools(
