@@ -23,7 +23,7 @@ from pathways_widgets.drawing.line_marks import AreaMark, LineMark, SpanMark
 from pathways_widgets.drawing.marks import Mark
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, Text
-from pathways_widgets.drawing.still_frame import LABELS, RIGHT, Frame
+from pathways_widgets.drawing.still_frame import LABELS, LIGHT, RIGHT, Frame
 from pathways_widgets.drawing.time_axis import TICKS, time_ticks
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
 from pathways_widgets.figures.run_still import scene_of
@@ -34,6 +34,7 @@ from pathways_widgets.schedules.schedule_still import scene_of_schedules
 from pathways_widgets.shardings import sharding_display
 from pathways_widgets.shardings.sharding_view import SHARDING_MARKS
 from pathways_widgets.timeline.level_of_detail import PIXELS
+from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun, fake_run, many_events, memory_run, training_step
 from tests.core.widgets.test_op_timeline import OPS, run_of
 from tests.core.widgets.test_schedule_view import picture
@@ -277,6 +278,13 @@ def grown(run: FakeRun) -> Iterator[FakeRun]:
         yield run
 
 
+def of_hosts() -> FakeRun:
+    """A run on islands of several hosts, of which one gets a lane for its own work while the run goes on."""
+    labels = [Label("compute", "f", "p", island=1, host=host, device=2 * host, devices=2) for host in range(2)]
+    rows = [Row(labels[i % 2], i, i + 0.9) for i in range(12)]
+    return FakeRun([], Events.from_rows([*rows, Row(Label("host", "load", "p", island=0), 12, 13), *rows[:2]]), (2, 4))
+
+
 def many() -> Iterator[FakeRun]:
     """Yield a run of more events than boxes are drawn: several of them share a box."""
     run = fake_run()
@@ -306,6 +314,7 @@ RUNS: list[tuple[str, Callable[[], Iterator[FakeRun]]]] = [
     ("timeline", lambda: grown(fake_run())),
     ("timeline", lambda: grown(shared())),
     ("timeline", lambda: grown(guessed())),
+    ("timeline", lambda: grown(of_hosts())),
     ("timeline", many),
     ("critical", lambda: grown(fake_run())),
     ("ops", lambda: grown(run_of(OPS, ("ann", "bob", "eve")))),
@@ -334,6 +343,10 @@ def test_a_view_of_a_run_that_goes_on(
         assert_in_still(shapes, scene)
         if show != "graph":  # whose legend and titles are texts of its tables
             assert_words(live.tab, view.root.name, scene)
+        if isinstance(view, Timeline):
+            ticks = live.tab.evaluate("Bokeh.documents[0].get_model_by_name('timeline_islands_ticks').ticks")
+            lines = [shape for shape in scene.shapes if isinstance(shape, Curve) and shape.line == LIGHT["island"]]
+            assert len(lines) == len(ticks)
     assert updates >= 2
     assert shapes
 
