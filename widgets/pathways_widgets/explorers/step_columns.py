@@ -38,7 +38,7 @@ _EDGED = 6.0
 """Pixels of the narrowest box with an edge and a pattern; thousands of patterns would take seconds to draw."""
 
 
-class Band(Protocol):
+class DrawnBand(Protocol):
     """The buckets of one pass over the step: ``numbers`` of the buckets of all parameters, ``lines`` of each bucket."""
 
     heading: str
@@ -46,7 +46,7 @@ class Band(Protocol):
     lines: Sequence[str]
 
 
-class Pictured(Protocol):
+class DrawnStep(Protocol):
     """What is drawn; ``pathways_nb.parallel.fsdp.step_picture.StepPicture`` has it."""
 
     @property
@@ -63,7 +63,7 @@ class Pictured(Protocol):
 
     @property
     def bands(self) -> Sequence[Any]:
-        """A ``Band``, or one for each pass."""
+        """A ``DrawnBand``, or one for each pass."""
 
     @property
     def lanes(self) -> Sequence[str]:
@@ -116,7 +116,7 @@ class StepLayout(NamedTuple):
     unit: str = "GB"
 
 
-def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str, Columns], StepLayout]:
+def columns_of(picture: DrawnStep, width: float, style: Style) -> tuple[dict[str, Columns], StepLayout]:
     """Return the columns of every source, and the layout.
 
     Args:
@@ -152,7 +152,7 @@ def _headings(lines: Sequence[str], width: float, style: Style) -> tuple[Columns
 
 
 def _bands(
-    picture: Pictured, y: float, width: float, style: Style, headings: Columns
+    picture: DrawnStep, y: float, width: float, style: Style, headings: Columns
 ) -> tuple[dict[str, Columns], float]:
     """Return the boxes of parameters and their labels, and the height of all; the bands' headings are added."""
     edges = _edges(picture.sizes, width)
@@ -179,7 +179,7 @@ def _edges(sizes: np.ndarray, width: float) -> np.ndarray:
     return np.concatenate([[0.0], np.cumsum(wide / wide.sum())])
 
 
-def _parameters(picture: Pictured, band: Band, edges: np.ndarray, rows: tuple[float, float]) -> Columns:
+def _parameters(picture: DrawnStep, band: DrawnBand, edges: np.ndarray, rows: tuple[float, float]) -> Columns:
     """Return a box for each parameter, in the colour of its bucket."""
     numbers, count = band.numbers.tolist(), len(band.numbers)
     return {
@@ -194,7 +194,7 @@ def _parameters(picture: Pictured, band: Band, edges: np.ndarray, rows: tuple[fl
     }
 
 
-def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
+def _labels(band: DrawnBand, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
     """Return what is written on the parts of a band, where there is room."""
     found, first = [], 0
     for number, members in groupby(band.numbers.tolist()):
@@ -209,7 +209,7 @@ def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[t
 # ---- lanes
 
 
-def _boxes(picture: Pictured, scale: float, style: Style) -> dict[str, Columns]:
+def _boxes(picture: DrawnStep, scale: float, style: Style) -> dict[str, Columns]:
     """Return the boxes on the lanes, patterns over some, and labels.
 
     Args:

@@ -14,7 +14,7 @@ from pathways_widgets.drawing.scene import Align, Curve, Rect, Scene, Shape, Tex
 from pathways_widgets.drawing.still_frame import AXIS, LABELS, LEGEND_ROW, Frame, Swatch, legend
 from pathways_widgets.drawing.time_axis import round_steps
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
-from pathways_widgets.explorers.step_columns import Pictured, StepLayout, columns_of
+from pathways_widgets.explorers.step_columns import DrawnStep, StepLayout, columns_of
 from pathways_widgets.explorers.step_memory_columns import CATEGORIES
 from pathways_widgets.explorers.step_tables import LETTERS
 from pathways_widgets.explorers.step_view import HEIGHT, LANE, LOOKS, WORDS
@@ -24,7 +24,7 @@ _INK = _LIGHT["text"]
 _ALIGN: dict[str, Align] = {"left": "start", "center": "middle", "right": "end"}
 
 
-def scene_of_step(picture: Pictured, width: float = FULL_WIDTH) -> Scene:
+def scene_of_step(picture: DrawnStep, width: float = FULL_WIDTH) -> Scene:
     """Return the pictures as shapes.
 
     Args:
@@ -114,7 +114,7 @@ def _legend(swatches: Sequence[Swatch], frame: Frame) -> list[Shape]:
     return legend([swatches], frame.top - LEGEND_ROW * style.current().factor - 2, frame.right, frame.left)[0]
 
 
-def _passes(picture: Pictured, left: float, top: float, right: float) -> Iterator[Text]:
+def _passes(picture: DrawnStep, left: float, top: float, right: float) -> Iterator[Text]:
     """Yield the schedule before the passes and after each, cut at the edge of the page."""
     font = style.current().font
     yield Text(left, top, f"schedule after each pass: {LETTERS}", font, _LIGHT["soft"])

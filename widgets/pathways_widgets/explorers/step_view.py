@@ -36,7 +36,7 @@ from pathways_widgets.explorers.step_columns import (
     COMPUTE,
     SOURCES,
     STALL,
-    Pictured,
+    DrawnStep,
     StepLayout,
     columns_of,
 )
@@ -98,7 +98,7 @@ class StepPlan:
         lanes = _lanes(self)
         return column(_buckets(self), lanes, _memory(self, lanes.x_range), sizing_mode="stretch_width")
 
-    def update(self, picture: Pictured) -> dict[str, Columns]:
+    def update(self, picture: DrawnStep) -> dict[str, Columns]:
         """Return the columns of every source."""
         self.sources, layout = columns_of(picture, WIDTH, self.style)
         self.properties = _properties(layout, self.style)

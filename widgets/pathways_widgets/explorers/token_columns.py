@@ -37,7 +37,7 @@ _SHADES = 32
 """Colours of the cost surface."""
 
 
-class Row(Protocol):
+class DrawnSlices(Protocol):
     """The token slices of a group of sequences."""
 
     heading: str
@@ -46,12 +46,12 @@ class Row(Protocol):
     seconds: np.ndarray
 
 
-class Pictured(Protocol):
+class DrawnSlicing(Protocol):
     """What is drawn; ``pathways_nb.parallel.terapipe.slicing_picture.SlicingPicture`` has it."""
 
     @property
     def rows(self) -> Sequence[Any]:
-        """A ``Row`` for each different group of the optimum, then two uniform slicings."""
+        """A ``DrawnSlices`` for each different group of the optimum, then two uniform slicings."""
 
     @property
     def uniform(self) -> Sequence[Any]:
@@ -116,7 +116,7 @@ class TokenLayout(NamedTuple):
     bars_title: str = ""
 
 
-def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str, Columns], TokenLayout]:
+def columns_of(picture: DrawnSlicing, width: float, style: Style) -> tuple[dict[str, Columns], TokenLayout]:
     """Return the columns of every source, and the layout.
 
     Args:
@@ -138,7 +138,7 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     return sources, _layout(picture, sources, height)
 
 
-def _layout(picture: Pictured, sources: dict[str, Columns], height: float) -> TokenLayout:
+def _layout(picture: DrawnSlicing, sources: dict[str, Columns], height: float) -> TokenLayout:
     """Return the ranges and titles."""
     seconds, best, even = sources["tokens_surface"]["seconds"], picture.optimum, picture.best_uniform
     title = f"time of a slice, from {duration(seconds.min())} (pale) to {duration(seconds.max())} (dark)"
@@ -155,7 +155,7 @@ def _layout(picture: Pictured, sources: dict[str, Columns], height: float) -> To
     )
 
 
-def _rows(picture: Pictured, width: float, style: Style) -> tuple[Columns, Columns, float]:
+def _rows(picture: DrawnSlicing, width: float, style: Style) -> tuple[Columns, Columns, float]:
     """Return the boxes, the headings above them, and the height of both."""
     line, y = _LINE * style.font, 0.0
     parts, headings = [], []
@@ -180,7 +180,7 @@ def _lines(text: str, width: float, y: float, line: float, style: Style) -> list
     return [(y + number * line, part) for number, part in enumerate(fitted)]
 
 
-def _boxes(row: Row, rows: tuple[float, float], scale: float, style: Style) -> Columns:
+def _boxes(row: DrawnSlices, rows: tuple[float, float], scale: float, style: Style) -> Columns:
     """Return the boxes of one row, each as wide as its tokens, the first of the slowest in another colour.
 
     Args:
@@ -208,7 +208,7 @@ def _boxes(row: Row, rows: tuple[float, float], scale: float, style: Style) -> C
     }
 
 
-def _surface(picture: Pictured) -> Columns:
+def _surface(picture: DrawnSlicing) -> Columns:
     """Return a box for each cell of the cost surface."""
     one = picture.surface
     low, high = float(one.seconds.min()), float(one.seconds.max())
@@ -225,12 +225,12 @@ def _surface(picture: Pictured) -> Columns:
     }
 
 
-def _cut(picture: Pictured) -> float:
+def _cut(picture: DrawnSlicing) -> float:
     """Return the seconds at which bars are cut off."""
     return min(max(one.latency for one in picture.uniform), _HIGHEST * picture.optimum.latency) or 1.0
 
 
-def _bars(picture: Pictured) -> Columns:
+def _bars(picture: DrawnSlicing) -> Columns:
     """Return a bar for the optimum and one for each number of uniform slices, of two parts each."""
     bars, cut = [picture.optimum, *picture.uniform], _cut(picture)
     x = np.arange(len(bars)) + np.where(np.arange(len(bars)) > 0, _APART, 0.0)

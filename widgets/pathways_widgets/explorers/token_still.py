@@ -11,7 +11,7 @@ from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, T
 from pathways_widgets.drawing.still_frame import Swatch, legend
 from pathways_widgets.drawing.time_axis import round_steps, time_ticks
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
-from pathways_widgets.explorers.token_columns import SUM, WAITS, Pictured, columns_of
+from pathways_widgets.explorers.token_columns import SUM, WAITS, DrawnSlicing, columns_of
 from pathways_widgets.explorers.token_view import BEST, EVEN, HEIGHT, WORDS
 
 _LIGHT = palette.THEMES["light"]
@@ -43,7 +43,7 @@ class _Plot(NamedTuple):
         return Rect(x, y, self.x(right) - x, self.y(bottom) - y, fill, line, 0.5)
 
 
-def scene_of_tokens(picture: Pictured, width: float = FULL_WIDTH) -> Scene:
+def scene_of_tokens(picture: DrawnSlicing, width: float = FULL_WIDTH) -> Scene:
     """Return the pictures as shapes.
 
     Args:

@@ -27,7 +27,7 @@ from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.plane import Axes, frame, roles
 from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
 from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
-from pathways_widgets.explorers.token_columns import SOURCES, SUM, WAITS, Pictured, TokenLayout, columns_of
+from pathways_widgets.explorers.token_columns import SOURCES, SUM, WAITS, DrawnSlicing, TokenLayout, columns_of
 
 SLICES, SURFACE, BARS = "tokens_slices", "tokens_costs", "tokens_terms"
 """Names of the three figures."""
@@ -81,7 +81,7 @@ class TokenSlices:
         below = row(_surface(self), _bars(self), sizing_mode="stretch_width")
         return column(_slices(self), below, sizing_mode="stretch_width")
 
-    def update(self, picture: Pictured) -> dict[str, Columns]:
+    def update(self, picture: DrawnSlicing) -> dict[str, Columns]:
         """Return the columns of every source."""
         self.sources, layout = columns_of(picture, WIDTH, self.style)
         self.properties = _properties(layout, self.sources["tokens_bars"])
