@@ -254,6 +254,7 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
     return ScheduleExplorer(first_name=kinds[0], second_name=kinds[1], **choices)
 
 
+# Kept by kind and not by name: a schedule that is registered again under its name is another kind, and made again.
 @lru_cache(_KEPT)
 def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
     """Return a schedule of this size, with its dependencies computed."""
@@ -284,6 +285,7 @@ def _picture(laid: RunOverSchedule, cap: float | None) -> SchedulePicture:
 @lru_cache(_KEPT)
 def _order(above: Timing | None, below: Timing | None) -> tuple[np.ndarray, np.ndarray]:
     """Return all cells in the order in which they start: which of the two pictures, and which cell of it."""
+    # (cells of both,): a stable sort, so that of cells that start together the one above comes first.
     starts = [timing.start if timing else np.zeros(0) for timing in (above, below)]
     which = np.repeat([0, 1], [len(start) for start in starts])
     order = np.argsort(np.concatenate(starts), kind="stable")

@@ -90,6 +90,7 @@ class FsdpExplorer(Explorer[StepPicture]):
         self._told: tuple[StepPicture | None, str] = None, ""
         self._said: list[str] = []
         super().__init__(mode=variants.step.mode, devices=variants.devices, chip=variants.model.name)
+        # Observed before the first values are set: explore_fsdp(buckets=…) chooses the user's own buckets, too.
         self.observe(self._typed, "buckets")
         self.observe(self._wrapped, "wrapping")
         for name, value in (self._variant().choices_of(variants.step.plan) | choices).items():
@@ -170,6 +171,7 @@ class FsdpExplorer(Explorer[StepPicture]):
         except PathwaysError as refused:
             self._searched = str(refused)
         self._searched_for = self._for
+        # One change: else the picture would be drawn with a part of the plan, such as its prefetch with other buckets.
         with self.hold_trait_notifications():
             if isinstance(self._searched, FsdpPlan):
                 self.prefetch = self._searched.prefetch
@@ -260,6 +262,7 @@ class FsdpExplorer(Explorer[StepPicture]):
         if not variant.mode.shards_parameters:  # nothing is gathered
             plan = replace(plan, buckets=plan.reduced, backward=None)
         kept = self.keep or not variant.mode.gathers_again
+        # A search has written the passes of its plan into `passes` (see `search`); a text may name passes itself.
         named = plan.passes if wrapping == "own" else ()
         plan = plan.keeping(kept) if kept or wrapping != "own" else plan
         return replace(

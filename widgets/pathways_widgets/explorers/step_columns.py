@@ -42,7 +42,7 @@ class DrawnBand(Protocol):
     """The buckets of one pass over the step: ``numbers`` of the buckets of all parameters, ``lines`` of each bucket."""
 
     heading: str
-    numbers: np.ndarray
+    numbers: np.ndarray  # (parameters,)
     lines: Sequence[str]
 
 
@@ -59,7 +59,7 @@ class DrawnStep(Protocol):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Bytes of each parameter."""
+        """Bytes of each parameter, ``(parameters,)``."""
 
     @property
     def bands(self) -> Sequence[Any]:
@@ -79,11 +79,11 @@ class DrawnStep(Protocol):
 
     @property
     def times(self) -> np.ndarray:
-        """At which the memory changes."""
+        """Seconds at which the memory changes, ``(times,)``."""
 
     @property
     def memory(self) -> Mapping[Any, np.ndarray]:
-        """By category, bytes from each time to the next."""
+        """By category, bytes from each time to the next, ``(times,)``."""
 
     @property
     def limit(self) -> float:
@@ -131,6 +131,7 @@ def columns_of(picture: DrawnStep, width: float, style: Style) -> tuple[dict[str
         return sources, StepLayout(height)
     bands, height = _bands(picture, height, width, style, headings)
     sources |= bands
+    # A step that takes no time has an axis, too: pixels of a second are divided by its length.
     end = max((box.end for box in picture.boxes), default=0.0) or 1.0
     names = {number + 0.5: name for number, name in enumerate(picture.lanes)}
     sources["step_lane_names"] = {"y": list(names), "text": list(names.values())}
@@ -174,6 +175,7 @@ def _bands(
 
 def _edges(sizes: np.ndarray, width: float) -> np.ndarray:
     """Return the edges of parameters from 0 to 1: as wide as their bytes, the smallest so that they can be seen."""
+    # More parameters than there is room for so many pixels share the width equally.
     least = min(_LEAST / width, 1 / max(len(sizes), 1))
     wide = np.maximum(sizes / (sizes.sum() or 1.0), least)
     return np.concatenate([[0.0], np.cumsum(wide / wide.sum())])
@@ -197,6 +199,7 @@ def _parameters(picture: DrawnStep, band: DrawnBand, edges: np.ndarray, rows: tu
 def _labels(band: DrawnBand, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
     """Return what is written on the parts of a band, where there is room."""
     found, first = [], 0
+    # A bucket whose parameters are not used one after another has several parts, each with its own label.
     for number, members in groupby(band.numbers.tolist()):
         last = first + len(list(members))
         room = (edges[last] - edges[first]) * width - 4
@@ -219,13 +222,14 @@ def _boxes(picture: DrawnStep, scale: float, style: Style) -> dict[str, Columns]
     """
     boxes = picture.boxes
     colours = [_colour(box) for box in boxes]
-    room = [scale * (box.end - box.start) for box in boxes]
+    room = [scale * (box.end - box.start) for box in boxes]  # pixels of each box
     made = {
         "left": [box.start for box in boxes],
         "right": [box.end for box in boxes],
         "top": [box.lane + 0.1 for box in boxes],
         "bottom": [box.lane + 0.9 for box in boxes],
         "colour": colours,
+        # The edge of a narrow box would cover its colour.
         "edge": [palette.BOX_EDGE if wide > _EDGED else colour for wide, colour in zip(room, colours, strict=True)],
         "kind": [box.kind for box in boxes],
         "words": [box.words for box in boxes],
@@ -274,6 +278,7 @@ def _hatch(kind: str) -> str:
 
 def _fitted(words: str, room: float, style: Style) -> str:
     """Return the words for a bucket that fit: all of them, what its parameters have in common, or the end of that."""
+    # Names of parameters are paths: "layers.0.mlp.up" and "layers.0.mlp.down" have "layers.0.mlp" in common.
     parts = [item.split(".") for item in words.split(", ")]
     common = [same[0] for same in takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))]
     more = "…" if len(parts) > 1 else ""
