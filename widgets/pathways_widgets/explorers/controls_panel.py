@@ -121,7 +121,8 @@ class ControlsPanel(w.VBox):
         explorer, last = self.explorer, self._tag(name, "steps")
         self.slider = w.IntSlider(getattr(explorer, name), 0, getattr(explorer, last), description=name,
                                   layout=_wide("26em"))  # fmt: skip
-        self.play = w.Play(min=0, max=self.slider.max, interval=_PER_STEP, layout=_wide("9em"))
+        # With the slider's value: linked in the browser, it would set the slider back to 0 there.
+        self.play = w.Play(getattr(explorer, name), min=0, max=self.slider.max, interval=_PER_STEP, layout=_wide("9em"))
         w.jslink((self.play, "value"), (self.slider, "value"))
         traitlets.link((explorer, name), (self.slider, "value"))
 
