@@ -1,4 +1,4 @@
-"""The parts that pictures over time share: the figure with its time axis, and times and bytes in words.
+"""The parts that pictures over time share: the figure with its time axis, and times in words.
 
 Figures of one run share one range object, so they pan together; a figure that is drawn alone has a range of the same
 name, so properties can be sent to either in the same way. Words for times are made twice, by scripts in the browser
@@ -7,10 +7,10 @@ and in Python for still pictures, because a browser must label any window withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
+from bokeh.models import CustomJSTickFormatter, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
 from pathways_nb.trace.record import STORED, Events
@@ -23,35 +23,12 @@ TIME_RANGE = "timeline_x"
 _SHORTEST = 1e-15
 """Seconds of the shortest axis: on a much shorter one, positions would exceed the largest float."""
 
-_SECONDS = """
-    const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
-    return `${Number((value * scale).toPrecision(4))} ${unit}`
-"""
-"""Script of a hover: seconds in a suitable unit."""
-_BYTES = """
-    if (!value) return ""
-    const units = ["B", "KB", "MB", "GB", "TB"]
-    let left = value, unit = 0
-    while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
-    return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
-"""
-"""Script of a hover: bytes in a suitable unit."""
-_LABELLED = """
-    const text = (() => { %s })()
-    return text && `${label}: ${text}`
-"""
-"""Script of a hover: a value behind its label, or nothing."""
 TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((tick * scale).toPrecision(10))} ${unit}`
 """
 """Script of an axis: its round values in a suitable unit of time."""
-LEGEND_ROLES = {
-    "label_text_color": "text",
-    "background_fill_color": "background",
-    "inactive_fill_color": "background",
-}
 
 
 def time_span(events: Events) -> dict[str, float]:
@@ -81,7 +58,7 @@ def clipped(events: Events) -> Events:
     return Events(events.labels, stored, events["id"]).select(stored["start"] < end)
 
 
-def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
+def with_margins(whole: Window, window: Window | None) -> tuple[Window, Window]:
     """Return the visible window and the window to draw, which has half a window more on each side.
 
     So boxes are there already when the user pans, before the kernel has answered.
@@ -94,33 +71,6 @@ def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
         return whole, whole
     margin = (window[1] - window[0]) / 2
     return window, (window[0] - margin, window[1] + margin)
-
-
-def hover(
-    renderer: GlyphRenderer,
-    tooltips: list[tuple[str, str]],
-    seconds: tuple[str, ...],
-    optional: Sequence[str] = (),
-) -> HoverTool:
-    """Return the tooltip over the boxes of ``renderer``.
-
-    Args:
-        renderer: the boxes.
-        tooltips: pairs of a label and Bokeh's format.
-        seconds: columns shown in a suitable unit of time; the column ``bytes`` always has one.
-        optional: labels that are left out where the first column of their row is empty.
-    """
-    formatters = dict.fromkeys([f"@{column}" for column in seconds], CustomJSHover(code=_SECONDS))
-    formatters["@bytes"] = CustomJSHover(code=_BYTES)
-    rows = []
-    for label, value in tooltips:
-        column = value.split("{")[0].split()[0]
-        if label in optional:  # Bokeh shows every label, so this one is made with the value
-            made = formatters[column].code if column in formatters else "return value"
-            formatters[column] = CustomJSHover(args={"label": label}, code=_LABELLED % made)
-            label, value = "", value if "{custom}" in value else value.replace(column, f"{column}{{custom}}")
-        rows.append((label, value))
-    return HoverTool(renderers=[renderer], tooltips=rows, formatters=formatters)
 
 
 def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:

@@ -10,8 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.legends import LEGEND_ROW, Swatch, legend_shapes
 from pathways_widgets.drawing.scene import Align, Curve, Rect, Scene, Shape, Text, text_width
-from pathways_widgets.drawing.still_frame import AXIS, LABELS, LEGEND_ROW, Frame, Swatch, legend
+from pathways_widgets.drawing.still_frame import AXIS, LABELS, Frame
 from pathways_widgets.drawing.time_axis import round_steps
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
 from pathways_widgets.explorers.step_columns import DrawnStep, StepLayout, columns_of
@@ -39,9 +41,11 @@ def scene_of_step(picture: DrawnStep, width: float = FULL_WIDTH) -> Scene:
     if picture.error:
         return Scene(width, layout.height + 2 * font, _LIGHT["background"], shapes)
     top = layout.height + 3 * font + LEGEND_ROW * looks.factor
-    lanes = Frame(left, right, top, top + len(layout.lanes) * LANE * looks.lane, 0.0, layout.end, LANE * looks.lane)
+    lanes = Frame(
+        left, right, top, top + len(layout.lanes) * LANE * looks.lane, (0.0, layout.end), (len(layout.lanes), 0.0)
+    )
     top = lanes.bottom + 1.6 * AXIS * looks.factor + LEGEND_ROW * looks.factor
-    memory = Frame(left, right, top, top + HEIGHT, 0.0, layout.end, HEIGHT / layout.highest)
+    memory = Frame(left, right, top, top + HEIGHT, (0.0, layout.end), (0.0, layout.highest))
     shapes += [*_lanes(lanes, sources, layout), *_memory(memory, sources, layout)]
     words = list(_passes(picture, margin, memory.bottom + 1.5 * AXIS * looks.factor, right))
     height = max((word.y for word in words), default=memory.bottom + AXIS) + 1.5 * font
@@ -68,7 +72,11 @@ def _lanes(frame: Frame, sources: dict[str, Columns], layout: StepLayout) -> Ite
     """Yield the boxes on the lanes, with axis and legend."""
     font = style.current().font
     yield from _legend(
-        [Swatch(text, colour, palette.HATCHES.get(mark, "")) for text, (colour, mark) in LOOKS.items()], frame
+        [
+            Swatch(text, BoxMark(fill=colour, hatch=palette.HATCHES.get(mark, "")))
+            for text, (colour, mark) in LOOKS.items()
+        ],
+        frame,
     )
     yield from frame.time_axis()
     for one in _records(sources["step_boxes"]):
@@ -89,29 +97,29 @@ def _box(frame: Frame, one: dict[str, Any], colour: str = "", edge: str = "", ha
 def _memory(frame: Frame, sources: dict[str, Columns], layout: StepLayout) -> Iterator[Shape]:
     """Yield the levels, stacked, with the peak and the memory of the device."""
     looks, columns = style.current(), sources["step_memory"]
-    yield from _legend([Swatch(name, palette.CATEGORIES[name]) for name in CATEGORIES], frame)
+    yield from _legend([Swatch(name, BoxMark(fill=palette.CATEGORIES[name])) for name in CATEGORIES], frame)
     yield from frame.time_axis()
     for step in round_steps(0.0, layout.highest, 4):
-        y = frame.bottom - step * frame.unit
+        y = frame.y(step)
         yield Curve(((frame.left, y), (frame.right, y)), _LIGHT["grid"])
         yield Text(frame.left - 8, y, f"{step:g} {layout.unit}", looks.font, _INK, "end")
     for below, name in pairwise(("base", *CATEGORIES)):
         for begin, end, low, high in zip(columns["left"], columns["right"], columns[below], columns[name], strict=True):
             if high > low:
-                top = frame.bottom - high * frame.unit
+                top = frame.y(high)
                 wide = max(frame.x(end) - frame.x(begin), 0.3)
-                yield Rect(frame.x(begin), top, wide, (high - low) * frame.unit, palette.CATEGORIES[name])
+                yield Rect(frame.x(begin), top, wide, frame.y(low) - top, palette.CATEGORIES[name])
     for limit in sources["step_limit"]["y"]:
-        y = frame.bottom - limit * frame.unit
+        y = frame.y(limit)
         yield Curve(((frame.left, y), (frame.right, y)), _INK, 1.5 * looks.line, dash=6 * looks.factor)
     for one in _records(sources["step_peak"]):
-        x, y, mark = frame.x(one["x"]), frame.bottom - one["y"] * frame.unit, 6 * looks.factor
+        x, y, mark = frame.x(one["x"]), frame.y(one["y"]), 6 * looks.factor
         yield Text(x, y - 0.9 * looks.font, one["text"], looks.font, _INK, _ALIGN[one["align"]])
         yield Rect(x - mark / 2, y - mark / 2, mark, mark, _INK, _LIGHT["background"], radius=mark / 2)
 
 
 def _legend(swatches: Sequence[Swatch], frame: Frame) -> list[Shape]:
-    return legend([swatches], frame.top - LEGEND_ROW * style.current().factor - 2, frame.right, frame.left)[0]
+    return legend_shapes([swatches], frame.top - LEGEND_ROW * style.current().factor - 2, frame.right, frame.left)[0]
 
 
 def _passes(picture: DrawnStep, left: float, top: float, right: float) -> Iterator[Text]:

@@ -28,8 +28,10 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.legends import LEGEND_ROLES
 from pathways_widgets.drawing.plane import Axes, frame, roles
-from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
+from pathways_widgets.drawing.time_axis import TICKS
+from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
 from pathways_widgets.explorers.step_columns import (
     BACKWARD,
@@ -137,7 +139,8 @@ def _buckets(drawn: StepPlan) -> figure:
     boxes = plot.add_glyph(drawn.tables["step_band"], Quad(**_SIDES, fill_color="colour", **look))
     _words(plot, drawn, "step_labels", "step_label_text", "center", text_color=palette.INK)
     _words(plot, drawn, "step_headings", "step_heading_text", "left")
-    plot.add_tools(hover(boxes, [("parameter", "@name"), ("bucket", "@bucket"), ("bytes", "@bytes{custom}")], ()))
+    rows = (("parameter", "@name"), ("bucket", "@bucket"), ("bytes", "@bytes{custom}"))
+    plot.add_tools(Tooltip(rows, sizes=("bytes",)).tool([boxes]))
     return plot
 
 
@@ -169,7 +172,7 @@ def _lanes(drawn: StepPlan) -> figure:
     seconds = {"seconds": "takes", "left": "from", "right": "to", "exposed": "exposed"}
     tips = [("", "@kind"), ("of", "@words"), ("bytes", "@bytes{custom}")]
     tips += [(words, f"@{name}{{custom}}") for name, words in seconds.items()]
-    plot.add_tools(hover(boxes, tips, tuple(seconds)))
+    plot.add_tools(Tooltip(tuple(tips), tuple(seconds), ("bytes",)).tool([boxes]))
     return plot
 
 
@@ -206,11 +209,8 @@ def _memory(drawn: StepPlan, time: Range1d) -> figure:
     _words(plot, drawn, "step_peak", "step_peak_text", **look)
     _legend(plot, MEMORY, shown, drawn)
     tips = [(name, f"@{name}_held{{custom}}") for name in reversed(CATEGORIES)]
-    tool = hover(shown[CATEGORIES[0]], [("in all", "@bytes{custom}"), *tips], ())
-    tool.formatters = {
-        f"@{name}": tool.formatters["@bytes"] for name in ("bytes", *(f"{one}_held" for one in CATEGORIES))
-    }
-    tool.renderers = list(shown.values())
+    sizes = ("bytes", *(f"{one}_held" for one in CATEGORIES))
+    tool = Tooltip((("in all", "@bytes{custom}"), *tips), sizes=sizes).tool(list(shown.values()))
     plot.add_tools(tool)
     return plot
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from pathways_nb.trace.metrics import duration
 from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.legends import Swatch, legend_shapes
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, Text
-from pathways_widgets.drawing.still_frame import Swatch, legend
 from pathways_widgets.drawing.time_axis import round_steps, time_ticks
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
 from pathways_widgets.explorers.token_columns import SUM, WAITS, DrawnSlicing, columns_of
@@ -90,7 +91,9 @@ def _surface(plot: _Plot, sources: dict[str, Columns], title: str) -> Iterator[S
             x, y = plot.x(one["context"]), plot.y(one["tokens"])
             for edge, fill in ((size + 1, palette.INK), (size, colour)):
                 yield Polygon(((x - edge, y), (x, y - edge), (x + edge, y), (x, y + edge)), fill)
-    yield from _head(plot, title, [Swatch(WORDS["best"], BEST), Swatch(WORDS["even"], EVEN)])
+    yield from _head(
+        plot, title, [Swatch(WORDS["best"], BoxMark(fill=BEST)), Swatch(WORDS["even"], BoxMark(fill=EVEN))]
+    )
     yield from _across(plot, WORDS["context"])
 
 
@@ -107,14 +110,16 @@ def _bars(plot: _Plot, bars: Columns, title: str) -> Iterator[Shape]:
         for number, word in enumerate(one["name"].split("\n")):
             at = plot.top + plot.height + (0.8 + 1.1 * number) * font
             yield Text(plot.x(one["x"]), at, word, 0.9 * font, _INK, "middle")
-    yield from _head(plot, title, [Swatch(WORDS["sum"], SUM), Swatch(WORDS["waits"], WAITS)])
+    yield from _head(
+        plot, title, [Swatch(WORDS["sum"], BoxMark(fill=SUM)), Swatch(WORDS["waits"], BoxMark(fill=WAITS))]
+    )
 
 
 def _head(plot: _Plot, title: str, swatches: list[Swatch]) -> Iterator[Shape]:
     """Yield the title and the legend above a plot."""
     font = style.current().font
     yield Text(plot.left, plot.top - 3 * font, title, font, _INK)
-    yield from legend([swatches], plot.top - 2.2 * font, plot.left + plot.width, plot.left)[0]
+    yield from legend_shapes([swatches], plot.top - 2.2 * font, plot.left + plot.width, plot.left)[0]
 
 
 def _across(plot: _Plot, title: str) -> Iterator[Shape]:

@@ -24,8 +24,10 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.legends import LEGEND_ROLES
 from pathways_widgets.drawing.plane import Axes, frame, roles
-from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
+from pathways_widgets.drawing.time_axis import TICKS
+from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
 from pathways_widgets.explorers.token_columns import SOURCES, SUM, WAITS, DrawnSlicing, TokenLayout, columns_of
 
@@ -163,15 +165,14 @@ def _bars(drawn: TokenSlices) -> figure:
     _legend(plot, BARS, {WORDS["sum"]: total, WORDS["waits"]: waits}, drawn)
     seconds = {"sum": "sum", "waits": WORDS["waits"], "latency": "latency"}
     tips = [("slices", "@slices"), *((words, f"@{name}{{custom}}") for name, words in seconds.items())]
-    plot.add_tools(hover(total, tips, tuple(seconds)))
-    plot.hover[0].renderers = [total, waits]
+    plot.add_tools(Tooltip(tuple(tips), tuple(seconds)).tool([total, waits]))
     return plot
 
 
 def _tell(plot: figure, renderer: GlyphRenderer) -> None:
     """Add the tooltip of slices."""
-    tips = [("tokens", "@tokens"), ("before it", "@context"), ("seconds", "@seconds{custom}")]
-    plot.add_tools(hover(renderer, tips, ("seconds",)))
+    tips = (("tokens", "@tokens"), ("before it", "@context"), ("seconds", "@seconds{custom}"))
+    plot.add_tools(Tooltip(tips, ("seconds",)).tool([renderer]))
 
 
 def _words(plot: figure, table: ColumnDataSource, name: str, size: str, align: str, **look: Any) -> None:

@@ -18,7 +18,7 @@ from pathways_nb.trace.memory_history import MemoryHistory
 from pathways_nb.trace.metrics import of_budget, size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.time_axis import round_steps
-from pathways_widgets.drawing.views import Columns, Window, Words
+from pathways_widgets.drawing.views import SIDES, Columns, Window, Words
 
 MOST_ROWS = 8
 MOST_STEPS = 4000
@@ -29,7 +29,6 @@ WORDS_ABOVE = 0.55
 """Space between a peak and its label, in heights of text."""
 BUDGET = "budget of a device"
 NO_CLIENT, NO_CATEGORY = "no client", "no category"
-SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "memory_levels": [*SIDES, "fill", "client", "bytes", "start", "end", "where"],
     "memory_labels": ["y", "text"],

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import Columns, Window
+from pathways_widgets.drawing.views import SIDES, Columns, Window
 from pathways_widgets.schedules.schedule_layout import Board, Drawable, ScheduleLayout
 
-SIDES = ("left", "right", "top", "bottom")
 LEVELS = 5
 """Shades of one operation; chunks or slices beyond that number share them."""
 COLOURS = [palette.shade(operation, level / (LEVELS - 1)) for operation in range(4) for level in range(LEVELS)]

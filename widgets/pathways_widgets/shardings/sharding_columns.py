@@ -8,9 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import text_width, wrapped
+from pathways_widgets.drawing.views import SIDES
 from pathways_widgets.shardings.sharding_grid import Index
 
-SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "sharding_padding": (*SIDES,),
     "sharding_blocks": (*SIDES, "fill", "edge", "index", "devices", "bytes", "place"),

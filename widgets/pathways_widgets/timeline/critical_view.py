@@ -6,26 +6,21 @@ itself is computed in ``trace.causality.critical_path``; everything else is draw
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
-from bokeh.models import Segment
-from bokeh.plotting import figure
 
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS
+from pathways_widgets.drawing.line_marks import LineMark
+from pathways_widgets.drawing.marks import Role, theme_roles
 from pathways_widgets.drawing.time_axis import TIME_RANGE
-from pathways_widgets.drawing.views import Columns, RunLike, Window
+from pathways_widgets.drawing.views import ENDS, Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
 from pathways_widgets.timeline.timeline_view import Timeline
 
 PATH = "timeline_path"
 """The source of the line."""
-_LINE = "timeline_path_line"
-ENDS = ("x0", "y0", "x1", "y1")
-WIDTH = 2.0
-"""Width of the line in pixels."""
+_LINE = LineMark(source=PATH, name="timeline_path_line", line=Role("text"), line_width=2.0)
 _MOST = 3000
 
 
@@ -42,15 +37,9 @@ class CriticalTimeline(Timeline):
         super().__init__(islands, pixels, names)
         self._columns = {**self._columns, PATH: ENDS}
         self.sources[PATH] = {end: [] for end in ENDS}
-        self.roles = self.roles | {_LINE: {"line_color": "text"}}
-
-    @cached_property
-    def root(self) -> figure:
-        """The Bokeh figure; made when first needed."""
-        made: figure = super().root
-        line = Segment(**{end: end for end in ENDS}, line_width=WIDTH * self.style.line, name=_LINE)
-        made.add_glyph(self.tables[PATH], line)
-        return made
+        *below, texts = self.marks
+        self.marks = (*below, _LINE, texts)
+        self.roles = self.roles | theme_roles([_LINE])
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """Return what the timeline draws, and the pieces of the line.

@@ -17,7 +17,7 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, QUALITIES, STATUSES, Label
 from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import Columns, Words, node_id
+from pathways_widgets.drawing.views import SIDES, Columns, Words, node_id
 from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
 from pathways_widgets.timeline.client_shares import numbered, sharing, tints
 from pathways_widgets.timeline.lanes import MARGIN
@@ -32,7 +32,6 @@ _SEEN = 3
 """Least width in pixels of the pattern of a bad end: what failed before its launch has no duration."""
 _STRIP = 4
 """Height in pixels of the strip in the client's colour along the lower edge of a box; at most a third of the box."""
-SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "timeline_boxes": [
         *SIDES,
