@@ -82,15 +82,14 @@ class TokenExplorer(Explorer[SlicingPicture]):
 
     def make_figure(self) -> PictureFigure[Any]:
         """Return the live figure of the slices, their cost and their latency."""
-        from pathways_widgets.explorers.token_still import scene_of_tokens
-        from pathways_widgets.explorers.token_view import TokenSlices
+        from pathways_widgets.explorers.token_view import TokenSlices, scene_of_tokens
         from pathways_widgets.figures.picture_figure import PictureFigure
 
         return PictureFigure(self.picture, TokenSlices(), scene_of_tokens)
 
     def scene(self, width: float = 900.0) -> Scene:
         """Return the pictures as shapes, for a page of so many pixels."""
-        from pathways_widgets.explorers.token_still import scene_of_tokens
+        from pathways_widgets.explorers.token_view import scene_of_tokens
 
         return scene_of_tokens(self.picture, width)
 

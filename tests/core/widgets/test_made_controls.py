@@ -16,8 +16,7 @@ from pathways_nb.parallel.explorer_base import Action, Explorer
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture
 from pathways_widgets.explorers.controls_panel import ControlsPanel
-from pathways_widgets.explorers.token_still import scene_of_tokens
-from pathways_widgets.explorers.token_view import TokenSlices
+from pathways_widgets.explorers.token_view import TokenSlices, scene_of_tokens
 from pathways_widgets.figures.picture_figure import PictureFigure
 
 

@@ -13,7 +13,7 @@ import pathways_nb as pw
 from pathways_nb.parallel.terapipe.token_explorer import TokenExplorer
 from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.token_columns import WAITS
-from pathways_widgets.explorers.token_still import scene_of_tokens
+from pathways_widgets.explorers.token_view import scene_of_tokens
 from tests.core.widgets.unpacking import columns_sent
 
 CHOICES = ["stages", "length", "batch", "granularity", "uniform", "floor", "fixed", "per_token", "per_pair"]
