@@ -143,9 +143,9 @@ class DotMark(Mark):
                 continue
             # A polygon of a still picture has no border: a larger one below stands for it.
             for edge, inside in ((half + self.line_width, line), (half, fill)):
-                corners = ((-edge, -edge), (edge, 0.0), (-edge, edge))
+                corners = [(-edge, -edge), (edge, 0.0), (-edge, edge)]
                 if self.shape == "diamond":
-                    corners = ((-edge, 0.0), (0.0, -edge), (edge, 0.0), (0.0, edge))
+                    corners = [(-edge, 0.0), (0.0, -edge), (edge, 0.0), (0.0, edge)]
                 if inside:
                     yield Polygon(tuple((across + right, down + low) for right, low in corners), inside)
 
