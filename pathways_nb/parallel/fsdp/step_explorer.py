@@ -192,15 +192,14 @@ class FsdpExplorer(Explorer[StepPicture]):
 
     def make_figure(self) -> PictureFigure[Any]:
         """Return the live figure of the buckets, the lanes and the memory."""
-        from pathways_widgets.explorers.step_still import scene_of_step
-        from pathways_widgets.explorers.step_view import StepPlan
+        from pathways_widgets.explorers.step_view import StepPlan, scene_of_step
         from pathways_widgets.figures.picture_figure import PictureFigure
 
         return PictureFigure(self.picture, StepPlan(), scene_of_step)
 
     def scene(self, width: float = 900.0) -> Scene:
         """Return the pictures as shapes, for a page of so many pixels."""
-        from pathways_widgets.explorers.step_still import scene_of_step
+        from pathways_widgets.explorers.step_view import scene_of_step
 
         return scene_of_step(self.picture, width)
 

@@ -18,7 +18,7 @@ from pathways_widgets.drawing.style import current
 from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.step_columns import STALL, columns_of
 from pathways_widgets.explorers.step_memory_columns import CATEGORIES
-from pathways_widgets.explorers.step_still import scene_of_step
+from pathways_widgets.explorers.step_view import scene_of_step
 from pathways_widgets.figures import output
 from tests.core.widgets.unpacking import columns_sent
 from tests.jax.fsdp.test_step_explorer import NETWORK, made

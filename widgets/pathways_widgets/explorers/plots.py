@@ -1,4 +1,4 @@
-"""Pictures of several plots: each plot is its marks, its axes and its legend, for a Bokeh figure and for a still picture.
+"""Pictures of several plots: each plot is its marks, its axes and its legend, as a Bokeh figure and as a still picture.
 
 Changing a choice of an explorer changes columns and the properties that follow the data: the browser keeps its models.
 """
