@@ -14,9 +14,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pathways_nb.bench import against, report
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.registry import schedules
+
+try:
+    from pathways_nb.bench import against, report
+except ModuleNotFoundError as missing:
+    if missing.name != "pathways_nb.bench":
+        raise
+    has_benches = False  # a wheel leaves them out (pyproject.toml)
+else:
+    has_benches = True
 
 
 def status(_: argparse.Namespace) -> int:
@@ -54,6 +62,9 @@ def bench(options: argparse.Namespace) -> int:
     Returns:
         Exit status; 1 if something became slower, 2 if it could not be measured.
     """
+    if not has_benches:
+        print("error: bench needs a clone of the project; an installed package holds no benches.", file=sys.stderr)
+        return 2
     try:
         if options.against:
             if options.short or options.json:
@@ -124,12 +135,12 @@ def terapipe_plan(options: argparse.Namespace) -> int:
 
 
 def _bench_name(text: str) -> str:
-    """Return the name of a bench.
+    """Return the name of a bench, or any text where there are no benches.
 
     Raises:
         ArgumentTypeError: there is no such bench.
     """
-    if text not in report.names():
+    if has_benches and text not in report.names():
         raise argparse.ArgumentTypeError(f"{text!r} (choose from {', '.join(report.names())})")
     return text
 
@@ -151,10 +162,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, default=Path("build"), help="folder for both files; default: %(default)s")
     one.set_defaults(run=demo)
 
-    one = commands.add_parser("bench", help="Run benches and print their reports.")
-    one.add_argument("names", metavar="NAME", nargs="*", type=_bench_name, help=f"of: {', '.join(report.names())}")
+    one = commands.add_parser("bench", help="Run benches and print their reports; needs a clone of the project.")
+    known = f"of: {', '.join(report.names())}" if has_benches else "of a bench"
+    one.add_argument("names", metavar="NAME", nargs="*", type=_bench_name, help=known)
     one.add_argument("--json", action="store_true", help="on standard output one JSON object, or a list of several")
-    one.add_argument("--short", action="store_true", help=f"fewer sizes and rounds, {against.REPEATS} times in a row")
+    one.add_argument("--short", action="store_true", help="fewer sizes and rounds, several times in a row")
     one.add_argument(
         "--against", type=Path, metavar="FILE",
         help="repeat the benches that --short --json wrote here, and print what became slower beyond its noise",

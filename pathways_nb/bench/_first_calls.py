@@ -25,12 +25,12 @@ _CHECKS: list[tuple[Any, str]] = [(loss_checks, "examined"), (Examination, "exam
 """The functions that check a loss, by structure and by numbers; none of them calls another one for the first time."""
 
 
-def check_over_first_call(call: Callable[[], Any], beside: bool = True) -> float:
+def check_over_first_call(call: Callable[[], Any], concurrent: bool = True) -> float:
     """Return the seconds in which a call that traces and compiles waits for checks of its loss, over all its seconds.
 
     Args:
         call: makes the first call and waits for it.
-        beside: whether numbers are compared beside the compilation, as for a user; else before it, which counts all of
+        concurrent: whether numbers are compared while XLA compiles, as for a user; else before it, which counts all of
             their work, as where no processor is idle.
     """
     spent: list[float] = []
@@ -52,7 +52,7 @@ def check_over_first_call(call: Callable[[], Any], beside: bool = True) -> float
         return promise
 
     with ExitStack() as stack:
-        for module in () if beside else (parts, parts_against_whole):
+        for module in () if concurrent else (parts, parts_against_whole):
             stack.enter_context(mock.patch.object(module, "begin", at_once))
         for owner, name in _CHECKS:
             stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name))))
@@ -61,7 +61,7 @@ def check_over_first_call(call: Callable[[], Any], beside: bool = True) -> float
         return sum(spent) / (time.perf_counter() - began)
 
 
-def of_pipelines(beside: bool = True) -> dict[str, float]:
+def of_pipelines(concurrent: bool = True) -> dict[str, float]:
     """Return the share of the checks in the first call of pipelines of Llama blocks, by what the loss and cuts are."""
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
         "mean": (llama.loss, {"schedule": "1f1b"}),
@@ -72,16 +72,16 @@ def of_pipelines(beside: bool = True) -> dict[str, float]:
     }
     with pw.attach("cpu", islands=2, devices_per_island=2):
         on = [pw.virtual_slice(2, island=island) for island in (0, 1)]
-        return {name: _of_pipeline(loss, on, options, beside) for name, (loss, options) in cases.items()}
+        return {name: _of_pipeline(loss, on, options, concurrent) for name, (loss, options) in cases.items()}
 
 
-def _of_pipeline(loss: Any, on: Any, options: dict[str, Any], beside: bool) -> float:
+def _of_pipeline(loss: Any, on: Any, options: dict[str, Any], concurrent: bool) -> float:
     (stages, params), batch = llama.stages([2, 2]), llama.batch(8, 96)
     pipe = pw.pipeline(stages, on=on, microbatches=2, loss=loss, **options)
-    return check_over_first_call(lambda: pw.wait(pipe.value_and_grad(params, *batch)), beside)
+    return check_over_first_call(lambda: pw.wait(pipe.value_and_grad(params, *batch)), concurrent)
 
 
-def of_steps(beside: bool = True) -> dict[str, float]:
+def of_steps(concurrent: bool = True) -> dict[str, float]:
     """Return the share of the checks in the first call of sharded steps of Llama blocks, by what the loss is."""
     (stage,), (params,) = llama.stages([4])
     batch, context = llama.batch(8, 96), pw.Context(0, 96, 96, 96)
@@ -92,7 +92,7 @@ def of_steps(beside: bool = True) -> dict[str, float]:
 
         step = pw.fsdp(of_params, params, on=pw.virtual_slice(2), optimizer=optax.adam(1e-3))
         kept = pw.wait(step.init(params))
-        return check_over_first_call(lambda: pw.wait(step(*kept, *batch)), beside)
+        return check_over_first_call(lambda: pw.wait(step(*kept, *batch)), concurrent)
 
     with pw.attach("cpu", islands=1, devices_per_island=2):
         return {

@@ -48,7 +48,7 @@ class Actor:
         return np.asarray(self._array) if give else None
 
 
-class Chains:
+class ActorChains:
     """The chains of some actors.
 
     Args:
@@ -86,14 +86,14 @@ class Chains:
 
 
 @contextmanager
-def chains(count: int) -> Iterator[Chains]:
+def chains(count: int) -> Iterator[ActorChains]:
     """Yield chains on new actors of the Ray cluster that this process is connected to, and end the actors."""
     import ray
 
     actor = ray.remote(num_cpus=0)(Actor)
     actors = [actor.remote() for _ in range(count)]
     try:
-        made = Chains(ray, actors)
+        made = ActorChains(ray, actors)
         for n in range(count):
             made.run([n, n])
             made.fused([n, n])

@@ -2,7 +2,7 @@
 
 Two effects are shown apart. On two islands, stages overlap: at most 2 times as fast with two stages. And a slice skips
 the masked half of its attention, which is as fast on one island. What the slicer predicts from slices measured on these
-islands stands beside what was measured.
+islands is compared with what was measured.
 """
 
 from __future__ import annotations

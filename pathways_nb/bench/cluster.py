@@ -1,4 +1,4 @@
-"""Cluster: dispatch over real process boundaries, beside plain Ray actors; transfers, failure and data parallelism.
+"""Cluster: dispatch over real process boundaries, against plain Ray actors; transfers, failure, data parallelism.
 
 Each of four islands is one host with one device. A chain of 128 small computations goes round the islands once, an
 equal part on each: one program for each computation, waited for (``OpByOp``), one program of all (``Chained``), one
@@ -33,7 +33,7 @@ MEGABYTES = 64
 
 
 def run() -> dict[str, Any]:
-    """Return rates beside Ray actors', messages, dispatch, transfers, failure, and training on two islands.
+    """Return rates and those of Ray actors, messages, dispatch, transfers, failure, and training on two islands.
 
     Raises:
         UsageError: Ray is not installed.
@@ -66,7 +66,7 @@ def run() -> dict[str, Any]:
 # ---- chains
 
 
-class Chain:
+class ProgramChain:
     """A chain as programs.
 
     Args:
@@ -121,7 +121,7 @@ def _rates(
     """Add the rates on some hosts to ``figures`` and ``rows``."""
     hosts = len(places)
     stays = [at * hosts // LENGTH for at in range(LENGTH)]
-    chain = Chain(places, stays)
+    chain = ProgramChain(places, stays)
     some = stays[:: LENGTH // SINGLY]
     contenders: dict[str, Callable[[], object]] = {
         "OpByOp": chain.singly,
@@ -134,7 +134,10 @@ def _rates(
     }
     if hosts > 1:
         turns = [at % hosts for at in range(LENGTH)]
-        contenders |= {"crossing": Chain(places, turns).chained, "Ray actors, crossing": lambda: actors.run(turns)}
+        contenders |= {
+            "crossing": ProgramChain(places, turns).chained,
+            "Ray actors, crossing": lambda: actors.run(turns),
+        }
     seconds = interleaved(contenders, ROUNDS)
     controller.record.clear()
     compared = {"opbyop": "OpByOp", "chained": "Chained", "fused": "Fused", "crossing": "crossing"}

@@ -1,7 +1,7 @@
 """Dispatch: small computations per second, through the controller, in plain loops and in peers (Pathways, Figure 5).
 
 Each computation is one scalar all-reduce and an addition. The controller runs them one program each (``OpByOp``), in
-programs of 16 or 128 (``Chained``) and fused into one node (``Fused``), always recording; beside it are plain JAX
+programs of 16 or 128 (``Chained``) and fused into one node (``Fused``), always recording. Compared are plain JAX
 loops of the same executable on the same island, and Ray and Dask where they are installed. The loops use the
 controller's own executable, so that a ratio compares dispatch alone and not two compilations.
 """

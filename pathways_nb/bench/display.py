@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.bench import explorer, lab, recording
+from pathways_nb.bench import _explorer_updates, lab, recording
 from pathways_nb.results.run import Run
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import Label
@@ -108,7 +108,7 @@ def run() -> dict[str, Any]:
         try:
             first, warm = _pictures(server, chromium)
             moves = {count: _moves(server, chromium, count) for count in _COUNTS}
-            changes = [_changes(server, chromium, number) for number in range(len(explorer.EXPLORERS))]
+            changes = [_changes(server, chromium, number) for number in range(len(_explorer_updates.EXPLORERS))]
         finally:
             chromium.close()
             server.stop()
@@ -119,7 +119,7 @@ def run() -> dict[str, Any]:
         times = moves[count][gesture]
         figures[f"{gesture}_ms_{short}"] = median(times)
         detail[f"{gesture} by {share:.0%} of the window at {count:,} events, ms"] = [round(ms) for ms in times]
-    answers = explorer.summary(changes)
+    answers = _explorer_updates.summary(changes)
     return {"figures": figures | answers["figures"], "detail": detail | answers["detail"]}
 
 
@@ -154,10 +154,10 @@ def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
 
 def _changes(server: lab.LabServer, chromium: Any, number: int) -> list[float]:
     """Return the milliseconds of each change in an explorer, by its position."""
-    one = explorer.EXPLORERS[number]
+    one = _explorer_updates.EXPLORERS[number]
     page = _open(server, chromium, f"explorer{number}.ipynb", ["import pathways_nb as pw", one.cell])
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
-    times = explorer.answers(page, one)
+    times = _explorer_updates.answers(page, one)
     page.close()
     return times
 

@@ -59,22 +59,22 @@ def run(short: bool = False) -> dict[str, Any]:
         "trace_seconds_8b": chosen["trace_seconds"],
         "plan_over_make_jaxpr_8b": chosen["plan_seconds"] / floor,
         "trace_over_make_jaxpr_8b": chosen["trace_seconds"] / floor,
-        **_beside_published(table),
+        **_compared_with_published(table),
     }
     checks = {} if short else _first_calls.of_steps()
     if checks:
         figures["check_over_first_call"] = max(checks.values())
-        figures["check_alone_over_first_call"] = max(_first_calls.of_steps(beside=False).values())
+        figures["check_alone_over_first_call"] = max(_first_calls.of_steps(concurrent=False).values())
     return {"figures": figures, "detail": {"variants": variants, "plans": table, "checks": checks}}
 
 
-def _beside_published(table: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _compared_with_published(table: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return by how much steps are faster and smaller than FSDP2 at best, in simulated time and in the paper."""
     ends = [(row["ablation"]["fsdp2_eager"], row["ablation"]["searched"]) for row in table]
     return {
-        "throughput_gain_best": max(eager["step_ms"] / ours["step_ms"] for eager, ours in ends) - 1,
+        "throughput_gain_best": max(eager["step_ms"] / searched["step_ms"] for eager, searched in ends) - 1,
         "throughput_gain_published": 0.6867,
-        "memory_saved_best": 1 - min(ours["peak_gb"] / eager["peak_gb"] for eager, ours in ends),
+        "memory_saved_best": 1 - min(searched["peak_gb"] / eager["peak_gb"] for eager, searched in ends),
         "memory_saved_published": 0.2854,
     }
 
@@ -83,7 +83,7 @@ def _variants(names: Sequence[str], rounds: int) -> tuple[list[dict[str, Any]], 
     """Return a row for each of these variants of the step, and the figures that compare them.
 
     Args:
-        names: of the variants, beside plain ``jax.jit``; none for all.
+        names: of the variants that are timed with plain ``jax.jit``; none for all.
         rounds: how often each step is timed.
     """
     with pw.attach("cpu", islands=1, devices_per_island=DEVICES):
@@ -212,7 +212,7 @@ def _planned(model: str, devices: int, bandwidth: float, latency: float) -> dict
 
 
 def _make_jaxpr(model: str, devices: int) -> float:
-    """Return the seconds in which JAX alone traces the same loss and its gradient, the floor of ours."""
+    """Return the seconds in which JAX alone traces the same loss and its gradient, the least that planning can take."""
     shape, tokens = llama3.SHAPES[model], jax.ShapeDtypeStruct((devices, 8192), jnp.int32)
     loss, params = llama3.loss(shape, remat=model != "8b"), llama3.params(shape)
     began = time.perf_counter()

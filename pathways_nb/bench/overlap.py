@@ -1,7 +1,7 @@
 """Overlap: the gain of parallel asynchronous over sequential dispatch, and the controller's overhead on an SPMD step.
 
 A laptop's islands share one processor: with as many cores as islands, two stages can at best take half the time that
-they take one after the other. Plain JAX with all cores on one device is measured beside, and may well be faster; it
+they take one after the other. Plain JAX with all cores on one device is measured, too, and may well be faster; it
 has a figure of its own. ``null_ratio`` compares plain JAX with itself and shows the noise of the comparison.
 """
 
@@ -28,7 +28,7 @@ _plain_step = jax.jit(two_stages.training_step(byte_lm.whole_loss))
 
 
 def run(short: bool = False) -> dict[str, Any]:
-    """Return the speed-up of parallel over sequential dispatch, both beside plain JAX, and the SPMD overhead."""
+    """Return the speed-up of parallel over sequential dispatch, both with plain JAX, and the SPMD overhead."""
     pairs, turns, steps = SHORT if short else (PAIRS, TURNS, STEPS)
     seconds: dict[str, list[float]] = {"parallel": [], "sequential": [], PLAIN: []}
     for _ in range(turns):

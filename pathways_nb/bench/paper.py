@@ -14,8 +14,8 @@ import re
 from statistics import mean
 from typing import Any
 
-from pathways_nb.bench._paper import chains, clients, pipelines, two_islands
-from pathways_nb.bench._paper.declared import FITS, POINTS, Point
+from pathways_nb.bench._paper import clients, dispatch_rates, staged_decoder, two_islands
+from pathways_nb.bench._paper.declared import FITS, POINTS, TablePoint
 from pathways_nb.bench._paper.found import Found
 from pathways_nb.bench._paper.pods import PAPER
 
@@ -50,23 +50,23 @@ def table() -> list[dict[str, Any]]:
 
 def simulate() -> dict[str, dict[str, Found]]:
     """Return the results of all simulations, by figure and by name of the point."""
-    work = pipelines.fit_work()
+    work = staged_decoder.fit_work()
     return {
-        "figure 5": chains.figure_5(),
-        "figure 6": chains.figure_6(),
-        "figure 7": chains.figure_7(),
+        "figure 5": dispatch_rates.figure_5(),
+        "figure 6": dispatch_rates.figure_6(),
+        "figure 7": dispatch_rates.figure_7(),
         "figure 8": clients.figure_8(),
         "figure 9": clients.figure_9(),
-        "figure 10": pipelines.figure_10(work),
+        "figure 10": staged_decoder.figure_10(work),
         "figure 11": clients.figure_11(),
         "figure 12": two_islands.figure_12(),
         "figure 12, share": two_islands.figure_12_share(work),
-        "table 2": pipelines.table_2(work),
-        "table 2, with width": pipelines.table_2(pipelines.fit_work_and_width()),
+        "table 2": staged_decoder.table_2(work),
+        "table 2, with width": staged_decoder.table_2(staged_decoder.fit_work_and_width()),
     }
 
 
-def _row(point: Point, found: Found) -> dict[str, Any]:
+def _row(point: TablePoint, found: Found) -> dict[str, Any]:
     """Return the row of one point.
 
     Args:

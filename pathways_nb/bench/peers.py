@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Chain = Callable[[int], object]
+CountedCalls = Callable[[int], object]
 """A function that runs the given number of computations, each after the one before."""
 
 
@@ -22,7 +22,7 @@ def _step(*shards: float) -> float:
 
 
 @contextlib.contextmanager
-def with_ray(workers: int) -> Iterator[Chain]:
+def with_ray(workers: int) -> Iterator[CountedCalls]:
     """Yield a chain in Ray: an actor for each worker, whose calls take the references that earlier calls returned."""
     # Ray's usage report is on by default.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -47,7 +47,7 @@ def with_ray(workers: int) -> Iterator[Chain]:
 
 
 @contextlib.contextmanager
-def with_dask(workers: int) -> Iterator[Chain]:
+def with_dask(workers: int) -> Iterator[CountedCalls]:
     """Yield a chain in Dask: one worker thread each, in this process, and the whole chain as one graph.
 
     One graph is faster than a submission for each task.
@@ -73,7 +73,7 @@ def with_dask(workers: int) -> Iterator[Chain]:
         yield chain
 
 
-def installed() -> dict[str, Callable[[int], contextlib.AbstractContextManager[Chain]]]:
+def installed() -> dict[str, Callable[[int], contextlib.AbstractContextManager[CountedCalls]]]:
     """Return the peers that can be imported, by name."""
     modules = {"ray": ("ray", with_ray), "dask": ("distributed", with_dask)}
     return {name: start for name, (module, start) in modules.items() if importlib.util.find_spec(module)}

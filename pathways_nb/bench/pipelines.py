@@ -1,6 +1,6 @@
 """Executed pipelines of Llama blocks on the two islands of this machine: time, bubble, memory, order, gradients.
 
-Every schedule trains the same model on the same batch. A step of GPipe is timed beside each step of another schedule,
+Every schedule trains the same model on the same batch. A step of GPipe is timed after each step of another schedule,
 so that both see the same machine. Islands have one core each at best, so the four places of the schedules with four
 devices share two islands and take turns: their measured bubble is that of islands. The claimed bubble is that of
 F = I = W, the planned one that of the medians of the run; both without transfers.
@@ -47,7 +47,7 @@ def run() -> dict[str, Any]:
         "order_mismatches": sum(row["order_mismatches"] for row in flat),
         "split_over_whole_backward": split / whole,
         "check_over_first_call": max(checks.values()),
-        "check_alone_over_first_call": max(_first_calls.of_pipelines(beside=False).values()),
+        "check_alone_over_first_call": max(_first_calls.of_pipelines(concurrent=False).values()),
         "peak_measured_over_claimed_worst": max(row["peak_measured_bytes"] / row["peak_claimed_bytes"] for row in flat),
     }
     return {
@@ -86,8 +86,8 @@ def _row(tested: tuple[pw.Pipeline, Any], reference: tuple[pw.Pipeline, Any]) ->
     claims = pipe.value_and_grad.peaks(placed, *batch)
     return {
         "schedule": pipe.schedule.name,
-        "step_ms": median(mine for mine, _ in pairs) * 1e3,
-        "step_over_gpipe": median(mine / other for mine, other in pairs),
+        "step_ms": median(step for step, _ in pairs) * 1e3,
+        "step_over_gpipe": median(step / gpipe for step, gpipe in pairs),
         "bubble_measured": _bubble(found),
         "bubble_claimed": pipe.schedule.bubble,
         "bubble_planned": pipe.schedule.timing(**{**over.times, "transfer": 0.0}).bubble,
@@ -112,16 +112,16 @@ def _error(pipe: pw.Pipeline, params: Any, batch: Any) -> float:
     _, gradients = pw.get(pipe.value_and_grad(params, *batch))
     _, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, *batch)
     pairs = zip(jax.tree.leaves(gradients), jax.tree.leaves(exact), strict=True)
-    return max(float(np.abs(mine - right).max() / np.abs(right).max()) for mine, right in pairs)
+    return max(float(np.abs(found - right).max() / np.abs(right).max()) for found, right in pairs)
 
 
 def _bubble(run: pw.Run) -> float:
     """Return the share of the islands' time, from the first to the last action, in which no action ran."""
     events = run.events.of_kind("compute")
-    mine = events.select(events["stage"] >= 0)
-    span = float(mine["end"].max() - mine["start"].min())
-    islands = set(mine["island"].tolist())
-    busy = sum(_covered(mine.select(mine["island"] == island)) for island in islands)
+    actions = events.select(events["stage"] >= 0)
+    span = float(actions["end"].max() - actions["start"].min())
+    islands = set(actions["island"].tolist())
+    busy = sum(_covered(actions.select(actions["island"] == island)) for island in islands)
     return 1 - busy / (span * len(islands))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from pathways_nb.util.host_info import machine
 
-_HELPERS = frozenset({"against", "explorer", "lab", "peers", "report", "stopwatch"})
+_HELPERS = frozenset({"against", "lab", "peers", "report", "stopwatch"})
 _NUMBERS = frozenset({"over", "ratio", "speedup", "error"})
 """Words in the names of figures that have no unit, whatever else the name says."""
 _UNITS = {"us": "µs", "ms": "ms", "seconds": "s", "bytes": "bytes"}

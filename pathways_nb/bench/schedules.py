@@ -1,4 +1,4 @@
-"""Every pipeline schedule in three sizes: makespan beside its closed form, bubble, peak, and time to generate it.
+"""Every pipeline schedule in three sizes: makespan and its closed form, bubble, peak, and time to generate it.
 
 Makespans are those of F = I = W = 1 for a microbatch on a whole device, transfers take none; see ``Schedule.timing``.
 A schedule of 300,000 actions whose last one is repeated is read from its text and refused (``refuse_seconds_300k``).

@@ -1,4 +1,4 @@
-"""Simulation: gang operations per second through the real controller, beside SimPy and a static schedule.
+"""Simulation: gang operations per second through the real controller, compared with SimPy and a static schedule.
 
 A chain of gangs over all of 2,048 simulated devices is called again and again: the controller decides, the simulated
 islands carry out, everything is recorded. SimPy, where it is installed, does the same number of requests, timeouts and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import types
 
@@ -39,6 +40,16 @@ def test_json_is_one_object_and_nothing_else(toy, capsys):
     assert printed["figures"] == {"ratio": 1.5, "count": 3}
     assert printed["detail"]["times"] == {"a": [0, 1]}
     assert said.err == "chatter\n"
+
+
+def test_where_no_benches_are_installed_the_command_says_so_in_one_line():
+    without = (
+        "import sys; sys.modules['pathways_nb.bench'] = None; from pathways_nb.__main__ import main; sys.exit(main())"
+    )
+    for arguments in (["bench", "dispatch", "--short", "--json"], ["bench"], ["bench", "--against", "before.json"]):
+        done = subprocess.run([sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "error: bench needs a clone of the project; an installed package holds no benches.\n"
 
 
 def test_the_machine_is_described(toy):

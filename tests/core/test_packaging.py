@@ -72,6 +72,17 @@ def test_every_file_names_the_same_oldest_python():
     assert re.findall(r"^oldest=(\d+)", script, re.MULTILINE) == [bound.version.removeprefix("3.")], ".ci/environment"
 
 
+def test_the_wheel_leaves_out_the_benches_and_nothing_else():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["exclude"] == ["pathways_nb/bench"]
+    importers = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "pathways_nb").rglob("*.py")
+        if "pathways_nb.bench" in path.read_text() and "bench" not in path.relative_to(ROOT / "pathways_nb").parts
+    ]
+    assert importers == ["pathways_nb/__main__.py"], "only the command line may know the benches"
+
+
 def test_requirements_are_ranges():
     extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
     for one in map(Requirement, [*PROJECT["dependencies"], *extras]):

@@ -30,7 +30,7 @@ class PaperFit(NamedTuple):
         return len(self.points) - len(self.parameters)
 
 
-class Point(NamedTuple):
+class TablePoint(NamedTuple):
     """One number of the table.
 
     Args:
@@ -58,34 +58,35 @@ FITS = (
 _TABLE_2 = ("S=4 M=16", "S=8 M=32", "S=16 M=64", "S=16 M=64, 512 cores", "SPMD")
 
 
-def _table_2(fit: PaperFit) -> tuple[Point, ...]:
+def _table_2(fit: PaperFit) -> tuple[TablePoint, ...]:
     """Return the points of Table 2 for one fit: its own points are fitted, all others predicted."""
     figure = fit.points[0][0]
     return tuple(
-        Point(figure, name, "fitted" if (figure, name) in fit.points else "predicted", fit.name) for name in _TABLE_2
+        TablePoint(figure, name, "fitted" if (figure, name) in fit.points else "predicted", fit.name)
+        for name in _TABLE_2
     )
 
 
 POINTS = (
-    Point("figure 5", "fused", "predicted", "dispatch"),
-    Point("figure 5", "chained", "predicted", "dispatch"),
-    Point("figure 5", "chained over OpByOp, 2048 cores", "relation", "dispatch"),
-    Point("figure 6", "16 hosts", "fitted", "dispatch"),
-    Point("figure 6", "512 hosts", "fitted", "dispatch"),
-    Point("figure 7", "parallel over sequential, 128 stages", "relation", "dispatch"),
-    Point("figure 7", "a computation in parallel, 128 stages over 1", "relation", "dispatch"),
-    Point("figure 7", "a computation in sequence, 128 stages over 1", "relation", "dispatch"),
-    Point("figure 7", "programs in parallel, 32 long stages over 1", "relation", "dispatch"),
-    Point("figure 7", "programs in sequence, 32 long stages over 1", "relation", "dispatch"),
-    *(Point("figure 8", name, "relation", "dispatch") for name in ("0.04 ms", "0.33 ms", "1.04 ms", "2.4 ms")),
-    Point("figure 9", "1:1:1:1", "by construction"),
-    Point("figure 9", "1:2:4:8", "by construction"),
-    Point("figure 10", "four islands over one", "predicted", "work"),
-    Point("figure 11", "1 client", "relation", "dispatch"),
-    *(Point("figure 11", f"{count} clients", "predicted", "dispatch") for count in (4, 8, 16)),
-    *(Point("figure 12", f"{model}, {how}", "inverse") for model in ("64B", "136B")
+    TablePoint("figure 5", "fused", "predicted", "dispatch"),
+    TablePoint("figure 5", "chained", "predicted", "dispatch"),
+    TablePoint("figure 5", "chained over OpByOp, 2048 cores", "relation", "dispatch"),
+    TablePoint("figure 6", "16 hosts", "fitted", "dispatch"),
+    TablePoint("figure 6", "512 hosts", "fitted", "dispatch"),
+    TablePoint("figure 7", "parallel over sequential, 128 stages", "relation", "dispatch"),
+    TablePoint("figure 7", "a computation in parallel, 128 stages over 1", "relation", "dispatch"),
+    TablePoint("figure 7", "a computation in sequence, 128 stages over 1", "relation", "dispatch"),
+    TablePoint("figure 7", "programs in parallel, 32 long stages over 1", "relation", "dispatch"),
+    TablePoint("figure 7", "programs in sequence, 32 long stages over 1", "relation", "dispatch"),
+    *(TablePoint("figure 8", name, "relation", "dispatch") for name in ("0.04 ms", "0.33 ms", "1.04 ms", "2.4 ms")),
+    TablePoint("figure 9", "1:1:1:1", "by construction"),
+    TablePoint("figure 9", "1:2:4:8", "by construction"),
+    TablePoint("figure 10", "four islands over one", "predicted", "work"),
+    TablePoint("figure 11", "1 client", "relation", "dispatch"),
+    *(TablePoint("figure 11", f"{count} clients", "predicted", "dispatch") for count in (4, 8, 16)),
+    *(TablePoint("figure 12", f"{model}, {how}", "inverse") for model in ("64B", "136B")
       for how in ("not hidden, 25 GB/s", "hidden, 25 GB/s", "hidden, 12.5 GB/s")),
-    *(Point("figure 12, share", model, "predicted", "work") for model in ("64B", "136B")),
+    *(TablePoint("figure 12, share", model, "predicted", "work") for model in ("64B", "136B")),
     *_table_2(FITS[1]),
     *_table_2(FITS[2]),
 )  # fmt: skip

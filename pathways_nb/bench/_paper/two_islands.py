@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pipelines import CoreWork
 from pathways_nb.bench._paper.pods import CHIP, PAPER, PodSetting
+from pathways_nb.bench._paper.staged_decoder import CoreWork
 from pathways_nb.util.words import counted
 
 POD = PodSetting(128, 4, islands=2)

@@ -22,7 +22,7 @@ class _Call:
         self.remote = do
 
 
-def chains(count: int) -> tuple[_ray_actors.Chains, list[str]]:
+def chains(count: int) -> tuple[_ray_actors.ActorChains, list[str]]:
     """Return chains on actors in this process, and what they are called with."""
     calls: list[str] = []
 
@@ -35,7 +35,7 @@ def chains(count: int) -> tuple[_ray_actors.Chains, list[str]]:
 
         return SimpleNamespace(add=_Call(add), fused=_Call(actor.fused))
 
-    return _ray_actors.Chains(SimpleNamespace(get=lambda value: value), [handle(n) for n in range(count)]), calls
+    return _ray_actors.ActorChains(SimpleNamespace(get=lambda value: value), [handle(n) for n in range(count)]), calls
 
 
 @pytest.mark.parametrize("turns", [[0] * 4, [0, 0, 1, 1], [0, 1, 0, 1]])

@@ -10,11 +10,11 @@ import pytest
 import pathways_nb as pw
 from pathways_datasets import published
 from pathways_nb.bench import paper, report
-from pathways_nb.bench._paper import chains, clients, pipelines, two_islands
+from pathways_nb.bench._paper import clients, dispatch_rates, staged_decoder, two_islands
 from pathways_nb.bench._paper.declared import FITS, POINTS
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pipelines import CoreWork, TableRow, tokens_per_second
 from pathways_nb.bench._paper.pods import PAPER, PodSetting, line
+from pathways_nb.bench._paper.staged_decoder import CoreWork, TableRow, tokens_per_second
 
 FIGURES = {*(f"figure {number}" for number in range(5, 13)), "table 2"}
 
@@ -95,20 +95,20 @@ def test_our_numbers_have_units(stubbed) -> None:
 
 def test_the_line_goes_through_both_points() -> None:
     assert (line().at(16), line().at(512)) == pytest.approx((2.3e-3, 35e-3))
-    assert chains.smallest(PodSetting(16, 8), line()) == pytest.approx(
+    assert dispatch_rates.smallest(PodSetting(16, 8), line()) == pytest.approx(
         2.3e-3, rel=0.012
     )  # 1 % less is as fast within 1 %
 
 
 def test_chained_is_above_one_by_one_and_meets_jax_on_the_way_up() -> None:
-    rates = chains.curves((1, 32, 256))
+    rates = dispatch_rates.curves((1, 32, 256))
     ours, theirs = rates["Pathways Chained"], rates["JAX OpByOp"]
     assert all(a > b for a, b in zip(ours, rates["Pathways OpByOp"], strict=True))
     assert [a > b for a, b in zip(ours, theirs, strict=True)] == [True, True, False]
 
 
 def test_fused_is_as_spmd_dispatch_where_a_chain_outlasts_its_call() -> None:
-    rates = chains.curves((1, 16, 32, 512))
+    rates = dispatch_rates.curves((1, 16, 32, 512))
     share = np.divide(rates["Pathways Fused"], rates["JAX Fused"])
     assert share[1:3] == pytest.approx(1.0)
     assert share[0] < 0.5, "the fixed cost of a line through two machines"
@@ -116,10 +116,14 @@ def test_fused_is_as_spmd_dispatch_where_a_chain_outlasts_its_call() -> None:
 
 
 def test_parallel_dispatch_shares_what_sequential_pays_for_every_stage() -> None:
-    times = {(s, d): chains.seconds_of_stages(s, d) for s in (1, 16) for d in ("parallel", "sequential")}
+    times = {(s, d): dispatch_rates.seconds_of_stages(s, d) for s in (1, 16) for d in ("parallel", "sequential")}
     assert times[16, "sequential"] == pytest.approx(16 * times[1, "sequential"], rel=0.01)
     assert times[16, "parallel"] == pytest.approx(line().at(16), rel=1e-6)
-    long = {(s, d): chains.seconds_of_stages(s, d, chains.LONG) for s in (1, 16) for d in ("parallel", "sequential")}
+    long = {
+        (s, d): dispatch_rates.seconds_of_stages(s, d, dispatch_rates.LONG)
+        for s in (1, 16)
+        for d in ("parallel", "sequential")
+    }
     assert long[16, "parallel"] == pytest.approx(long[1, "parallel"]), "flat"
     assert long[16, "sequential"] == pytest.approx(16 * long[1, "sequential"], rel=1e-3)
 
@@ -151,11 +155,11 @@ def test_four_islands_are_near_one() -> None:
 
 def test_work_is_fitted_so_that_its_rows_come_out() -> None:
     row, wanted = TableRow.of("S=4 M=16"), PAPER["table 2"]["S=4 M=16"]["value"]
-    assert tokens_per_second(row, pipelines.fit_work().stage(row)) == pytest.approx(wanted, rel=1e-4)
+    assert tokens_per_second(row, staged_decoder.fit_work().stage(row)) == pytest.approx(wanted, rel=1e-4)
     assert TableRow.of("SPMD") == TableRow(1, 1)
     assert TableRow.of("S=16 M=64, 512 cores") == TableRow(16, 64, 512)
     assert CoreWork(2.0, 0.1).stage(TableRow(4, 16)) == pytest.approx(
-        2.0 * (1 + 0.1 * 31) * pipelines.TOKENS / 128 / 16
+        2.0 * (1 + 0.1 * 31) * staged_decoder.TOKENS / 128 / 16
     )
 
 

@@ -99,8 +99,8 @@ def curves(sizes: tuple[int, ...] = SIZES) -> dict[str, list[float]]:
     forms: Mapping[System, tuple[Form, ...]] = {"Pathways": ("OpByOp", "Chained", "Fused"), "JAX": ("OpByOp", "Fused")}
     return {
         f"{system} {form}": [_rate(form, system, hosts) for hosts in sizes]
-        for system, mine in forms.items()
-        for form in mine
+        for system, of_system in forms.items()
+        for form in of_system
     }
 
 

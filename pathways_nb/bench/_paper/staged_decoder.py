@@ -40,7 +40,7 @@ class CoreWork(NamedTuple):
 
 
 _TOKENS = jax.ShapeDtypeStruct((), jnp.float32)
-"""Stands for a microbatch of tokens, which is small beside its activations."""
+"""Stands for a microbatch of tokens, which is small compared with its activations."""
 
 
 @dataclass(frozen=True)
