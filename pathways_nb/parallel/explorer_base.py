@@ -49,7 +49,7 @@ class Explorer(t.HasTraits, Generic[R]):
     Each trait with the tag ``group`` gets a control, which shows the trait's ``help`` as its tooltip. Tags:
 
     - ``group``: its row of controls. Rows and controls are in the order in which the class defines the traits.
-    - ``label``: the words beside the control; by default the name of the trait.
+    - ``label``: the words left of the control; by default the name of the trait.
     - ``unit``: what the control shows, such as ``("GB/s", 9)``: the word, and how many powers of ten it is of the
       trait's SI unit.
     - ``most``: a number is set by a slider that ends here, in the control's unit.
@@ -192,7 +192,7 @@ def result_or_error(compute: Callable[[], R], told: Callable[[str], R], users: s
         compute: returns the result.
         told: returns the result that tells an error.
         users: a function of the user that is called, in words. It may raise anything, which is told, too; empty if none
-            is called: then other errors than those of this package are ours, and are raised.
+            is called: then an error that is none of ``pathways_nb.errors`` is a fault of this package, and is raised.
     """
     try:
         return compute()

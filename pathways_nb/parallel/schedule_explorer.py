@@ -44,7 +44,7 @@ class _Side(NamedTuple):
     schedule: Schedule | None = None
 
     @property
-    def made(self) -> Schedule:
+    def valid_schedule(self) -> Schedule:
         """The schedule.
 
         Raises:
@@ -150,7 +150,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
         Raises:
             UsageError: it is refused, and why.
         """
-        return self._result[0].made
+        return self._result[0].valid_schedule
 
     @property
     def second(self) -> Schedule:
@@ -159,7 +159,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
         Raises:
             UsageError: it is refused, and why.
         """
-        return self._result[1].made
+        return self._result[1].valid_schedule
 
     @property
     def steps(self) -> int:
@@ -205,7 +205,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
         sizes = tuple((size, getattr(self, size)) for size in SIZES if size in (*SIZES[:2], *kind.defaults))
         times = tuple((each, getattr(self, each)) for each in TIMES)
         return result_or_error(
-            lambda: _drawn(kind, sizes, times, self.cap),
+            lambda: _side_of(kind, sizes, times, self.cap),
             lambda error: _Side(SchedulePicture(name, cap=self.cap, error=error)),
             f"schedule {name!r}",
         )
@@ -256,7 +256,7 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
 
 # Kept by kind and not by name: a schedule that is registered again under its name is another kind, and made again.
 @lru_cache(_KEPT)
-def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
+def _schedule_of(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
     """Return a schedule of this size, with its dependencies computed."""
     with uncollected():
         made = schedule(kind.name, **dict(sizes))
@@ -265,11 +265,11 @@ def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
 
 
 @lru_cache(_KEPT)
-def _drawn(
+def _side_of(
     kind: ScheduleKind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
 ) -> _Side:
     """Return a schedule with its picture for these times and this cap."""
-    made = _made(kind, sizes)
+    made = _schedule_of(kind, sizes)
     return _Side(SchedulePicture.of(made, cap, **dict(times)), made)
 
 

@@ -87,12 +87,12 @@ class FsdpExplorer(Explorer[StepPicture]):
         self._variants = variants
         self._searched: FsdpPlan | str = ""
         self._searched_for: tuple[Any, ...] = ()
-        self._told: tuple[StepPicture | None, str] = None, ""
-        self._said: list[str] = []
+        self._shown_text: tuple[StepPicture | None, str] = None, ""
+        self._search_lines: list[str] = []
         super().__init__(mode=variants.step.mode, devices=variants.devices, chip=variants.model.name)
         # Observed before the first values are set: explore_fsdp(buckets=…) chooses the user's own buckets, too.
-        self.observe(self._typed, "buckets")
-        self.observe(self._wrapped, "wrapping")
+        self.observe(self._buckets_typed, "buckets")
+        self.observe(self._wrapping_chosen, "wrapping")
         for name, value in (self._variant().choices_of(variants.step.plan) | choices).items():
             setattr(self, name, value)
         watch(self)
@@ -129,22 +129,22 @@ class FsdpExplorer(Explorer[StepPicture]):
         Raises:
             UsageError: the choices are refused, and why.
         """
-        return self._drawn.plan  # type: ignore[return-value]
+        return self._valid_picture.plan  # type: ignore[return-value]
 
     @property
     def timeline(self) -> StepTimeline:
         """The step of one device in simulated time; raises as ``plan`` does."""
-        return self._drawn.timeline  # type: ignore[return-value]
+        return self._valid_picture.timeline  # type: ignore[return-value]
 
     @property
     def bound(self) -> float:
         """Seconds of exposed communication that no plan avoids; raises as ``plan`` does."""
-        return self._drawn.bound
+        return self._valid_picture.bound
 
     @property
     def collectives(self) -> tuple[Box, ...]:
         """The collectives in the order in which they begin; raises as ``plan`` does."""
-        return self._drawn.collectives
+        return self._valid_picture.collectives
 
     @property
     def step(self) -> FsdpStep:
@@ -158,19 +158,21 @@ class FsdpExplorer(Explorer[StepPicture]):
         picture = self.picture
         if picture.plan is None or self.wrapping == "own":
             return self.buckets
-        if self._told[0] is not picture:
-            self._told = picture, self._variant().text(picture.plan)
-        return self._told[1]
+        if self._shown_text[0] is not picture:
+            self._shown_text = picture, self._variant().text(picture.plan)
+        return self._shown_text[1]
 
     def search(self) -> None:
         """Search for the best plan for the present choices, and choose it; this takes seconds."""
-        self._said.clear()
+        self._search_lines.clear()
         try:
             planner = self._variant().planner(self._cost_model())
-            self._searched = replace(planner, streams=self._streams).search(self._limit(), say=self._said.append)
+            self._searched = replace(planner, streams=self._streams).search(
+                self._limit(), say=self._search_lines.append
+            )
         except PathwaysError as refused:
             self._searched = str(refused)
-        self._searched_for = self._for
+        self._searched_for = self._search_inputs
         # One change: else the picture would be drawn with a part of the plan, such as its prefetch with other buckets.
         with self.hold_trait_notifications():
             if isinstance(self._searched, FsdpPlan):
@@ -185,7 +187,7 @@ class FsdpExplorer(Explorer[StepPicture]):
 
     def savefig(self, path: str | Path, width: str | float = 900) -> None:
         """Write the pictures to a file as ``Run.savefig`` does; raises as ``plan`` does."""
-        self._drawn  # noqa: B018 - refuses to write a picture of an error
+        self._valid_picture  # noqa: B018 - refuses to write a picture of an error
         super().savefig(path, width)
 
     # ---- how it is drawn
@@ -206,15 +208,15 @@ class FsdpExplorer(Explorer[StepPicture]):
     @property
     def tables(self) -> tuple[tuple[str, list[str]], ...]:
         """The collectives, and the schedule after each pass, as lines of text."""
-        from pathways_widgets.explorers.step_tables import LETTERS, listed, scheduled
+        from pathways_widgets.explorers.step_tables import LETTERS, collective_lines, pass_lines
 
-        collectives = counted(len(self.picture.collectives), "collective"), listed(self.picture)
-        return collectives, (f"schedule after each pass: {LETTERS}", scheduled(self.picture))
+        collectives = counted(len(self.picture.collectives), "collective"), collective_lines(self.picture)
+        return collectives, (f"schedule after each pass: {LETTERS}", pass_lines(self.picture))
 
     # ---- what the choices mean
 
     @property
-    def _drawn(self) -> StepPicture:
+    def _valid_picture(self) -> StepPicture:
         if self.picture.error:
             raise UsageError(self.picture.error)
         return self.picture
@@ -224,7 +226,7 @@ class FsdpExplorer(Explorer[StepPicture]):
         return 3 if self.three_streams else 2
 
     @property
-    def _for(self) -> tuple[Any, ...]:
+    def _search_inputs(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in _SEARCHED_FOR)
 
     def _variant(self) -> Variant:
@@ -262,10 +264,10 @@ class FsdpExplorer(Explorer[StepPicture]):
             plan = replace(plan, buckets=plan.reduced, backward=None)
         kept = self.keep or not variant.mode.gathers_again
         # A search has written the passes of its plan into `passes` (see `search`); a text may name passes itself.
-        named = plan.passes if wrapping == "own" else ()
+        of_text = plan.passes if wrapping == "own" else ()
         plan = plan.keeping(kept) if kept or wrapping != "own" else plan
         return replace(
-            plan, prefetch=self.prefetch, passes=tuple({one.name: one for one in (*self._passes, *named)}.values())
+            plan, prefetch=self.prefetch, passes=tuple({one.name: one for one in (*self._passes, *of_text)}.values())
         )
 
     @property
@@ -305,18 +307,18 @@ class FsdpExplorer(Explorer[StepPicture]):
             return (
                 "What a scan reads is gathered, and its gradients are reduced, in its loop: buckets do not change that."
             )
-        if self.wrapping == "searched" and self._searched_for != self._for:
+        if self.wrapping == "searched" and self._searched_for != self._search_inputs:
             return "The plan was searched for other choices: search again."
-        return " ".join(self._said) if self.wrapping == "searched" else ""
+        return " ".join(self._search_lines) if self.wrapping == "searched" else ""
 
     # ---- what follows from a choice
 
-    def _typed(self, change: Any) -> None:
+    def _buckets_typed(self, change: Any) -> None:
         """Choose the buckets that were typed."""
         if change["new"]:
             self.wrapping = "own"
 
-    def _wrapped(self, change: Any) -> None:
+    def _wrapping_chosen(self, change: Any) -> None:
         """Begin with the buckets of before if the user's own are chosen; search if that was not done yet."""
         if change["new"] == "own" and not self.buckets:
             try:
@@ -330,7 +332,7 @@ class FsdpExplorer(Explorer[StepPicture]):
 def explore_fsdp(step: FsdpStep, batch: Sequence[Any] | None = None, chip: Any = None, **choices: Any) -> FsdpExplorer:
     """Return an explorer of a step's plan: controls as the last expression of a cell, attributes from Python.
 
-    It shows the buckets, the step of one device in simulated time, exposed communication beside its bound, and memory.
+    It shows the buckets, the step of one device in simulated time, exposed communication and its bound, and memory.
     ``explorer.plan`` is the plan that is shown, ``explorer.step`` the step that runs it.
 
     Args:

@@ -25,7 +25,7 @@ _LENGTH = 2048
 
 
 class TokenExplorer(Explorer[SlicingPicture]):
-    """The optimal token slices beside uniform ones; every choice can be set from Python, too.
+    """The optimal token slices compared with uniform ones; every choice can be set from Python, too.
 
     A choice that cannot be planned shows its error in place of the pictures. The constants ``floor``, ``fixed``,
     ``per_token`` and ``per_pair`` are in seconds.
@@ -105,7 +105,7 @@ def explore(
 ) -> TokenExplorer:  # fmt: skip
     """Return an explorer of token slices: controls as the last expression of a cell, attributes from Python.
 
-    The optimum stands beside uniform slicings, with the cost of each slice and both terms of the latency.
+    The optimum is compared with uniform slicings, with the cost of each slice and both terms of the latency.
 
     Args:
         cost: as for ``plan``; ``None`` for ``max(floor, fixed + per_token · b l + per_pair · b l (l + c))``.
@@ -117,7 +117,7 @@ def explore(
         constants: of the formula in seconds: ``floor``, ``fixed``, ``per_token``, ``per_pair``; without, those of 175B.
 
     Raises:
-        UsageError: a cost that is no function and no table, or constants that are unknown or beside a cost.
+        UsageError: a cost that is no function and no table, or constants that are unknown, or come with a cost.
     """
     if cost is not None:
         check_choices("terapipe.explore", constants, (), "; a cost has no constants.")

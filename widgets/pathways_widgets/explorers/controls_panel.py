@@ -54,7 +54,7 @@ class ControlsPanel(w.VBox):
         explorer.observe(self._changed, list(explorer.inputs))
 
     def display(self) -> None:
-        """Show the panel in the current cell, with a still picture beside it; a page without kernel gets the figure."""
+        """Show the panel in the current cell, with a still picture behind it; a page without kernel gets the figure."""
         found = self._repr_mimebundle_()
         bundle = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self.explorer)}
         put_out(bundle | ({ITEM_TYPE: self.figure.json_item_with_data()} if embedding() else {}))
@@ -168,7 +168,7 @@ class ControlsPanel(w.VBox):
         return self.explorer.trait_metadata(name, tag, default)
 
     def _label(self, name: str) -> str:
-        """Return the words beside a control, with the unit in which it shows its number."""
+        """Return the words left of a control, with the unit in which it shows its number."""
         label = self._tag(name, "label", name)
         return f"{label}, {self._tag(name, 'unit')[0]}" if self._tag(name, "unit") else label
 
@@ -260,7 +260,7 @@ class ControlsPanel(w.VBox):
         made = w.FloatSlider(0.0, min=0.0, max=max(most, scale * getattr(self.explorer, name)), step=most / _POSITIONS,
                              readout_format=".3g", **look)  # fmt: skip
 
-        def shown(value: float) -> float:
+        def in_unit(value: float) -> float:
             made.max = max(made.max, scale * value)
             return scale * value
 
@@ -269,7 +269,7 @@ class ControlsPanel(w.VBox):
             # The browser moves a slider to the nearest of its positions: that is no choice of the user.
             return now if abs(value - scale * now) <= made.step else value / scale
 
-        traitlets.link((self.explorer, name), (made, "value"), transform=(shown, chosen))
+        traitlets.link((self.explorer, name), (made, "value"), transform=(in_unit, chosen))
         return made
 
     def _text(self, name: str, look: dict[str, Any]) -> w.Combobox:

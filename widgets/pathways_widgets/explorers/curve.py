@@ -65,9 +65,9 @@ def _axes(
     if at is None:
         longest = max(map(len, series.values()))
         return Axes(x, y, (0.0, max(longest - 1, 1.0)), up, {}, whole=True), [float(step) for step in range(longest)]
-    named, whole = any(isinstance(place, str) for place in at), all(isinstance(place, Integral) for place in at)
-    places = [float(place) for place in (range(len(at)) if named else at)]
-    names = {place: str(name) for place, name in zip(places, at, strict=True)} if named else {}
+    has_names, whole = any(isinstance(place, str) for place in at), all(isinstance(place, Integral) for place in at)
+    places = [float(place) for place in (range(len(at)) if has_names else at)]
+    names = {place: str(name) for place, name in zip(places, at, strict=True)} if has_names else {}
     margin = 0.03 * (places[-1] - places[0]) or 0.5
     return Axes(x, y, (places[0] - margin, places[-1] + margin), up, names, whole=whole), places
 

@@ -203,7 +203,7 @@ def _labels(band: DrawnBand, edges: np.ndarray, width: float, style: Style) -> l
     for number, members in groupby(band.numbers.tolist()):
         last = first + len(list(members))
         room = (edges[last] - edges[first]) * width - 4
-        if text := _fitted(band.lines[number], room, style):
+        if text := _words_that_fit(band.lines[number], room, style):
             found.append((float(edges[first] + edges[last]) / 2, text))
         first = last
     return found
@@ -240,31 +240,31 @@ def _boxes(picture: DrawnStep, scale: float, style: Style) -> dict[str, Columns]
     wide = [(box, pixels) for box, pixels in zip(boxes, room, strict=True) if pixels > _EDGED]
     return {
         "step_boxes": made,
-        "step_hatched": _hatched([box for box, _ in wide]),
-        "step_box_labels": _named(wide, style),
+        "step_hatched": _patterns([box for box, _ in wide]),
+        "step_box_labels": _names(wide, style),
     }
 
 
-def _hatched(boxes: Sequence[Any]) -> Columns:
+def _patterns(boxes: Sequence[Any]) -> Columns:
     """Return the patterns over boxes."""
-    mine = [(box, _hatch(box.kind)) for box in boxes if _hatch(box.kind)]
+    hatched = [(box, _hatch(box.kind)) for box in boxes if _hatch(box.kind)]
     return {
-        "left": [box.start for box, _ in mine],
-        "right": [box.end for box, _ in mine],
-        "top": [box.lane + 0.1 for box, _ in mine],
-        "bottom": [box.lane + 0.9 for box, _ in mine],
-        "hatch": [hatch for _, hatch in mine],
+        "left": [box.start for box, _ in hatched],
+        "right": [box.end for box, _ in hatched],
+        "top": [box.lane + 0.1 for box, _ in hatched],
+        "bottom": [box.lane + 0.9 for box, _ in hatched],
+        "hatch": [hatch for _, hatch in hatched],
     }
 
 
-def _named(boxes: Sequence[tuple[Any, float]], style: Style) -> Columns:
+def _names(boxes: Sequence[tuple[Any, float]], style: Style) -> Columns:
     """Return what is written on collectives, where there is room; with each box come its pixels."""
-    chosen = [(box, _fitted(box.words, pixels - 4, style)) for box, pixels in boxes if box.kind not in PLAIN]
-    named = [(box, text) for box, text in chosen if text]
+    chosen = [(box, _words_that_fit(box.words, pixels - 4, style)) for box, pixels in boxes if box.kind not in PLAIN]
+    fitting = [(box, text) for box, text in chosen if text]
     return {
-        "x": [(box.start + box.end) / 2 for box, _ in named],
-        "y": [box.lane + 0.5 for box, _ in named],
-        "text": [text for _, text in named],
+        "x": [(box.start + box.end) / 2 for box, _ in fitting],
+        "y": [box.lane + 0.5 for box, _ in fitting],
+        "text": [text for _, text in fitting],
     }
 
 
@@ -276,7 +276,7 @@ def _hatch(kind: str) -> str:
     return palette.HATCHES["level"] if kind == "stall" else palette.HATCHES["upright"] if "reduce" in kind else ""
 
 
-def _fitted(words: str, room: float, style: Style) -> str:
+def _words_that_fit(words: str, room: float, style: Style) -> str:
     """Return the words for a bucket that fit: all of them, what its parameters have in common, or the end of that."""
     # Names of parameters are paths: "layers.0.mlp.up" and "layers.0.mlp.down" have "layers.0.mlp" in common.
     parts = [item.split(".") for item in words.split(", ")]

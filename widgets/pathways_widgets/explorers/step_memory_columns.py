@@ -36,13 +36,13 @@ def memory_columns(times: np.ndarray, held: Held, end: float, limit: float) -> t
     highest = max(float(total.max(initial=0.0)), 1.0)
     unit, scale = next((unit, scale) for unit, scale in _UNITS if highest >= scale)
     # A limit far above the peak would press the levels flat.
-    shown = 0 < limit < 2 * highest
+    is_near = 0 < limit < 2 * highest
     found = {
         "step_memory": _levels(times, held, total, end, scale),
         "step_peak": _peak(times, total, end, scale),
-        "step_limit": {"y": [limit / scale] if shown else []},
+        "step_limit": {"y": [limit / scale] if is_near else []},
     }
-    return found, 1.16 * max(highest, limit if shown else 0.0) / scale, unit
+    return found, 1.16 * max(highest, limit if is_near else 0.0) / scale, unit
 
 
 def _levels(times: np.ndarray, held: Held, total: np.ndarray, end: float, scale: float) -> Columns:

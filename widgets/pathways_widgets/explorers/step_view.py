@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from bokeh.layouts import column
 from bokeh.models import Column as Rows
@@ -61,6 +62,8 @@ _LEVEL = Tooltip(
     (("in all", "@bytes{custom}"), *((name, f"@{name}_held{{custom}}") for name in reversed(CATEGORIES))),
     sizes=("bytes", *(f"{name}_held" for name in CATEGORIES)),
 )
+# The border, in the same colour, closes the seams between the steps of a level.
+_CATEGORIES: dict[str, Any] = {name: dict.fromkeys(("fill", "line"), palette.CATEGORIES[name]) for name in CATEGORIES}
 _ZOOM = "xpan,xwheel_zoom,xbox_zoom,reset"
 BUCKETS = Plot(
     "step_buckets",
@@ -91,9 +94,7 @@ MEMORY = Plot(
     "step_held",
     (
         *(
-            # The border closes the seams between the steps of a level.
-            BoxMark(source="step_memory", bottom=below, top=name, fill=palette.CATEGORIES[name],
-                    line=palette.CATEGORIES[name], tooltip=_LEVEL)
+            BoxMark(source="step_memory", bottom=below, top=name, **_CATEGORIES[name], tooltip=_LEVEL)
             for below, name in pairwise(("base", *CATEGORIES))
         ),
         SpanMark(source="step_limit", name="step_limit_line", line=Role("text"), line_width=1.5, dash=(6, 3)),
@@ -101,7 +102,7 @@ MEMORY = Plot(
         TextMark(source="step_peak", name="step_peak_text", text_colour=Role("text"), align=Column("align"),
                  anchor="bottom", lift=-4.0),
     ),
-    legend=tuple(Swatch(name, BoxMark(fill=palette.CATEGORIES[name])) for name in CATEGORIES),
+    legend=tuple(Swatch(name, BoxMark(**look)) for name, look in _CATEGORIES.items()),
     tools=_ZOOM,
 )  # fmt: skip
 

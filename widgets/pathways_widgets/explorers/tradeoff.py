@@ -33,7 +33,7 @@ _ROLES = roles(_NAME) | {f"{_NAME}_label": {"text_color": "text"}}
 
 
 class PointLabel(NamedTuple):
-    """A label beside its point.
+    """A label next to its point.
 
     Args:
         name: the text.
@@ -87,7 +87,7 @@ def stairs(best: Sequence[Point], axes: Axes) -> list[Point]:
 
 
 def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
-    """Return labels beside their points, placed where they cover no mark, not the stairs, and no other label.
+    """Return labels next to their points, placed where they cover no mark, not the stairs, and no other label.
 
     A label for which no such position exists takes its first choice.
 
@@ -119,14 +119,14 @@ def _grown(one: Point, other: Point, by: float) -> Box:
 
 def _around(name: str, point: Point) -> Iterator[PointLabel]:
     """Yield positions of a label around its point, the best first."""
-    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.current().font / 2
-    yield PointLabel(name, point, beside, 0.0, "start")
-    yield PointLabel(name, point, -beside, 0.0, "end")
+    right, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.current().font / 2
+    yield PointLabel(name, point, right, 0.0, "start")
+    yield PointLabel(name, point, -right, 0.0, "end")
     for down in (-above, above):
         yield PointLabel(name, point, 0.0, down, "middle")
     for down in (-above, above):
-        yield PointLabel(name, point, beside, down, "start")
-        yield PointLabel(name, point, -beside, down, "end")
+        yield PointLabel(name, point, right, down, "start")
+        yield PointLabel(name, point, -right, down, "end")
 
 
 def _box(label: PointLabel, at: Point) -> Box:
