@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ const state = {}, handlers = new Map()
 const assets = {get: (name) => ({version: "%s", src: []})[name]}
 globalThis.live = {
   sent: {},
-  take: (values) => {
+  receive: (values) => {
     for (const [name, value] of Object.entries(values)) state[name] = decoded(value)
     for (const name of Object.keys(values)) for (const handler of [...(handlers.get(`change:${name}`) ?? [])]) handler()
   },
@@ -73,15 +72,13 @@ class LivePage:
 
     def _send(self) -> None:
         """Send the traits that changed."""
-        state = {name: value for name, value in self.figure.get_state().items() if not name.startswith("_esm")}
-        values = {name: _encoded(value) for name, value in state.items()}
+        state = self.figure.get_state()
+        values = {name: _encoded(value) for name, value in state.items() if name != "_esm"}
         fresh = {name: value for name, value in values.items() if self._sent.get(name) != value}
         self._sent |= fresh
-        self.tab.evaluate("(values) => live.take(values)", fresh)
+        self.tab.evaluate("(values) => live.receive(values)", fresh)
 
 
 def _encoded(value: Any) -> Any:
     """Return a trait's value as JSON can hold it."""
-    if isinstance(value, bytes | memoryview):
-        return {"bytes": base64.b64encode(value).decode()}
-    return value if json.dumps(value, default=str) else None
+    return {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes | memoryview) else value

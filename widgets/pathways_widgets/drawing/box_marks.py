@@ -24,6 +24,8 @@ from pathways_widgets.drawing.views import Columns
 
 NARROWEST = 0.3
 """Least width in pixels of a box of a still picture, so that it is visible."""
+LOWEST = 0.01
+"""Pixels below which a box has no height: what is left where two equal sums were rounded differently."""
 
 
 class Hatching(NamedTuple):
@@ -123,7 +125,7 @@ class BoxMark(_Filled):
             line = "" if line == fill else line
             begin, high = max(x0, frame.left), max(min(y0, y1), frame.top)
             wide, tall = max(min(x1, frame.right) - begin, NARROWEST), min(max(y0, y1), frame.bottom) - high
-            if tall > 0:
+            if tall > LOWEST:
                 yield Rect(begin, high, wide, tall, fill, line, width, self.radius * frame.factor, hatch, self.dash)
 
 
