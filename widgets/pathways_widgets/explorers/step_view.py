@@ -178,29 +178,24 @@ def scene_of_step(picture: DrawnStep, width: float = FULL_WIDTH) -> Scene:
     ranges, legend_row = _ranges(layout), LEGEND_ROW * looks.factor
     # Headings begin at the edge of the page, because there are no labels left of them.
     headings = Frame(margin, right, 0.0, layout.height, *ranges[BUCKETS])
-    scene = Scene(width, layout.height + 2 * font, LIGHT["background"])
-    scene.shapes += shapes_of((_HEADINGS,), sources, headings)
+    texts = list(shapes_of((_HEADINGS,), sources, headings))
     if picture.error:
-        return scene
+        return Scene(width, layout.height + 2 * font, LIGHT["background"], texts)
     buckets = Frame(left, right, 0.0, layout.height, *ranges[BUCKETS])
     top = layout.height + 3 * font + legend_row
     lanes = Frame(left, right, top, top + len(layout.lanes) * LANE * looks.lane, *ranges[LANES])
     top = lanes.bottom + 1.6 * AXIS * looks.factor + legend_row
     memory = Frame(left, right, top, top + HEIGHT, *ranges[MEMORY])
-    scene.shapes += shapes_of((mark for mark in BUCKETS.marks if mark != _HEADINGS), sources, buckets)
+    shapes = [*shapes_of((mark for mark in BUCKETS.marks if mark != _HEADINGS), sources, buckets), *texts]
     below = max(sources["step_band"]["bottom"], default=layout.height) + 0.9 * font
-    scene.shapes.append(Text((left + right) / 2, below, BUCKETS.x, 0.9 * font, LIGHT["soft"], "middle"))
+    shapes.append(Text((left + right) / 2, below, BUCKETS.x, 0.9 * font, LIGHT["soft"], "middle"))
     for plot, place in ((LANES, lanes), (MEMORY, memory)):
-        scene.shapes += plot.legend_shapes(place.top - legend_row - 2, place)
-        scene.shapes += place.time_axis()
-        if plot is MEMORY:
-            scene.shapes += _amounts(memory, layout)
-        scene.shapes += plot.shapes(sources, place)
-    scene.shapes += lanes.names({number + 0.5: name for number, name in enumerate(layout.lanes)})
+        shapes += [*plot.legend_shapes(place.top - legend_row - 2, place), *place.time_axis()]
+        shapes += _amounts(memory, layout) if plot is MEMORY else ()
+        shapes += plot.shapes(sources, place)
+    shapes += lanes.names({number + 0.5: name for number, name in enumerate(layout.lanes)})
     words = list(_passes(picture, margin, memory.bottom + 1.5 * AXIS * looks.factor, right))
-    scene.shapes += words
-    scene.height = max(word.y for word in words) + 1.5 * font
-    return scene
+    return Scene(width, max(word.y for word in words) + 1.5 * font, LIGHT["background"], [*shapes, *words])
 
 
 def _amounts(place: Frame, layout: StepLayout) -> Iterator[Shape]:
