@@ -17,6 +17,7 @@ from pathways_nb.util.collecting import uncollected
 
 if TYPE_CHECKING:
     from pathways_widgets.drawing.scene import Scene
+    from pathways_widgets.explorers.plots import PlotsDrawing
     from pathways_widgets.figures.picture_figure import PictureFigure
 
 R = TypeVar("R")
@@ -94,13 +95,19 @@ class Explorer(t.HasTraits, Generic[R]):
         """Return the result of the present choices; an error becomes a result that tells it."""
         raise NotImplementedError
 
+    def make_drawing(self) -> PlotsDrawing:
+        """Return what draws results, in the live figure and on a page."""
+        raise NotImplementedError
+
     def make_figure(self) -> PictureFigure[Any]:
         """Return the live figure of the present choices."""
-        raise NotImplementedError
+        from pathways_widgets.figures.picture_figure import PictureFigure
+
+        return PictureFigure(self._result, self.make_drawing())
 
     def scene(self, width: float = 900.0) -> Scene:
         """Return the picture of the present choices as shapes, for a page of so many pixels."""
-        raise NotImplementedError
+        return self.make_drawing().still(self._result, width)
 
     @property
     def drawn(self) -> tuple[Any, ...]:

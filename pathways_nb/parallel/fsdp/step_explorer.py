@@ -27,8 +27,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 
 if TYPE_CHECKING:
-    from pathways_widgets.drawing.scene import Scene
-    from pathways_widgets.figures.picture_figure import PictureFigure
+    from pathways_widgets.explorers.step_view import StepPlan
 
 WRAPPINGS = ("per parameter", "per block", "greedy", "searched", "own")
 _SEARCHED_FOR = ("mode", "three_streams", "devices", "chip", "bandwidth", "latency", "memory", "registrations")
@@ -192,18 +191,11 @@ class FsdpExplorer(Explorer[StepPicture]):
 
     # ---- how it is drawn
 
-    def make_figure(self) -> PictureFigure[Any]:
-        """Return the live figure of the buckets, the lanes and the memory."""
-        from pathways_widgets.explorers.step_view import StepPlan, scene_of_step
-        from pathways_widgets.figures.picture_figure import PictureFigure
+    def make_drawing(self) -> StepPlan:
+        """Return what draws the buckets, the lanes and the memory."""
+        from pathways_widgets.explorers.step_view import StepPlan
 
-        return PictureFigure(self.picture, StepPlan(), scene_of_step)
-
-    def scene(self, width: float = 900.0) -> Scene:
-        """Return the pictures as shapes, for a page of so many pixels."""
-        from pathways_widgets.explorers.step_view import scene_of_step
-
-        return scene_of_step(self.picture, width)
+        return StepPlan()
 
     @property
     def tables(self) -> tuple[tuple[str, list[str]], ...]:

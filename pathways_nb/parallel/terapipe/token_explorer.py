@@ -15,8 +15,7 @@ from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, pictur
 from pathways_nb.parallel.terapipe.table_cost import TableCost
 
 if TYPE_CHECKING:
-    from pathways_widgets.drawing.scene import Scene
-    from pathways_widgets.figures.picture_figure import PictureFigure
+    from pathways_widgets.explorers.token_view import TokenSlices
 
 SIZES = ("stages", "length", "batch", "granularity", "uniform")
 CONSTANTS = Hinge._fields
@@ -80,18 +79,11 @@ class TokenExplorer(Explorer[SlicingPicture]):
             raise UsageError(self.picture.error)
         return self.picture.planned
 
-    def make_figure(self) -> PictureFigure[Any]:
-        """Return the live figure of the slices, their cost and their latency."""
-        from pathways_widgets.explorers.token_view import TokenSlices, scene_of_tokens
-        from pathways_widgets.figures.picture_figure import PictureFigure
+    def make_drawing(self) -> TokenSlices:
+        """Return what draws the slices, their cost and their latency."""
+        from pathways_widgets.explorers.token_view import TokenSlices
 
-        return PictureFigure(self.picture, TokenSlices(), scene_of_tokens)
-
-    def scene(self, width: float = 900.0) -> Scene:
-        """Return the pictures as shapes, for a page of so many pixels."""
-        from pathways_widgets.explorers.token_view import scene_of_tokens
-
-        return scene_of_tokens(self.picture, width)
+        return TokenSlices()
 
     def _compute(self) -> SlicingPicture:
         cost = Hinge(*(getattr(self, name) for name in CONSTANTS)) if self.cost is None else self.cost

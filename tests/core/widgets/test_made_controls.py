@@ -16,8 +16,7 @@ from pathways_nb.parallel.explorer_base import Action, Explorer
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture
 from pathways_widgets.explorers.controls_panel import ControlsPanel
-from pathways_widgets.explorers.token_view import TokenSlices, scene_of_tokens
-from pathways_widgets.figures.picture_figure import PictureFigure
+from pathways_widgets.explorers.token_view import TokenSlices
 
 
 def fsdp_explorer() -> pw.FsdpExplorer:
@@ -138,8 +137,8 @@ class Weights(Explorer[SlicingPicture]):
     def _compute(self) -> SlicingPicture:
         return SlicingPicture(error=f"{self.count} boxes of {self.kind}, {(self.weight or 0) * self.count:g} g")
 
-    def make_figure(self) -> PictureFigure[Any]:
-        return PictureFigure(self._result, TokenSlices(), scene_of_tokens)
+    def make_drawing(self) -> TokenSlices:
+        return TokenSlices()
 
     def remove(self) -> None:
         self.count = 0

@@ -13,7 +13,6 @@ import pathways_nb as pw
 from pathways_nb.parallel.terapipe.token_explorer import TokenExplorer
 from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.token_columns import WAITS
-from pathways_widgets.explorers.token_view import scene_of_tokens
 from tests.core.widgets.unpacking import columns_sent
 
 CHOICES = ["stages", "length", "batch", "granularity", "uniform", "floor", "fixed", "per_token", "per_pair"]
@@ -100,7 +99,7 @@ def test_the_button_writes_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_still_and_live_draw_the_same_slices(explorer: TokenExplorer, panel: ControlsPanel) -> None:
-    words = [shape.text for shape in scene_of_tokens(explorer.picture).shapes if hasattr(shape, "text")]
+    words = [shape.text for shape in explorer.scene().shapes if hasattr(shape, "text")]
     live = [text for text in sent(panel, "boxes")["text"] if text]
     assert [word for word in words if word in ("88", "80", "128", "256")][: len(live)] == live
     assert [word for word in words if word.startswith(("optimum,", "best uniform,", "yours, "))] == [

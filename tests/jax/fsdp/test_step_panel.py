@@ -18,7 +18,6 @@ from pathways_widgets.drawing.style import current
 from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.step_columns import STALL, columns_of
 from pathways_widgets.explorers.step_memory_columns import CATEGORIES
-from pathways_widgets.explorers.step_view import scene_of_step
 from pathways_widgets.figures import output
 from tests.core.widgets.unpacking import columns_sent
 from tests.jax.fsdp.test_step_explorer import NETWORK, made
@@ -199,7 +198,7 @@ def test_buttons_search_and_write(
 @pytest.mark.parametrize("wrapping", ["per block", "per parameter", "greedy"])
 def test_text_of_the_still_picture_stays_on_the_page(explorer: FsdpExplorer, wrapping: str) -> None:
     explorer.wrapping = wrapping
-    scene = scene_of_step(explorer.picture, 700)
+    scene = explorer.scene(700)
     starts = [one for one in scene.shapes if isinstance(one, Text) and one.align == "start"]
     assert all(one.x + text_width(one.text, one.size) <= scene.width for one in starts)
     assert all(one.y <= scene.height for one in scene.shapes if isinstance(one, Text))

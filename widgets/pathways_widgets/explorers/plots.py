@@ -5,21 +5,22 @@ Changing a choice of an explorer changes columns and the properties that follow 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bokeh.models import ColumnDataSource
+from bokeh.models import ColumnDataSource, LayoutDOM
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
 from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, legend_shapes, swatch_items
 from pathways_widgets.drawing.marks import Mark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.plane import Axes, frame, roles
-from pathways_widgets.drawing.scene import Shape
+from pathways_widgets.drawing.scene import Scene, Shape
 from pathways_widgets.drawing.still_frame import Frame
-from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
+from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, empty_source
 
 WIDTH = 740.0
 """Pixels of the widest axis, to which text is fitted until a page has another width."""
@@ -85,8 +86,8 @@ class Plot:
         return legend_shapes([self.legend], top, place.right, place.left)[0]
 
 
-class PlotsDrawing:
-    """Draws a picture as several plots.
+class PlotsDrawing(ABC):
+    """Draws a picture as several plots, in a live figure and in a still picture.
 
     Args:
         columns: names of the columns of each source.
@@ -106,3 +107,21 @@ class PlotsDrawing:
     def tables(self) -> dict[str, ColumnDataSource]:
         """The Bokeh sources of the glyphs."""
         return {name: empty_source(name, columns) for name, columns in self._columns.items()}
+
+    @cached_property
+    @abstractmethod
+    def root(self) -> LayoutDOM:
+        """The Bokeh figures; made when first needed, because still pictures have none."""
+
+    @abstractmethod
+    def update(self, picture: Any) -> dict[str, Columns]:
+        """Return the columns of every source."""
+
+    @abstractmethod
+    def still(self, picture: Any, width: float = FULL_WIDTH) -> Scene:
+        """Return the picture as shapes, for files and for viewers without scripts.
+
+        Args:
+            picture: what to draw.
+            width: pixels of the page.
+        """

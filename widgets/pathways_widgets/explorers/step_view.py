@@ -16,7 +16,7 @@ from bokeh.models import Column as Rows
 from bokeh.models import CustomJSTickFormatter, FixedTicker
 from bokeh.plotting import figure
 
-from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark, Hatching
 from pathways_widgets.drawing.legends import LEGEND_ROW, Swatch
 from pathways_widgets.drawing.line_marks import SpanMark
@@ -151,6 +151,34 @@ class StepPlan(PlotsDrawing):
         }
         return self.sources
 
+    def still(self, picture: DrawnStep, width: float = FULL_WIDTH) -> Scene:
+        """Return the picture as shapes, for a page of so many pixels."""
+        looks = self.style
+        font, margin = looks.font, 1.5 * looks.font
+        left, right = LABELS * looks.factor, width - margin
+        sources, layout = columns_of(picture, right - left, looks)
+        ranges, legend_row = _ranges(layout), LEGEND_ROW * looks.factor
+        # Headings begin at the edge of the page, because there are no labels left of them.
+        headings = Frame(margin, right, 0.0, layout.height, *ranges[BUCKETS])
+        texts = list(shapes_of((_HEADINGS,), sources, headings))
+        if picture.error:
+            return Scene(width, layout.height + 2 * font, LIGHT["background"], texts)
+        buckets = Frame(left, right, 0.0, layout.height, *ranges[BUCKETS])
+        top = layout.height + 3 * font + legend_row
+        lanes = Frame(left, right, top, top + len(layout.lanes) * LANE * looks.lane, *ranges[LANES])
+        top = lanes.bottom + 1.6 * AXIS * looks.factor + legend_row
+        memory = Frame(left, right, top, top + HEIGHT, *ranges[MEMORY])
+        shapes = [*shapes_of((mark for mark in BUCKETS.marks if mark != _HEADINGS), sources, buckets), *texts]
+        below = max(sources["step_band"]["bottom"], default=layout.height) + 0.9 * font
+        shapes.append(Text((left + right) / 2, below, BUCKETS.x, 0.9 * font, LIGHT["soft"], "middle"))
+        for plot, place in ((LANES, lanes), (MEMORY, memory)):
+            shapes += [*plot.legend_shapes(place.top - legend_row - 2, place), *place.time_axis()]
+            shapes += _amounts(memory, layout) if plot is MEMORY else ()
+            shapes += plot.shapes(sources, place)
+        shapes += lanes.names({number + 0.5: name for number, name in enumerate(layout.lanes)})
+        words = list(_passes(picture, margin, memory.bottom + 1.5 * AXIS * looks.factor, right, font))
+        return Scene(width, max(word.y for word in words) + 1.5 * font, LIGHT["background"], [*shapes, *words])
+
 
 def _ranges(layout: StepLayout) -> dict[Plot, tuple[tuple[float, float], tuple[float, float]]]:
     """Return the ranges of both axes of each plot."""
@@ -164,40 +192,6 @@ def _ranges(layout: StepLayout) -> dict[Plot, tuple[tuple[float, float], tuple[f
 # ---- the still picture
 
 
-def scene_of_step(picture: DrawnStep, width: float = FULL_WIDTH) -> Scene:
-    """Return the picture as shapes, for files and for viewers without scripts.
-
-    Args:
-        picture: what to draw.
-        width: pixels of the page.
-    """
-    looks = style.current()
-    font, margin = looks.font, 1.5 * looks.font
-    left, right = LABELS * looks.factor, width - margin
-    sources, layout = columns_of(picture, right - left, looks)
-    ranges, legend_row = _ranges(layout), LEGEND_ROW * looks.factor
-    # Headings begin at the edge of the page, because there are no labels left of them.
-    headings = Frame(margin, right, 0.0, layout.height, *ranges[BUCKETS])
-    texts = list(shapes_of((_HEADINGS,), sources, headings))
-    if picture.error:
-        return Scene(width, layout.height + 2 * font, LIGHT["background"], texts)
-    buckets = Frame(left, right, 0.0, layout.height, *ranges[BUCKETS])
-    top = layout.height + 3 * font + legend_row
-    lanes = Frame(left, right, top, top + len(layout.lanes) * LANE * looks.lane, *ranges[LANES])
-    top = lanes.bottom + 1.6 * AXIS * looks.factor + legend_row
-    memory = Frame(left, right, top, top + HEIGHT, *ranges[MEMORY])
-    shapes = [*shapes_of((mark for mark in BUCKETS.marks if mark != _HEADINGS), sources, buckets), *texts]
-    below = max(sources["step_band"]["bottom"], default=layout.height) + 0.9 * font
-    shapes.append(Text((left + right) / 2, below, BUCKETS.x, 0.9 * font, LIGHT["soft"], "middle"))
-    for plot, place in ((LANES, lanes), (MEMORY, memory)):
-        shapes += [*plot.legend_shapes(place.top - legend_row - 2, place), *place.time_axis()]
-        shapes += _amounts(memory, layout) if plot is MEMORY else ()
-        shapes += plot.shapes(sources, place)
-    shapes += lanes.names({number + 0.5: name for number, name in enumerate(layout.lanes)})
-    words = list(_passes(picture, margin, memory.bottom + 1.5 * AXIS * looks.factor, right))
-    return Scene(width, max(word.y for word in words) + 1.5 * font, LIGHT["background"], [*shapes, *words])
-
-
 def _amounts(place: Frame, layout: StepLayout) -> Iterator[Shape]:
     """Yield grid lines at round amounts of memory, with their labels."""
     for step in round_steps(*place.up, 4):
@@ -205,9 +199,8 @@ def _amounts(place: Frame, layout: StepLayout) -> Iterator[Shape]:
         yield Text(place.left - 8, place.y(step), f"{step:g} {layout.unit}", place.font, LIGHT["text"], "end")
 
 
-def _passes(picture: DrawnStep, left: float, top: float, right: float) -> Iterator[Text]:
+def _passes(picture: DrawnStep, left: float, top: float, right: float, font: float) -> Iterator[Text]:
     """Yield the schedule before the passes and after each, cut at the edge of the page."""
-    font = style.current().font
     yield Text(left, top, f"schedule after each pass: {LETTERS}", font, LIGHT["soft"])
     for number, (name, line) in enumerate(picture.passes, 1):
         y, begin = top + 1.5 * number * font, left + 6 * font

@@ -14,7 +14,7 @@ from bokeh.models import Column as Rows
 from bokeh.models import CustomJSTickFormatter, FixedTicker
 from bokeh.plotting import figure
 
-from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.legends import Swatch
 from pathways_widgets.drawing.marks import Column, Role
@@ -111,6 +111,27 @@ class TokenSlices(PlotsDrawing):
         }
         return self.sources
 
+    def still(self, picture: DrawnSlicing, width: float = FULL_WIDTH) -> Scene:
+        """Return the picture as shapes, for a page of so many pixels."""
+        font, margin = self.style.font, 1.5 * self.style.font
+        sources, layout = columns_of(picture, width - 2 * margin, self.style)
+        ranges = _ranges(layout)
+        slices = Frame(margin, width - margin, 0.0, layout.height, *ranges[SLICES])
+        if picture.error:
+            return Scene(width, layout.height + font, LIGHT["background"], list(SLICES.shapes(sources, slices)))
+        top, half = layout.height + 8.5 * font, width / 2
+        scene = Scene(width, top + HEIGHT + 4.5 * font, LIGHT["background"])
+        left, wide = 6 * font, half - 7.5 * font
+        surface = Frame(left, left + wide, top, top + HEIGHT, *ranges[SURFACE])
+        bars = Frame(half + left, half + left + wide, top, top + HEIGHT, *ranges[BARS])
+        scene.shapes += [*SLICES.shapes(sources, slices), *_across(SLICES, slices)]
+        tokens = ((step, f"{step:g}") for step in round_steps(*surface.up, 5))
+        scene.shapes += [*_upwards(SURFACE, surface, tokens), *SURFACE.shapes(sources, surface)]
+        scene.shapes += [*_head(SURFACE, surface, layout.surface_title), *_across(SURFACE, surface)]
+        scene.shapes += [*_upwards(BARS, bars, time_ticks(*bars.up, 5)), *BARS.shapes(sources, bars)]
+        scene.shapes += [*_names(bars, sources["tokens_bars"]), *_head(BARS, bars, layout.bars_title)]
+        return scene
+
 
 def _ranges(layout: TokenLayout) -> dict[Plot, tuple[tuple[float, float], tuple[float, float]]]:
     """Return the ranges of both axes of each plot."""
@@ -122,34 +143,6 @@ def _ranges(layout: TokenLayout) -> dict[Plot, tuple[tuple[float, float], tuple[
 
 
 # ---- the still picture
-
-
-def scene_of_tokens(picture: DrawnSlicing, width: float = FULL_WIDTH) -> Scene:
-    """Return the picture as shapes, for files and for viewers without scripts.
-
-    Args:
-        picture: what to draw.
-        width: pixels of the page.
-    """
-    looks = style.current()
-    font, margin = looks.font, 1.5 * looks.font
-    sources, layout = columns_of(picture, width - 2 * margin, looks)
-    ranges = _ranges(layout)
-    slices = Frame(margin, width - margin, 0.0, layout.height, *ranges[SLICES])
-    if picture.error:
-        return Scene(width, layout.height + font, LIGHT["background"], list(SLICES.shapes(sources, slices)))
-    top, half = layout.height + 8.5 * font, width / 2
-    scene = Scene(width, top + HEIGHT + 4.5 * font, LIGHT["background"])
-    left, wide = 6 * font, half - 7.5 * font
-    surface = Frame(left, left + wide, top, top + HEIGHT, *ranges[SURFACE])
-    bars = Frame(half + left, half + left + wide, top, top + HEIGHT, *ranges[BARS])
-    scene.shapes += [*SLICES.shapes(sources, slices), *_across(SLICES, slices)]
-    tokens = ((step, f"{step:g}") for step in round_steps(*surface.up, 5))
-    scene.shapes += [*_upwards(SURFACE, surface, tokens), *SURFACE.shapes(sources, surface)]
-    scene.shapes += [*_head(SURFACE, surface, layout.surface_title), *_across(SURFACE, surface)]
-    scene.shapes += [*_upwards(BARS, bars, time_ticks(*bars.up, 5)), *BARS.shapes(sources, bars)]
-    scene.shapes += [*_names(bars, sources["tokens_bars"]), *_head(BARS, bars, layout.bars_title)]
-    return scene
 
 
 def _names(place: Frame, bars: Columns) -> Iterator[Shape]:

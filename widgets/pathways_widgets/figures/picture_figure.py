@@ -28,15 +28,17 @@ class PictureFigure(Figure, Generic[P]):
     Args:
         picture: what to draw; ``repr`` tells it in words.
         drawing: draws it, such as a ``token_view.TokenSlices``.
-        still: returns the same as shapes.
+        still: returns the same as shapes; by default the drawing does.
     """
 
-    def __init__(self, picture: P, drawing: Any, still: Callable[[P], Scene]):
+    def __init__(self, picture: P, drawing: Any, still: Callable[[P], Scene] | None = None):
         self._picture, self.drawing = picture, drawing
         sources = drawing.update(picture)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in sources})
         data = {f"_data_{name}": pack(columns) for name, columns in sources.items()}
-        super().__init__(self._item_of(), lambda: still(self._picture), _sources=list(sources), **data)
+        super().__init__(
+            self._item_of(), lambda: (still or drawing.still)(self._picture), _sources=list(sources), **data
+        )
         self.description = self.words(picture)
 
     def words(self, picture: P) -> str:
