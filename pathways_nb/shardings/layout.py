@@ -191,7 +191,7 @@ class Layout:
         box = zip(self.blocks.box(block), self.shape, strict=True)
         return f"[{', '.join(':' if part == (0, n) else f'{part[0]}:{part[1]}' for part, n in box)}]"
 
-    def named(self, positions: Sequence[int], most: int = 4) -> str:
+    def device_numbers(self, positions: Sequence[int], most: int = 4) -> str:
         """Return the numbers of the devices at these positions; see ``blocks.numbers``."""
         return numbers(sorted(self.numbers[position] for position in positions), most)
 
@@ -222,7 +222,7 @@ class Layout:
     def _listed(self) -> Iterator[str]:
         """Yield a line for each of the first blocks."""
         for block, held in list(self.blocks.holders.items())[:_LISTED]:
-            yield f"  {self.index(block)} on dev {self.named(held)}"
+            yield f"  {self.index(block)} on dev {self.device_numbers(held)}"
         if (more := len(self.blocks.holders) - _LISTED) > 0:
             yield f"  … and {counted(more, 'more block')}"
 

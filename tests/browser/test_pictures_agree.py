@@ -312,9 +312,9 @@ def test_a_view_of_a_run_that_goes_on(
         view = figure._panel.views[show]
         marks = GRAPH_MARKS if show == "graph" else view.marks
         shapes = assert_agree(live.tab, view.root.name, marks, view.sources)
-        assert any(isinstance(shape, Text) for shape in shapes) or show in ("memory", "categories")
         assert_in_still(shapes, scene_of(run, [show], FULL_WIDTH if show == "graph" else WIDE))
     assert updates >= 2
+    assert shapes
 
 
 def test_schedules_that_are_exchanged(opened: Callable[..., Any]) -> None:

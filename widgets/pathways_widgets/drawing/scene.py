@@ -1,8 +1,8 @@
 """A picture as one list of rectangles, curves and words, in pixels with y downwards; written as SVG or PNG.
 
 For viewers that run no scripts: saved notebooks, papers, mail. Neither a browser nor Bokeh is needed, because Bokeh's
-own export needs a browser and a driver for it. The shapes of a run are placed in
-``figures.run_still`` and beside the views.
+own export needs a browser and a driver for it. Views place their shapes themselves, by their marks
+(``marks``); ``figures.run_still`` puts those of a run together.
 """
 
 from __future__ import annotations

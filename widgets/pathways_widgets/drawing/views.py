@@ -176,7 +176,7 @@ class Moment:
         return self.summary
 
     @property
-    def size(self) -> tuple[object, ...]:
+    def version(self) -> tuple[object, ...]:
         """A value that changes whenever there is something new to draw."""
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
         return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary

@@ -136,7 +136,7 @@ class LiveFigure(Figure):
         # This is a private name of ipykernel 7.4 or newer: without it figures still work, but callbacks wait.
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None
-        self.observe(self._look_elsewhere, "view")
+        self.observe(self._draw_window, "view")
         self.observe(self._add_up, "brushed")
 
     def push(self) -> bool:
@@ -147,7 +147,7 @@ class LiveFigure(Figure):
         """
         with self._lock:
             moment = Moment.of(self._run)
-            if self._moment is not None and moment.size == self._moment.size:
+            if self._moment is not None and moment.version == self._moment.version:
                 return False
             if moment.islands != self._panel.islands:
                 # Lanes are laid out for given islands; an island that was added needs another figure.
@@ -187,7 +187,7 @@ class LiveFigure(Figure):
         chosen = self.selection
         self.totals = "" if chosen is None else str(chosen)
 
-    def _look_elsewhere(self, change: object) -> None:
+    def _draw_window(self, change: object) -> None:
         """Draw for another visible part of the time axis."""
         with self._lock:  # the last moment: making a new one of a million events takes longer than drawing some
             self._draw(self._moment or Moment.of(self._run))

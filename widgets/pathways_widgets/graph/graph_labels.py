@@ -54,7 +54,7 @@ class Labels:
     def place(self, curves: Sequence[EdgeCurve], text: str) -> tuple[float, float]:
         """Return the centre of a new label on the edge that consists of ``curves``, and mark its area as taken."""
         width = _LETTER * len(text)
-        points = [_beside(curve, t) for t in _ALONG for curve in curves]
+        points = [_label_point(curve, t) for t in _ALONG for curve in curves]
         x, y = points[int(np.argmin(self._covered(points, width)))]
         self._taken.append((x, y, width, HEIGHT, _LABEL_COUNTS))
         return x, y
@@ -70,7 +70,7 @@ class Labels:
         return np.asarray((np.maximum(across, 0.0) * np.maximum(down, 0.0) * counts).sum(1))
 
 
-def _beside(curve: EdgeCurve, t: float) -> tuple[float, float]:
+def _label_point(curve: EdgeCurve, t: float) -> tuple[float, float]:
     """Return a point on the curve, or just above it where it is flat, so that the line does not cross the text."""
     x, y = curve.at(t)
     return x, y - (9.0 if abs(curve.y1 - curve.y0) < 2 * HEIGHT else 0.0)

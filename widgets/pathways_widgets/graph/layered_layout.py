@@ -72,7 +72,7 @@ def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layere
 def layers_of(count: int, edges: Edges) -> list[int]:
     """Return the layer of each node: after all its producers; a node without producers just before its first consumer.
 
-    Arguments are drawn beside their consumers in this way, not all in the first layer.
+    Arguments are drawn next to their consumers in this way, not all in the first layer.
 
     Args:
         count: number of nodes.

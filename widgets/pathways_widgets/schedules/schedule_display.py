@@ -46,7 +46,7 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         super().__init__(pictures, Schedules(len(pictures)), scene_of_schedules)
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None  # so that `view` need not wait for the running cell
-        self.observe(self._look_elsewhere, ["view", "pixels"])
+        self.observe(self._draw_window, ["view", "pixels"])
 
     def words(self, picture: Sequence[Drawable]) -> str:
         """Return the schedules in words."""
@@ -71,7 +71,7 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         """Return the columns to send: for the visible part, without those that only tooltips read."""
         self.drawing.update(picture, *(CellPointer(*one) for one in pointed if one))
         if self.view:
-            self.drawing.look(self._window)
+            self.drawing.zoom(self._window)
         return self.drawing.sources | self._postponed()
 
     def _whole(self) -> dict[str, Any]:
@@ -104,11 +104,11 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         """The visible part of the time axis; ``None`` for all of it."""
         return (self.view[0], self.view[1]) if len(self.view) == 2 else None
 
-    def _look_elsewhere(self, change: object) -> None:
+    def _draw_window(self, change: object) -> None:
         """Draw for another visible part of the time axis, or another width."""
         with self._lock, self.hold_sync():
             self.drawing.pixels = self.pixels or PIXELS
-            self._send_columns(self.drawing.look(self._window))
+            self._send_columns(self.drawing.zoom(self._window))
 
 
 def describe(pictures: Sequence[Drawable]) -> str:

@@ -34,7 +34,7 @@ class Drawable(Protocol):
 
     @property
     def words(self) -> str:
-        """Makespan, bubble and peak beside their closed forms; or the reason."""
+        """Makespan, bubble and peak, each with its closed form; or the reason."""
 
     @property
     def devices(self) -> int:

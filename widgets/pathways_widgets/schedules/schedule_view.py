@@ -115,10 +115,10 @@ class Schedules(Drawing):
         self.sources["schedules_labels"] = dict(zip(SOURCES["schedules_labels"], labels, strict=True))
         self.properties = self._properties()
         self.point(step)
-        self.look(None)
+        self.zoom(None)
         return self.sources
 
-    def look(self, window: Window | None) -> dict[str, Columns]:
+    def zoom(self, window: Window | None) -> dict[str, Columns]:
         """Return the columns that depend on the zoom: boxes with half a window more on each side, text and memory.
 
         Args:

@@ -1,4 +1,4 @@
-"""Ranges of indices beside the rows, above the columns and above the panels of a layout's picture."""
+"""Ranges of indices left of the rows, above the columns and above the panels of a layout's picture."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Where the blocks of an array of any rank are drawn: a grid of the last two dimensions, repeated for the others.
 
-A dimension before the last two gets a panel for each of its parts, beside one another and below one another in turn. A
+A dimension before the last two gets a panel for each of its parts, side by side and one below the other in turn. A
 dimension in one part takes no space. A row of too many blocks goes on in the next line, as text does.
 """
 
@@ -126,8 +126,8 @@ def grid_of(parts: Sequence[int], columns: int, rows: int) -> Grid:
 
     Args:
         parts: number of parts of each dimension.
-        columns: blocks beside one another from which on a row goes on in the next line.
-        rows: blocks below one another from which on a column goes on beside it.
+        columns: blocks side by side from which on a row goes on in the next line.
+        rows: blocks below one another from which on a column goes on to the right of it.
     """
     rank = len(parts)
     across = [Digit(rank - 1, 1, parts[-1])] if rank else []
@@ -151,8 +151,8 @@ def _fold(long: list[Digit], other: list[Digit], most: int, most_other: int) -> 
         most: positions that an axis should have at most.
         most_other: the same of the other one.
     """
-    count, beside = (math.prod(digit.count for digit in digits) for digits in (long, other))
-    room = most_other // beside
+    count, other_count = (math.prod(digit.count for digit in digits) for digits in (long, other))
+    room = most_other // other_count
     if count <= most or room < 2:
         return
     first = long[0]

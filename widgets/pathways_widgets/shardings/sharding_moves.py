@@ -1,4 +1,4 @@
-"""Columns of the picture of a reshard: both layouts beside one another, and below them who sends how much to whom."""
+"""Columns of the picture of a reshard: both layouts side by side, and below them who sends how much to whom."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def draw_layout(rows: Rows, layout: DrawnLayout, width: float, style: Style) -> 
 def draw_reshard(rows: Rows, reshard: DrawnReshard, width: float, style: Style) -> None:
     """Add the picture of a reshard, ``width`` pixels wide."""
     margin, top, bottom = 0.8 * style.font, 0.8 * style.font, 0.0
-    beside = width >= _NARROW * style.factor
-    wide = (width - 4 * margin) / 2 if beside else width - 2 * margin
+    is_wide = width >= _NARROW * style.factor
+    wide = (width - 4 * margin) / 2 if is_wide else width - 2 * margin
     for number, (layout, colours) in enumerate(
         zip((reshard.before, reshard.after), colours_of(reshard.before, reshard.after), strict=True)
     ):
-        left = margin + number * (wide + 2 * margin) if beside else margin
+        left = margin + number * (wide + 2 * margin) if is_wide else margin
         end = LayoutPicture(rows, layout, colours, left, wide, style).draw(top)
-        top, bottom = top if beside else end + 2 * margin, max(bottom, end)
+        top, bottom = top if is_wide else end + 2 * margin, max(bottom, end)
     rows.height = _Table(rows, reshard, margin, width - 2 * margin, style).draw(bottom + 2 * margin) + margin
 
 
@@ -100,7 +100,7 @@ class _Table:
             return top
         groups = [_groups(len(layout.devices)) for layout in (self.reshard.before, self.reshard.after)]
         moved, kept = _summed(pairs, groups), _summed(kept_rows, groups)
-        names = [[layout.named(range(*group), 1) for group in found]
+        names = [[layout.device_numbers(range(*group), 1) for group in found]
                  for layout, found in zip((self.reshard.before, self.reshard.after), groups, strict=True)]  # fmt: skip
         margin = max(text_width(name, self.font) for name in names[0]) + _HEADER + 10
         first = self.left + margin, top + 1.8 * self.font + _HEADER

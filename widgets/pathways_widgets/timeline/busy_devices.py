@@ -13,7 +13,7 @@ import numpy as np
 from pathways_nb.trace.metrics import BUSY, busy_between, named
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.views import Columns, Window, Words
-from pathways_widgets.timeline.client_shares import numbered, sharing, tints
+from pathways_widgets.timeline.client_shares import client_numbers, sharing, tints
 from pathways_widgets.timeline.lanes import Lanes
 
 BINS = 300
@@ -63,7 +63,7 @@ def _island(events: Events, lanes: Lanes, island: int, edges: np.ndarray, client
     # Estimated stamps of two clients may overlap, so their sum may exceed the busy time; a device counts once.
     share = used / np.maximum(np.diff(edges) * devices, 1e-30) / np.maximum(np.sum(parts, axis=0), 1e-30)
     floor = np.zeros(len(used))
-    for number, part in zip(numbered(clients, clients) or [0], parts, strict=True):
+    for number, part in zip(client_numbers(clients, clients) or [0], parts, strict=True):
         ceiling = floor + share * part
         some = part > 0
         box = {"left": edges[:-1], "right": edges[1:], "share": ceiling - floor}

@@ -24,7 +24,7 @@ def sharing(events: Events) -> tuple[str, ...]:
     return clients if len(clients) > 1 else ()
 
 
-def numbered(clients: Sequence[str], names: Iterable[str]) -> list[int]:
+def client_numbers(clients: Sequence[str], names: Iterable[str]) -> list[int]:
     """Return the number of each of ``names`` among ``clients``."""
     numbers = {name: 1 + position for position, name in enumerate(clients) if name}
     return [numbers.get(name, 0) for name in names]
@@ -38,6 +38,6 @@ def tints(numbers: np.ndarray) -> np.ndarray:
 def legend_of(events: Events) -> list[tuple[int, str, str]]:
     """Return number, name and colour of each client, for the legend."""
     clients = sharing(events)
-    numbers = numbered(clients, clients)
+    numbers = client_numbers(clients, clients)
     colours = tints(np.array(numbers, int)).tolist()
     return [(number, named(name), TINTS[i]) for number, name, i in zip(numbers, clients, colours, strict=True)]

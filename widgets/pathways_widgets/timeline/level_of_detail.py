@@ -158,9 +158,9 @@ def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> B
         origin: left edge of the first bin, in seconds.
         width: width of a bin, in seconds.
     """
-    start, lasts = digest.start[inside], digest.end[inside] - digest.start[inside]
-    short = (lasts < width) & digest.well[inside]
-    start, lasts, alone, members = start[short], lasts[short], inside[~short], inside[short]
+    start, durations = digest.start[inside], digest.end[inside] - digest.start[inside]
+    short = (durations < width) & digest.well[inside]
+    start, durations, alone, members = start[short], durations[short], inside[~short], inside[short]
     bins = np.maximum((start - origin) // width, 0).astype(np.int64)
     per_track = int(bins.max(initial=0)) + 1
     cell = digest.track[members] * per_track + bins
@@ -170,14 +170,14 @@ def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> B
     position[used] = np.arange(len(used))
     first = np.full(len(count), np.inf)
     np.minimum.at(first, cell, start)
-    busy = np.bincount(cell, lasts)[used]
+    busy = np.bincount(cell, durations)[used]
     track = (used // per_track).astype(np.int32)
     group = np.array(digest.row, np.int64)[track] * per_track + used % per_track
     start = _side_by_side(group, first[used], busy)
     return Boxes(alone, track, start, busy, count[used], members, position[cell])
 
 
-def _side_by_side(group: np.ndarray, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+def _side_by_side(group: np.ndarray, start: np.ndarray, durations: np.ndarray) -> np.ndarray:
     """Return starts such that no box of a group begins before the one before it ends.
 
     A box is delayed by the boxes before it, not shortened, so its busy time stays. Groups are shifted far apart on one
@@ -186,11 +186,11 @@ def _side_by_side(group: np.ndarray, start: np.ndarray, lasts: np.ndarray) -> np
     Args:
         group: the group of each box: its row and its bin.
         start: the start of each box, in seconds.
-        lasts: the duration of each box, in seconds.
+        durations: the duration of each box, in seconds.
     """
     order = np.lexsort((start, group))
-    group, before = group[order], np.cumsum(lasts[order]) - lasts[order]
-    apart = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])]) * (2 * (start.max(initial=0) + lasts.sum()))
+    group, before = group[order], np.cumsum(durations[order]) - durations[order]
+    apart = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])]) * (2 * (start.max(initial=0) + durations.sum()))
     found = np.empty_like(start)
     found[order] = np.maximum.accumulate(start[order] - before + apart) - apart + before
     return found

@@ -19,7 +19,7 @@ from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import SIDES, Columns, Words, node_id
 from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
-from pathways_widgets.timeline.client_shares import numbered, sharing, tints
+from pathways_widgets.timeline.client_shares import client_numbers, sharing, tints
 from pathways_widgets.timeline.lanes import MARGIN
 from pathways_widgets.timeline.level_of_detail import MOST_CELLS, Boxes, Digest
 
@@ -118,12 +118,12 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
     top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
     track = np.concatenate([digest.track[boxes.alone], boxes.track])
     start = np.concatenate([digest.start[boxes.alone], boxes.start])
-    lasts = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
+    durations = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
     codes = code[track] if len(track) else np.zeros(0, np.uint8)
     bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
-    numbers = np.array(numbered(sharing(events), digest.client), np.int32)
+    numbers = np.array(client_numbers(sharing(events), digest.client), np.int32)
     clients = numbers[track] if len(track) else np.zeros(0, np.int32)
-    columns: Columns = {"left": start, "right": start + lasts, "duration": lasts, "code": codes}
+    columns: Columns = {"left": start, "right": start + durations, "duration": durations, "code": codes}
     columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
     columns |= {"client": clients, "tint": tints(clients)}
     return columns | _details(boxes, events, codes)
