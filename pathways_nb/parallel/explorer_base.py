@@ -86,6 +86,7 @@ class Explorer(t.HasTraits, Generic[R]):
         cls._inputs = (*cls._choices, *(name for name, one in tags.items() if "recompute" in one))
 
     def __init__(self, **traits: Any):
+        # Before the traits get their first values: an observer of them may ask for the result.
         self._kept: tuple[tuple[Any, ...], R] | None = None
         super().__init__(**traits)
 
@@ -101,6 +102,7 @@ class Explorer(t.HasTraits, Generic[R]):
 
     def make_figure(self) -> PictureFigure[Any]:
         """Return the live figure of the present choices."""
+        # Imported here and below, because `import pathways_nb` loads neither Bokeh nor ipywidgets.
         from pathways_widgets.figures.picture_figure import PictureFigure
 
         return PictureFigure(self._result, self.make_drawing())
@@ -146,7 +148,7 @@ class Explorer(t.HasTraits, Generic[R]):
         """The result of the present choices, computed at its first use after a change."""
         chosen = tuple(getattr(self, name) for name in self._inputs)
         if self._kept is None or self._kept[0] != chosen:
-            with uncollected():
+            with uncollected():  # a picture is thousands of objects that stay
                 self._kept = chosen, self._compute()
         return self._kept[1]
 

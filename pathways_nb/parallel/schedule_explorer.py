@@ -99,7 +99,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
     def registered(self) -> None:
         """Update the names after a schedule was registered, perhaps one that is shown."""
         self.names = schedules()
-        super().registered()
+        super().registered()  # last: it draws, and menus then offer the new name
 
     def overlay(self, run: Any, call: int | None = None) -> None:
         """Draw a run below the schedule above, until another schedule is chosen there; see ``pw.compare``.
@@ -202,6 +202,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
     def _side(self, name: str) -> _Side:
         """Return one side for the present choices; a schedule that fails becomes a picture of its error."""
         kind = kind_of(name)
+        # Only the sizes that the schedule has: the others must not make it anew.
         sizes = tuple((size, getattr(self, size)) for size in SIZES if size in (*SIZES[:2], *kind.defaults))
         times = tuple((each, getattr(self, each)) for each in TIMES)
         return result_or_error(

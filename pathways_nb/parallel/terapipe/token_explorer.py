@@ -116,6 +116,7 @@ def explore(
     check_choices("terapipe.explore", constants, CONSTANTS)
     if cost is not None and not callable(cost):
         cost = TableCost(cost, granularity)
+    # A table ends at its own length; a function goes on.
     length = getattr(cost, "length", _LENGTH) if length is None else length
     sizes = dict(zip(SIZES, (stages, length, batch, granularity, uniform), strict=True))
     return TokenExplorer(cost=cost, **sizes, **constants)

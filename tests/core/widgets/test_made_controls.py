@@ -122,6 +122,16 @@ def test_menus_keep_their_choice_when_a_schedule_is_registered(own_schedules: No
     assert explorer.first_name == "mine"
 
 
+def test_a_menu_offers_a_chip_of_the_user_s_own() -> None:
+    explorer = fsdp_explorer()
+    menu = ControlsPanel(explorer).controls["chip"]
+    explorer.chip = own = pw.chip("tpu_v4").replace(name="mine")
+    assert menu.value is explorer.chip is own
+    assert ("mine", own) in menu.options
+    menu.value = "tpu_v4"
+    assert explorer.chip == "tpu_v4"
+
+
 # ---- an explorer that is made up here
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from html import escape
-from itertools import groupby
 from typing import Any
 
 import ipywidgets as w
@@ -68,6 +67,7 @@ class ControlsPanel(w.VBox):
 
     def _changed(self, change: Any) -> None:
         """Draw the present choice, and clear the message about an earlier one."""
+        # The new picture is thousands of objects: a collection in between would take longer than drawing them.
         with uncollected():
             self.message.value = ""
             for refresh in self._refreshers:
@@ -78,7 +78,7 @@ class ControlsPanel(w.VBox):
             self._timer.cancel()
         if self.still is not None:
             self._timer = threading.Timer(_QUIET_SECONDS, self.show_still)
-            self._timer.daemon = True
+            self._timer.daemon = True  # a kernel that ends does not wait for a picture
             self._timer.start()
 
     def _say(self) -> None:
@@ -89,13 +89,14 @@ class ControlsPanel(w.VBox):
 
     def _rows(self) -> list[w.Widget]:
         """Return the controls, a row for each group."""
-        rows = []
-        for group, names in groupby(self.controls, lambda name: self._tag(name, "group")):
-            row = [self.controls[name] for name in names]
-            if note := self.explorer.notes.get(group):
-                row.append(w.Label(note))
-            rows.append(w.HBox(row, layout=_WRAP) if len(row) > 1 else row[0])
-        return rows
+        rows: dict[str, list[w.Widget]] = {}
+        for name, control in self.controls.items():
+            rows.setdefault(self._tag(name, "group"), []).append(control)
+        for group, note in self.explorer.notes.items():
+            if group in rows:
+                rows[group].append(w.Label(note))
+        # A control that is alone stands in the panel itself, where it may be as wide as the figure.
+        return [w.HBox(row, layout=_WRAP) if len(row) > 1 else row[0] for row in rows.values()]
 
     def _tables(self) -> list[w.Accordion]:
         """Return the tables below the figure, folded up; nothing if the explorer has none."""
@@ -121,7 +122,8 @@ class ControlsPanel(w.VBox):
         explorer, last = self.explorer, self._tag(name, "steps")
         self.slider = w.IntSlider(getattr(explorer, name), 0, getattr(explorer, last), description=name,
                                   layout=_wide("26em"))  # fmt: skip
-        # With the slider's value: linked in the browser, it would set the slider back to 0 there.
+        # Linked in the browser, where steps keep their pace while the kernel draws; it has the slider's value, because
+        # the link would set the slider back to 0 there.
         self.play = w.Play(getattr(explorer, name), min=0, max=self.slider.max, interval=_PER_STEP, layout=_wide("9em"))
         w.jslink((self.play, "value"), (self.slider, "value"))
         traitlets.link((explorer, name), (self.slider, "value"))
@@ -208,6 +210,8 @@ class ControlsPanel(w.VBox):
             return (*((str(one), one) for one in known), (str(getattr(value, "name", value)), value))
 
         made = w.Dropdown(options=options(), value=getattr(self.explorer, name), **look)
+        # Before the link, which could not show a value that is no option yet.
+        self.explorer.observe(lambda _: refresh(), name)
         link = traitlets.link((self.explorer, name), (made, "value"))
 
         def refresh() -> None:
@@ -224,6 +228,7 @@ class ControlsPanel(w.VBox):
     def _optional(self, name: str, look: dict[str, Any]) -> w.Text:
         """Return a field for a number that may be None; a text that is no number is replaced by the last value."""
         explorer, power = self.explorer, (self._tag(name, "unit") or ("", 0))[1]
+        # Powers of ten are whole numbers: 40 * 10**-6 is less than 40e-6, because 10**-6 is rounded.
         number = int if isinstance(explorer.traits()[name], traitlets.Int) else float
 
         def written(value: float | None) -> str:
@@ -261,6 +266,7 @@ class ControlsPanel(w.VBox):
                              readout_format=".3g", **look)  # fmt: skip
 
         def in_unit(value: float) -> float:
+            # First the end, else the slider would cut off the value.
             made.max = max(made.max, scale * value)
             return scale * value
 
@@ -290,6 +296,7 @@ class ControlsPanel(w.VBox):
         made = w.Textarea(getattr(explorer, shows), continuous_update=False, rows=self._tag(name, "lines"), **look)
 
         def typed(change: Any) -> None:
+            # The field also changes when the explorer does: to show its text is not to type it.
             if change["new"] != getattr(explorer, shows):
                 setattr(explorer, name, change["new"])
 

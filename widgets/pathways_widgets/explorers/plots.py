@@ -56,6 +56,7 @@ class Plot:
     def figure(self, height: float, tables: Mapping[str, ColumnDataSource], looks: style.Style) -> figure:
         """Return the Bokeh figure, whose ranges are set by ``range_properties``."""
         plot = frame(self.name, Axes(self.x, self.y, (0.0, 1.0), (0.0, 1.0), {}, height), self.tools)
+        # By these names the properties that a kernel sends reach the models that the browser has.
         plot.x_range.name, plot.y_range.name = f"{self.name}_across", f"{self.name}_up"
         plot.title.name, plot.title.text_font_size = f"{self.name}_title", f"{looks.font}px"
         plot.title.text_font_style, plot.stylesheets = "normal", [CLIPPED]

@@ -124,11 +124,13 @@ class StepPlan(PlotsDrawing):
         lanes.ygrid[0].visible = False
         lanes.yaxis[0].ticker = FixedTicker(ticks=[], name=f"{LANES.name}_ticks")
         lanes.yaxis[0].formatter = CustomJSTickFormatter(args={"lanes": self.tables["step_lane_names"]}, code=_NAMES)
+        # One range object, so that both pan and zoom together.
         memory.x_range, memory.yaxis[0].ticker.desired_num_ticks = lanes.x_range, 4
         return column(buckets, lanes, memory, sizing_mode="stretch_width")
 
     def _over_time(self, described: Plot, height: float) -> figure:
         plot = described.figure(height, self.tables, self.style)
+        # The height of the plot is given and not that of the figure: legends and labels come on top of it.
         plot.height, plot.frame_height, plot.min_border_left = None, int(height), _BORDER
         plot.toolbar.active_scroll = None  # or scrolling the notebook would zoom
         plot.xaxis[0].formatter = CustomJSTickFormatter(code=TICKS)

@@ -72,6 +72,7 @@ def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
 def front(points: Iterable[Point]) -> list[Point]:
     """Return the best points, by the first cost: no other one is as good in both costs and better in one."""
     best: list[Point] = []
+    # By the first cost, then by the second: a point is dominated by one before it unless its second cost is lower.
     for point in sorted(set(points)):
         if not best or point[1] < best[-1][1]:
             best.append(point)
@@ -99,6 +100,7 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
     for name, point in points.items():
         names.setdefault(point, []).append(name)
     corners = [at(*corner) for corner in stairs(front(points.values()), axes)]
+    # (boxes,) in pixels: what a label must not cover.
     taken = [_grown(*ends, by=1.0) for ends in pairwise(corners)]
     taken += [_grown(at(*point), at(*point), by=_MARK / 2) for point in names]
     labels = []
