@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from bokeh.models import ColumnDataSource, LayoutDOM
+from bokeh.models import ColumnDataSource, LayoutDOM, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
-from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, legend_shapes, swatch_items
+from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, draw_swatch, legend_shapes
 from pathways_widgets.drawing.marks import Mark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.plane import Axes, frame, roles
 from pathways_widgets.drawing.scene import Scene, Shape
@@ -36,7 +36,8 @@ class Plot:
         marks: what it shows, from back to front.
         x: title of the horizontal axis.
         y: title of the vertical axis.
-        legend: what the legend explains.
+        legend: the entries of its legend.
+        explained: by the words of an entry, the mark that it explains, where there is one.
         tools: Bokeh's tools.
     """
 
@@ -45,6 +46,7 @@ class Plot:
     x: str = ""
     y: str = ""
     legend: tuple[Swatch, ...] = ()
+    explained: Mapping[str, Mark] = field(default_factory=dict)
     tools: str = "xpan,box_zoom,reset"
 
     @property
@@ -63,9 +65,14 @@ class Plot:
         for axis in (plot.xaxis[0], plot.yaxis[0]):
             axis.axis_label_text_font_size = axis.major_label_text_font_size = f"{looks.font}px"
             axis.minor_tick_line_color = None
-        draw(plot, self.marks, tables, looks)
+        drawn = draw(plot, self.marks, tables, looks)
         if self.legend:
-            items = swatch_items(plot, self.legend, looks)
+            # An entry of its own costs Bokeh as much as a mark, so entries for marks that are drawn have none.
+            glyphs = {text: drawn[mark] for text, mark in self.explained.items()}
+            items = [
+                LegendItem(label={"value": one.text}, renderers=[glyphs.get(one.text) or draw_swatch(plot, one, looks)])
+                for one in self.legend
+            ]
             sizes = {"glyph_width": 20, "glyph_height": 14, "spacing": 16, "margin": 0}
             add_legend(plot, f"{self.name}_legend", items, looks, **sizes)
         return plot

@@ -64,6 +64,10 @@ _LEVEL = Tooltip(
 )
 # The border, in the same colour, closes the seams between the steps of a level.
 _CATEGORIES: dict[str, Any] = {name: dict.fromkeys(("fill", "line"), palette.CATEGORIES[name]) for name in CATEGORIES}
+_LEVELS = {
+    name: BoxMark(source="step_memory", bottom=below, top=name, **_CATEGORIES[name], tooltip=_LEVEL)
+    for below, name in pairwise(("base", *CATEGORIES))
+}
 _ZOOM = "xpan,xwheel_zoom,xbox_zoom,reset"
 BUCKETS = Plot(
     "step_buckets",
@@ -93,16 +97,14 @@ LANES = Plot(
 MEMORY = Plot(
     "step_held",
     (
-        *(
-            BoxMark(source="step_memory", bottom=below, top=name, **_CATEGORIES[name], tooltip=_LEVEL)
-            for below, name in pairwise(("base", *CATEGORIES))
-        ),
+        *_LEVELS.values(),
         SpanMark(source="step_limit", name="step_limit_line", line=Role("text"), line_width=1.5, dash=(6, 3)),
         DotMark(source="step_peak", name="step_peak_mark", fill=Role("text"), line=Role("background")),
         TextMark(source="step_peak", name="step_peak_text", text_colour=Role("text"), align=Column("align"),
                  anchor="bottom", lift=-4.0),
     ),
     legend=tuple(Swatch(name, BoxMark(**look)) for name, look in _CATEGORIES.items()),
+    explained=_LEVELS,
     tools=_ZOOM,
 )  # fmt: skip
 

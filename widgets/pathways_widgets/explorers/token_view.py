@@ -39,6 +39,10 @@ _TERMS = Tooltip(
 _AT: dict[str, Any] = {"x": "context", "y": "tokens"}
 _BEST: dict[str, Any] = {"size": 7, "fill": palette.YELLOW, "line": palette.INK}
 _EVEN: dict[str, Any] = {"size": 9, "fill": palette.VERMILION, "line": palette.INK, "shape": "diamond"}
+_BEST_SLICES = DotMark(source="tokens_best", **_AT, **_BEST)
+_EVEN_SLICES = DotMark(source="tokens_even", **_AT, **_EVEN)
+_SUMS = BoxMark(source="tokens_bars", bottom=0.0, top="sum", fill=SUM, tooltip=_TERMS)
+_WAITS = BoxMark(source="tokens_bars", bottom="sum", top="latency", fill=WAITS, tooltip=_TERMS)
 SLICES = Plot(
     "tokens_slices",
     (
@@ -52,24 +56,26 @@ SURFACE = Plot(
     "tokens_costs",
     (
         BoxMark(source="tokens_surface", fill=Column("colour"), line=Column("colour"), tooltip=_SLICE),
-        DotMark(source="tokens_even", **_AT, **_EVEN),
-        DotMark(source="tokens_best", **_AT, **_BEST),
+        _EVEN_SLICES,
+        _BEST_SLICES,
     ),
     x="tokens before the slice",
     y="tokens of the slice",
     legend=(Swatch("optimum", DotMark(**_BEST)), Swatch("best uniform", DotMark(**_EVEN))),
+    explained={"optimum": _BEST_SLICES, "best uniform": _EVEN_SLICES},
 )
 BARS = Plot(
     "tokens_terms",
     (
-        BoxMark(source="tokens_bars", bottom=0.0, top="sum", fill=SUM, tooltip=_TERMS),
-        BoxMark(source="tokens_bars", bottom="sum", top="latency", fill=WAITS, tooltip=_TERMS),
+        _SUMS,
+        _WAITS,
         TextMark(source="tokens_bars", name="tokens_bar_text", text_colour=Role("text"), size=0.9 * FONT,
                  anchor="bottom"),
     ),
     x="number of uniform slices",
     y="latency",
     legend=(Swatch("sum of all slices", BoxMark(fill=SUM)), Swatch(_LATENCY, BoxMark(fill=WAITS))),
+    explained={"sum of all slices": _SUMS, _LATENCY: _WAITS},
 )  # fmt: skip
 
 
