@@ -24,6 +24,7 @@ from pathways_widgets.drawing.marks import Mark
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, Text
 from pathways_widgets.drawing.still_frame import LABELS, RIGHT, Frame
+from pathways_widgets.drawing.time_axis import TICKS, time_ticks
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
 from pathways_widgets.figures.run_still import scene_of
 from pathways_widgets.graph.graph_view import MARKS as GRAPH_MARKS
@@ -130,7 +131,7 @@ def assert_same(mark: Mark, shapes: list[Any], rows: list[dict[str, Any]], frame
         assert len(shapes) == len(boxes), mark
         assert_close(
             [[shape.x, shape.x + shape.width] for shape in shapes],
-            [visible_part(*row["at"][:2], frame) for row in boxes],
+            [visible_part(row["at"], frame) for row in boxes],
         )
         heights = [sorted(row["at"][2:]) for row in boxes]
         expected = [[max(high, frame.top), min(low, frame.bottom)] for high, low in heights]
@@ -181,10 +182,10 @@ def in_plot(at: Sequence[float | None], frame: Frame) -> bool:
     return right >= frame.left and left <= frame.right and tall > LOWEST
 
 
-def visible_part(left: float, right: float, frame: Frame) -> list[float]:
+def visible_part(at: Sequence[float], frame: Frame) -> list[float]:
     """Return the part of a box that is in the plot, as wide as a still picture makes the narrowest."""
-    begin = max(left, frame.left)
-    return [begin, max(min(right, frame.right), begin + NARROWEST)]
+    begin = max(at[0], frame.left)
+    return [begin, max(min(at[1], frame.right), begin + NARROWEST)]
 
 
 def middle(shape: Rect | Polygon) -> tuple[float, float]:
@@ -349,3 +350,12 @@ def test_shardings(opened: Callable[..., Any], shown: Any) -> None:
     tab = opened(sharding_display.ShardingFigure(shown).json_item_with_data())
     sources, _ = sharding_display.columns_of(shown, FULL_WIDTH)
     assert_in_still(assert_agree(tab, "sharding", SHARDING_MARKS, sources), sharding_display.scene_of(shown))
+
+
+@pytest.mark.parametrize("end", [3e-6, 5e-4, 4e-3, 0.15, 1.5, 30.0])
+def test_times_on_axes_have_the_same_words(opened: Callable[..., Any], end: float) -> None:
+    ticks = list(time_ticks(0.0, end, 9))
+    script = "([code, ticks]) => ticks.map((tick) => new Function('tick', 'ticks', code)(tick, ticks))"
+    assert opened("<p>times</p>").evaluate(script, [TICKS, [time for time, _ in ticks]]) == [
+        words for _, words in ticks
+    ]

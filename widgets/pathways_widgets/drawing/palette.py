@@ -169,6 +169,7 @@ THEMES: dict[Theme, dict[str, str]] = {
 
 def code_of(kind: str, name: str) -> int:
     """Return the code of the box of an event or op: that of its kind, or ``backward`` for such a computation's name."""
+    # A computation is backward by its name: that of autodiff, or of an action of a pipeline that is no forward pass.
     backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
     backward |= (kind, name) == ("op compute", "backward")
     return CODES["backward" if OPS.get(kind, kind) == "compute" and backward else OPS.get(kind, kind)]
@@ -218,6 +219,7 @@ def device_colour(position: int, count: int) -> str:
         count: number of devices.
     """
     most = len(DEVICES)
+    # So many hues that each has equally many devices, if that is possible; otherwise all hues there are.
     hues = count if count <= most else next((n for n in range(most, 2, -1) if count % n == 0), most)
     each = -(-count // hues)
     return _between(DEVICES[position // each], WHITE, 0.65 * (position % each) / max(each - 1, 1))

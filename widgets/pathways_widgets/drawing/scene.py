@@ -202,6 +202,7 @@ def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, f
     for slope in (1.0,) if shape.hatch == "/" else (1.0, -1.0) if shape.hatch == "x" else ():
         offset = _HATCH_GAP
         while offset < shape.width + shape.height:
+            # A slanted line enters and leaves at whichever sides of the box it meets.
             low, high = max(0.0, offset - shape.height), min(offset, shape.width)
             ends = [(x, offset - x if slope > 0 else shape.height - offset + x) for x in (low, high)]
             first, second = ((shape.x + x, shape.y + y) for x, y in ends)
@@ -251,7 +252,9 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
     match shape:
         case Rect():
             box = [scale * shape.x, scale * shape.y, scale * (shape.x + shape.width), scale * (shape.y + shape.height)]
+            # Pillow refuses a box whose right side is left of its left one, as rounding can make it.
             box[2], box[3] = max(box[2], box[0]), max(box[3], box[1])
+            # Pillow draws no dashes: the sides are lines of their own, below.
             solid = "" if shape.dash else shape.line
             line_width = max(round(scale * shape.line_width), 1) if solid else 0
             draw.rounded_rectangle(box, scale * shape.radius, shape.fill or None, solid or None, line_width)
@@ -270,6 +273,7 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
             if shape.background:
                 _paint(draw, _behind(shape), scale)
             anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.align]
+            # One face of a font is enough: a thin stroke in the same colour makes its letters bold.
             bold = scale * shape.size / 30 if shape.bold else 0
             place, font = (scale * shape.x, scale * shape.y), _font(scale * shape.size)
             draw.text(place, _written(shape.text), shape.fill, font, anchor, stroke_width=bold)
@@ -292,6 +296,7 @@ def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
         if line and not fits(f"{line} · {part}"):
             yield line
             line = ""
+        # A part that is longer than a line is broken at spaces, and its last piece may be followed by the next part.
         *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
         yield from full
     yield line

@@ -86,6 +86,7 @@ class Frame:
         """Yield the labels of positions on the vertical axis; a long one takes two lines, or smaller type."""
         places = sorted(labels)
         unit = (self.bottom - self.top) / abs(self.up[1] - self.up[0])
+        # Pixels between the two labels that are closest: only if that is enough may a label take two lines.
         row = min((b - a for a, b in pairwise(places)), default=1.0) * unit
         for position, text in labels.items():
             too_wide = max(text_width(text, self.font) / (self.left - 12), 1.0)

@@ -42,6 +42,7 @@ def last_end(events: Events) -> float:
 
     Memory levels count only if there is nothing else.
     """
+    # Levels of memory are still recorded while a profile is read, when nothing else happens.
     happened = events.without(GAUGE_KINDS)
     last = float((happened if len(happened) else events)["end"].max(initial=0.0))
     return last if last > _SHORTEST else 1.0
@@ -97,6 +98,7 @@ def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figur
         outline_line_color=None,
         stylesheets=[CLIPPED],
     )
+    # Only with a key, since the wheel alone must scroll the notebook.
     fig.add_tools(WheelZoomTool(dimensions="width", modifiers="ctrl"))
     fig.toolbar.logo = None
     fig.toolbar.autohide = True
@@ -115,6 +117,7 @@ def _style_axes(fig: figure, name: str, style: Style) -> None:
     time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
     time.name, places.name, fig.xgrid[0].name = f"{name}_time", f"{name}_places", f"{name}_grid"
     time.formatter = CustomJSTickFormatter(code=TICKS)
+    # Lanes have names, not values: ticks between them would mean nothing.
     places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None
 
 
@@ -139,6 +142,7 @@ def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list
         least: the smallest step; 1 for an axis that counts.
     """
     rough = max(end - begin, 1e-12) / max(most, 1)
+    # The round step above the smallest possible one: 1, 2 or 5 times a power of ten.
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     step = max(step, least)
@@ -148,9 +152,8 @@ def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list
 def time_ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
     """Yield round times with their labels, at most about ``most``; all labels have the same unit."""
     times = round_steps(begin, end, most)
-    step = times[1] - times[0] if len(times) > 1 else end - begin
-    unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)
-    if step >= 0.2:
-        unit, scale = "s", 1.0
+    # By the span of all labels, as the script of a live axis chooses it (``TICKS``).
+    span = times[-1] - times[0] if len(times) > 1 else sum(times)
+    unit, scale = ("s", 1.0) if span >= 2 else ("ms", 1e3) if span >= 2e-3 else ("µs", 1e6)
     for time in times:
         yield time, f"{time * scale:.6g} {unit}"

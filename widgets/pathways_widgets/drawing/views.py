@@ -178,6 +178,7 @@ class Moment:
     @property
     def version(self) -> tuple[object, ...]:
         """A value that changes whenever there is something new to draw."""
+        # Lengths and counts only: comparing a million events would take longer than drawing them.
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
         return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary
 

@@ -147,6 +147,7 @@ class LiveFigure(Figure):
         """
         with self._lock:
             moment = Moment.of(self._run)
+            # Nothing new means no message: a run that waits must not keep the browser busy.
             if self._moment is not None and moment.version == self._moment.version:
                 return False
             if moment.islands != self._panel.islands:
@@ -184,6 +185,7 @@ class LiveFigure(Figure):
         """Compute the totals of the brushed range."""
         if hasattr(self._run, "view"):
             self._run.view = self  # of several figures of one run, the one brushed last
+        # The kernel adds up, because the browser has merged boxes only.
         chosen = self.selection
         self.totals = "" if chosen is None else str(chosen)
 
@@ -272,11 +274,13 @@ class LiveDisplay:
             sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
         if self._thread is None:
             return
+        # The thread may be in the middle of an update, which must not come after the last one.
         self._thread.join()
         self._try_push()
         if self.figure is None:
             return
         if embedding() and self._handle is not None:
+            # A page that is made of the outputs has no kernel later: the data must be in the output itself.
             self._handle.update(self.figure.bundle(), raw=True)
         show_still(lambda: scene_of(self._run, self.views), self._run.summary_line())
 
@@ -286,6 +290,7 @@ class LiveDisplay:
         while not self._ended.wait(pause):
             began = time.thread_time()
             self._try_push()
+            # CPU time of this thread only: waiting for the busy kernel is no reason to draw less often.
             pause = max(_INTERVAL, (time.thread_time() - began) / _SHARE)
 
     def _try_push(self) -> None:

@@ -53,6 +53,7 @@ def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
     array = np.asarray(values)
     if array.dtype.kind in "UO":
         words: dict[str, int] = {}
+        # A word is sent once, however many rows have it.
         numbers = [words.setdefault(word, len(words)) for word in map(str, values)]
         array = np.array(numbers, np.uint32)
         return {"type": "u4", "size": len(array), "words": list(words)}, array
@@ -60,6 +61,7 @@ def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
     if kind not in _TYPES:
         array = array.astype(np.float64)
         kind = "f8"
+    # Images are rows of pixels, one after another; the browser cuts them by their width.
     wide = {"width": array.shape[1]} if array.ndim > 1 else {}
     return {"type": kind, "size": array.size} | wide, array
 

@@ -61,6 +61,7 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
             meant = f"; did you mean {near[0]!r}?" if near else ""
             said = f"show={shortened(show)}: there is no view {shortened(name)}"
             raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
+    # Both are the figure named ``timeline``, and a page finds its models by name.
     if {"critical", "ops"} <= {*names}:
         raise ValueError(f"show={shortened(show)}: 'critical' and 'ops' are both the timeline; choose one of them.")
     replaced = {_REPLACES[name] for name in names if name in _REPLACES}
@@ -121,6 +122,8 @@ class Panel:
         """
         for view in self.views.values():
             for name, table in view.tables.items():
+                # Words are sent as numbers to a live figure; a page without kernel gets Bokeh's own JSON, which has no
+                # such columns.
                 columns = {k: list(c) if isinstance(c, Words) else c for k, c in view.sources[name].items() if data}
                 table.data = columns or {column: [] for column in table.data}
         item = dict(json_item(self.root))
@@ -143,6 +146,7 @@ def _pan_together(roots: Sequence[figure]) -> None:
     """Give all pictures over time the range of the first, so that they pan and zoom together."""
     over_time = [root for root in roots if root.x_range.name == TIME_RANGE]
     for root in over_time[1:]:
+        # One range object: Bokeh then pans all of them without a script.
         root.x_range = over_time[0].x_range
 
 

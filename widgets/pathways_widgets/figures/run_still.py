@@ -37,6 +37,7 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
         scene.height += height
     font, factor = style.current().font, style.current().factor
     max_width = width - _MARGIN - RIGHT
+    # A summary is one line in words; on a narrow page it takes several.
     for line in wrapped(moment.summary_line(), lambda words: text_width(words, font) <= max_width):
         scene.shapes.append(Text(_MARGIN, scene.height + factor * LINE / 2, line, font, LIGHT["soft"]))
         scene.height += factor * LINE

@@ -86,11 +86,14 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
     layouts: dict[tuple[int, int], dict[str, None]] = {}
     for edge in edges:
         pair = box[edge.source], box[edge.target]
+        # Edges between nodes of one box have no place to be drawn.
         if pair[0] != pair[1]:
             size[pair] = size.get(pair, 0) + edge.bytes
             way = program.routes.get((edge.source, edge.target), "local")
+            # One edge stands for many values: it shows the farthest way that any of them takes.
             route[pair] = max(route.get(pair, ""), way, key=_distance)
             if text := program.layouts.get((edge.source, edge.target)):
+                # A dict and not a set, so that texts stay in the order of their edges.
                 layouts.setdefault(pair, {})[text] = None
     joined = {pair: _first(list(texts)) for pair, texts in layouts.items()}
     made = [DrawnEdge(*pair, size[pair], route[pair], joined.get(pair, "")) for pair in size]
@@ -108,6 +111,7 @@ def _folded(graph: Graph) -> list[list[Node]]:
     """Return the nodes in groups of the same kind, name and virtual slice."""
     groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes:
+        # The slice counts as well: what runs elsewhere is another box, or edges between slices would vanish.
         key = node.kind, node.name, node.place.serial if node.place else -1
         groups.setdefault(key, []).append(node)
     return list(groups.values())

@@ -61,10 +61,13 @@ class Labels:
 
     def _covered(self, points: Sequence[tuple[float, float]], width: float) -> np.ndarray:
         """Return how much a label at each of the points would cover, in weighted square pixels."""
+        # (taken,) pixels: centres and sizes of what is there, and how much covering it counts.
         x, y, wide, high, counts = np.array(self._taken, float).reshape(-1, 5).T
         at = np.array(points)
+        # (points, taken) pixels by which a label at each point overlaps each of them, negative where it does not.
         across = (width + wide) / 2 - np.abs(at[:, :1] - x)
         down = (HEIGHT + high) / 2 - np.abs(at[:, 1:] - y)
+        # The overlap is at most the smaller of both: of a label within a box, just the label.
         across = np.minimum(across, np.minimum(width, wide))
         down = np.minimum(down, np.minimum(HEIGHT, high))
         return np.asarray((np.maximum(across, 0.0) * np.maximum(down, 0.0) * counts).sum(1))

@@ -9,8 +9,9 @@ curves are computed in ``graph_columns``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from bokeh.models import Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
@@ -24,7 +25,7 @@ from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
-from pathways_widgets.graph.graph_columns import MARGIN, WIDEST, ProgramPicture, columns_of, legend, picture, stacked
+from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, WIDEST, ProgramPicture, legend, picture
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
@@ -135,6 +136,7 @@ class GraphView(View):
             run: what to draw.
             window: ignored.
         """
+        # A live figure asks ten times a second, and a graph seldom changes: layouts are kept meanwhile.
         state = tuple((_key(program), program.runs) for program in run.programs)
         if state != self._drawn:
             self._drawn = state
@@ -152,6 +154,7 @@ class GraphView(View):
         self._max_width, self._widest = width / self.style.factor, math.inf
         sources = self.update(run)
         natural = float(self.properties["graph_x"]["end"]) if self.properties else FULL_WIDTH
+        # A page may be narrower than the graph: then all of it shrinks, texts and lines as well.
         scale = min(width / natural, self.style.factor)
         lowest = max([0.0, *_bottoms(sources)]) + _BELOW
         frame = Frame(
@@ -171,7 +174,9 @@ class GraphView(View):
         """Lay out all programs again, as far as they changed."""
         shown = programs[:MOST_PROGRAMS]
         places = {place.serial: place.label for program in shown for place in program.graph.places}
+        # By serial, so that a colour does not depend on which program was called first.
         colours = _colours(dict(sorted(places.items())))
+        # Only what is drawn now is kept for the next time, so that the table does not grow with the notebook.
         known, self._pictures = self._pictures, {}
         pictures = [self._picture(program, colours, known) for program in shown]
         chips, top = legend(shown, colours, self._max_width)
@@ -181,11 +186,12 @@ class GraphView(View):
                 [*pictures, ProgramPicture()],
                 [*titles, f"… and {len(programs) - len(shown)} more programs"],
             )
-        whole, height = stacked(pictures, titles, top)
+        whole, height = _stacked(pictures, titles, top)
         whole.rows |= chips.rows
-        self.sources = columns_of(whole, _SOURCES)
+        self.sources = _columns_of(whole, _SOURCES)
         self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
         factor = self.style.factor
+        # Ranges are in pixels of a screen; larger text means that fewer of them are visible.
         seen = min(height, TALLEST / factor)
         width = max([self._max_width, *(one.width + 2 * MARGIN for one in pictures)])
         self.properties = {
@@ -217,6 +223,7 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
     """Return a colour for each virtual slice (serial -> name), all different while there are enough colours."""
     found: dict[int, str] = {}
     for serial, name in places.items():
+        # Without a free colour the first choice is used twice: better than a colour that stood for another slice.
         position = _seen.setdefault(name, len(_seen))
         tries = (palette.place_colour(position + step) for step in range(len(palette.PLACES)))
         found[serial] = next((c for c in tries if c not in found.values()), palette.place_colour(position))
@@ -233,6 +240,7 @@ def _key(program: DrawnProgram) -> tuple[object, ...]:
     """Return what a program's picture depends on, as a value that can be compared."""
     names = tuple(place.label for place in program.graph.places)
     tables = program.where, program.routes, program.needed
+    # A graph never changes once it is traced, so its identity stands for its content. Names of slices may change.
     return id(program.graph), names, *(tuple(table.items()) for table in tables)
 
 
@@ -268,3 +276,35 @@ def _bottoms(sources: dict[str, Columns]) -> Iterator[float]:
         yield from (y + height / 2 for y, height in zip(sources[name]["y"], sources[name]["height"], strict=True))
     for name in ("graph_local", "graph_transfers"):
         yield from sources[name]["y1"]
+
+
+def _stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
+    """Return all pictures one below the other with their titles, and the height of the whole.
+
+    Args:
+        pictures: pictures of programs.
+        titles: title of each.
+        top: pixels above the first.
+    """
+    whole, y = ProgramPicture(), top
+    for one, title in zip(pictures, titles, strict=True):
+        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
+        y += TITLE
+        for source, rows in one.rows.items():
+            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
+        y += one.height + BETWEEN
+    return whole, y
+
+
+def _columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
+    """Return the columns of each source, from its rows."""
+    return {
+        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
+        for source, columns in names.items()
+    }
+
+
+def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
+    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
+    by = {"x": right, "y": down}
+    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

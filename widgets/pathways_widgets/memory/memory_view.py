@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from bokeh.models import CustomJSTickFormatter, FixedTicker, GlyphRenderer, LegendItem, Range1d
+from bokeh.models import CustomJSTickFormatter, FixedTicker, LegendItem, Range1d
 from bokeh.plotting import figure
 
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
@@ -62,6 +62,9 @@ _CLIENTS = BoxMark(source="memory_clients", **_LAYER)
 """What explains the layers in the legend; its boxes are nowhere."""
 
 
+_ROLES = {"memory_lines": {"grid_line_color": "grid"}, "memory_legend": LEGEND_ROLES}
+
+
 def memory_marks(by: str) -> tuple[Mark, ...]:
     """Return the marks of memory, from back to front; ``by`` says what the layers are."""
     rows = ((by, "@client"), ("holds", "@bytes{custom} on each"), ("where", "@where"),
@@ -93,7 +96,7 @@ class MemoryView(View):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         self.marks = memory_marks(self.by)
-        super().__init__(SOURCES, _roles() | theme_roles(self.marks))
+        super().__init__(SOURCES, time_roles("memory") | _ROLES | theme_roles(self.marks))
         self.layout = MemoryLayout((), "", self.style.lane, self.style.font, 1.0)
         lanes = Lanes(islands, names)
         self._names, self._pixels = [lanes.name(island) for island in range(len(islands))], pixels
@@ -109,7 +112,10 @@ class MemoryView(View):
         made.ygrid[0].ticker = FixedTicker(ticks=[], name="memory_steps")
         made.ygrid[0].name = "memory_lines"
         drawn = draw(made, self.marks, self.tables, self.style)
-        _legend(made, {"client": drawn[_CLIENTS], "name": drawn[_BUDGET]}, self.style)
+        # Entries come from columns of text, because the clients are not known beforehand.
+        entries = {"client": drawn[_CLIENTS], "name": drawn[_BUDGET]}
+        items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in entries.items()]
+        add_legend(made, "memory_legend", items, self.style, ncols=LEGEND_COLUMNS)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -123,6 +129,7 @@ class MemoryView(View):
         span = time_span(events)
         visible, around = with_margins((span["start"], span["end"]), window)
         # Histories are computed again only when events came in, not when the user pans.
+        # A record only grows, so its length and its last event tell whether anything is new.
         known = len(events), int(events["id"][-1]) if len(events) else -1
         if known != self._known:
             self._held = [held for held in memory_of(clipped(events), self.by) if 0 <= held.island < len(self._names)]
@@ -181,6 +188,7 @@ class CategoryView(MemoryView):
 
 def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
     """Return the height of the figure in pixels; ``entries`` is the number of entries of its legend."""
+    # Entries beyond the first row of the legend take height that the rows of memory would lose.
     more = max(entries - 1, 0) // LEGEND_COLUMNS
     return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
 
@@ -199,6 +207,7 @@ def _properties(
     entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
     rows = max(len(layout.strips), 1)
     lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
+    # Reset returns to what was there when the figure was made, so these bounds must follow, too.
     bounds = {"start": rows, "end": 0}
     return {
         "memory": {"height": _height(layout, entries, style)},
@@ -214,23 +223,3 @@ def title_of(layout: MemoryLayout) -> str:
     if not layout.strips:
         return "no levels of memory were recorded"
     return f"memory held on {layout.chosen or 'each device'}"
-
-
-def _legend(fig: figure, renderers: dict[str, GlyphRenderer], style: Style) -> None:
-    """Add a legend whose entries come from columns, because the clients are not known beforehand.
-
-    Args:
-        fig: the figure.
-        renderers: for each column of text the glyphs that are explained.
-        style: sizes of text and lines.
-    """
-    items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in renderers.items()]
-    add_legend(fig, "memory_legend", items, style, ncols=LEGEND_COLUMNS)
-
-
-def _roles() -> dict[str, dict[str, str]]:
-    """Return the roles of colours of the parts of the figure; clients have the same colours in every theme."""
-    return time_roles("memory") | {
-        "memory_lines": {"grid_line_color": "grid"},
-        "memory_legend": LEGEND_ROLES,
-    }

@@ -2,7 +2,7 @@
 
 The horizontal axis is time, in the unit of the times given; the vertical axis is the pixels of ``schedule_layout``. All
 pictures share each source, so a change of one control is sent as a few blocks of bytes. Tooltips read numbers from
-``schedules_boxes`` and turn them into words in the browser (``schedule_hover``): the text of every box would be many
+``schedules_boxes`` and turn them into words in the browser (``schedule_view``): the text of every box would be many
 times as large.
 """
 
@@ -89,14 +89,17 @@ def _boxes(one: Drawable, board: Board, first: int) -> Columns:
     boxes = one.boxes
     top = board.lane_top(boxes["device"])
     last = max(int(boxes["shade"].max()), 1)
+    # (boxes,) shades spread over the levels that there are: of more chunks, neighbours share one.
     level = np.rint(boxes["shade"] / last * (LEVELS - 1))
     code = (boxes["operation"] * LEVELS + level).astype(np.uint8)
     letters = np.array([ord(letter) if letter else 0 for letter in one.directions], np.uint8)
     columns: Columns = {"left": boxes["start"], "right": boxes["end"], "top": top, "bottom": top + board.lane}
     columns |= {"begin": boxes["cell_start"], "end": boxes["cell_end"], "idle": boxes["idle"], "wire": boxes["wire"]}
+    # (boxes,) 32 bits: half as much to send, and finer than a pixel of any window.
     columns = {name: column.astype(np.float32) for name, column in columns.items()}
     columns |= {"operation": boxes["operation"].astype(np.uint8), "code": code}
     columns |= {name: boxes[name].astype(np.int32) for name in _FACTS} | {"direction": letters[boxes["direction"]]}
+    # Rows are in the order of cells, so bisection finds the first row of a cell, also of a pair.
     row = np.searchsorted(boxes["cell"], boxes["by"])
     columns["by"] = np.where(boxes["by"] < 0, -1, first + row).astype(np.int32)
     return columns | {"pair": _partners(boxes, first)}
@@ -105,6 +108,7 @@ def _boxes(one: Drawable, board: Board, first: int) -> Columns:
 def _partners(boxes: dict[str, np.ndarray], first: int) -> np.ndarray:
     """Return the row of the other box of each overlapped pair; -1 for boxes that are not in a pair."""
     rows, cell = np.arange(len(boxes["cell"])), boxes["cell"]
+    # Both boxes of a pair are neighbours and have one cell: the second has its partner before it, the first after it.
     other = np.where(rows > np.searchsorted(cell, cell), rows - 1, rows + 1)
     return np.where(boxes["pair"], first + other, -1).astype(np.int32)
 
@@ -166,12 +170,16 @@ def fullest(times: np.ndarray, held: np.ndarray, pixel: float) -> tuple[np.ndarr
         pixel: time of one pixel.
     """
     if len(times) * pixel > times[-1] - times[0]:
+        # (changes,) the pixel in which each change is.
         at = np.floor(times / pixel)
+        # (pixels,) the first change in each pixel that has one.
         first = np.flatnonzero(np.diff(at, prepend=np.nan))
+        # (pixels,) what is held when the pixel begins, which counts in it as well.
         before = np.concatenate([[0.0], held[first[1:] - 1]])
         most = np.maximum(np.maximum.reduceat(held, first), before)
         times = np.minimum(np.stack([at[first], at[first] + 1], axis=1).ravel() * pixel, times[-1])
         held = np.stack([most, np.append(before[1:], held[-1])], axis=1).ravel()
+        # At the end of the schedule both steps of a pixel may fall on one time: the later one holds.
         lasting = np.append(np.diff(times) > 0, True)
         times, held = times[lasting], held[lasting]
     changes = np.diff(held, prepend=np.nan) != 0
@@ -190,9 +198,11 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
     xs, ys = [], []
     for device in range(one.devices):
         times, held = fullest(*one.memory(device), scale.time)
+        # An amount holds until the next change, so each step has two corners of the outline.
         x, levels = np.repeat(np.append(times, one.makespan), 2)[1:-1], np.repeat(held, 2)
         y = board.level(device, amount(levels))
         floor = board.level(device, float(amount(np.zeros(1))[0]))
+        # Down to the floor at both ends; what is no number ends the polygon.
         xs.append(np.concatenate([x[:1], x, x[-1:], [np.nan]]))
         ys.append(np.concatenate([[floor], y, [floor, np.nan]]))
     return {"x": np.concatenate(xs).astype(np.float32), "y": np.concatenate(ys).astype(np.float32)}
@@ -213,6 +223,7 @@ def _caps(board: Board, one: Drawable) -> Columns:
 
 def pair_columns(boxes: Columns) -> Columns:
     """Return borders around overlapped pairs."""
+    # The box that begins with the cell stands for the pair, so that there is one border around both.
     one = np.flatnonzero((boxes["pair"] >= 0) & (boxes["left"] == boxes["begin"]))
     ends = {"left": boxes["begin"][one], "right": boxes["end"][one]}
     return ends | {name: boxes[name][one] for name in ("top", "bottom")}
@@ -226,6 +237,7 @@ def outline_columns(boxes: Columns, pictures: Sequence[Drawable]) -> dict[str, C
         pictures: the schedules.
     """
     counts = [len(one.boxes["cell"]) if one.devices else 0 for one in pictures]
+    # (pictures,) first row of each picture in the columns of all.
     first = np.cumsum([0, *counts[:-1]])
     found = {}
     for kind in MARKS:
@@ -237,12 +249,14 @@ def outline_columns(boxes: Columns, pictures: Sequence[Drawable]) -> dict[str, C
 def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:
     """Return the boxes in ``window`` by colour; a browser draws one colour after another in a fraction of the time."""
     seen = (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
+    # A browser sets the colour once for all boxes of a table.
     of_code = [seen & (boxes["code"] == code) for code in range(len(COLOURS))]
     return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
 
 
 def edge_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
     """Return borders of the boxes in ``window`` that are wide enough for one; a pair has a border of its own."""
+    # Borders of narrow boxes would hide their colours.
     wide = boxes["right"] - boxes["left"] >= _NARROW * scale.time
     seen = (boxes["pair"] < 0) & (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     return {side: boxes[side][wide & seen] for side in SIDES}
@@ -254,6 +268,7 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
     high = boxes["bottom"] - boxes["top"]
     seen = (wide >= 0.6 * scale.font + 1) & (high >= 0.95 * scale.font)
     seen &= (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
+    # Texts are what a browser draws slowest.
     rows = np.flatnonzero(seen)[:MOST_MARKS]
     facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
     widths = (wide[rows] - 2) / (0.62 * scale.font)

@@ -35,7 +35,6 @@ from pathways_widgets.drawing.point_marks import LEADING
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import TIME_RANGE, time_figure, time_roles
 from pathways_widgets.drawing.views import Columns, Drawing, Window
-from pathways_widgets.schedules import schedule_hover
 from pathways_widgets.schedules.schedule_columns import (
     MARKS,
     SOURCES,
@@ -65,6 +64,39 @@ _COARSE = 3
 """Pixels of which the memory curve shows the largest amount, where boxes are drawn as rows of pixels."""
 _ABOVE = 6.0
 """Pixels above the first heading."""
+
+
+# Names of actions are made in the browser from numbers: the text of every box would otherwise be sent at every change
+# of a control.
+_NAMES = """
+    const {data} = source
+    const number = (value) => Number(value.toPrecision(6)).toString()
+    const action = (i) => (data.direction[i] ? String.fromCharCode(data.direction[i]) : "") + data.stage[i]
+      + "FIWB"[data.operation[i]] + data.microbatch[i] + (data.token_slice[i] < 0 ? "" : "." + data.token_slice[i])
+    const cell = (i) => {
+      const other = data.pair[i]
+      return other < 0 ? action(i) : `(${action(Math.min(i, other))};${action(Math.max(i, other))})OVERLAP_F_B`
+    }
+    const row = special_vars.index
+"""
+_CELL = _NAMES + "    return `${cell(row)} on device ${data.device[row]}`"
+"""Script: which cell, and on which device."""
+_SPAN = _NAMES + "    return `${number(data.begin[row])} to ${number(data.end[row])}`"
+"""Script: its start and end."""
+_WHY = (
+    _NAMES
+    + """
+    const by = data.by[row], wire = data.wire[row], first = data.pair[row] >= 0 ? Math.min(row, data.pair[row]) : row
+    if (by < 0) return "nothing to wait for"
+    const last = data.pair[by] >= 0 ? Math.max(by, data.pair[by]) : by
+    const there = `device ${data.device[by]}`
+    if (data.device[by] === data.device[row] && last === first - 1) return `${there} was busy with ${cell(by)}`
+    return `waited for ${cell(by)} on ${there}` + (wire ? `, ${number(wire)} on the way` : "")
+"""
+)
+"""Script: what let it start. It must say the same as ``Timing.why`` in Python."""
+_IDLE = _NAMES + "    return number(data.idle[row])"
+"""Script: how long the device was idle before."""
 
 
 class Schedules(Drawing):
@@ -126,28 +158,29 @@ class Schedules(Drawing):
         """
         span = self.properties[TIME_RANGE]
         begin, end = window or (span["start"], span["end"])
+        # Half a window more on each side: a pan shows boxes before the kernel has answered.
         margin = (end - begin) / 2
         around, scale = (begin - margin, end + margin), ScheduleScale((end - begin) / self.pixels, self.style.font)
         boxes = self.sources["schedules_boxes"]
         makers = {"schedules_edges": edge_columns, "schedules_marks": mark_columns}
         found = {name: make(boxes, scale, around) for name, make in makers.items()}
         self.is_dense = is_dense(boxes, (begin, end))
+        # Where boxes are too many, the curves of memory are long as well: coarser ones keep a pan smooth.
         coarse = scale._replace(time=_COARSE * scale.time) if self.is_dense else scale
         found |= memory_columns(self._pictures, self.layout, coarse)
-        found |= (
-            self._as_pixels(around if window else (begin, end), scale) if self.is_dense else self.one_by_one(around)
-        )
+        if self.is_dense:
+            # Without a window all of the time is visible, and beyond it there is nothing to draw.
+            drawn = around if window else (begin, end)
+            count = round((drawn[1] - drawn[0]) / scale.time)
+            found |= fill_columns(boxes, NEVER) | {"schedules_lanes": pixel_columns(boxes, drawn, count)}
+        else:
+            found |= self.one_by_one(around)
         self.sources |= found
         return found
 
     def one_by_one(self, window: Window = ALWAYS) -> dict[str, Columns]:
         """Return the columns that draw the boxes in ``window`` one by one."""
         return fill_columns(self.sources["schedules_boxes"], window) | {"schedules_lanes": nothing("schedules_lanes")}
-
-    def _as_pixels(self, window: Window, scale: ScheduleScale) -> dict[str, Columns]:
-        """Return the columns that draw the boxes in ``window`` as rows of pixels."""
-        boxes, count = self.sources["schedules_boxes"], round((window[1] - window[0]) / scale.time)
-        return fill_columns(boxes, NEVER) | {"schedules_lanes": pixel_columns(boxes, window, count)}
 
     def point(self, step: CellPointer | None) -> dict[str, Columns]:
         """Return the columns that point at one cell, or at none."""
@@ -163,6 +196,7 @@ class Schedules(Drawing):
     def _properties(self) -> dict[str, dict[str, Any]]:
         """Return the properties that follow the data: height, ranges, ticks, headings, text and legend."""
         height = self.layout.height
+        # Reset returns to the bounds of the first schedule otherwise.
         bounds = {"start": height, "end": -_ABOVE, "reset_start": height, "reset_end": -_ABOVE}
         found: dict[str, dict[str, Any]] = {
             NAME: {"frame_height": round(height + _ABOVE)},
@@ -205,10 +239,10 @@ def _name_rows(fig: figure, labels: ColumnDataSource, style: Style) -> None:
 def _hover(boxes: GlyphRenderer, source: ColumnDataSource) -> HoverTool:
     """Return the tooltip, whose text is made by scripts from columns of ``source``."""
     says = {
-        "cell": ("code", schedule_hover.CELL),
-        "from": ("left", schedule_hover.SPAN),
-        "why then": ("by", schedule_hover.WHY),
-        "idle before": ("idle", schedule_hover.IDLE),
+        "cell": ("code", _CELL),
+        "from": ("left", _SPAN),
+        "why then": ("by", _WHY),
+        "idle before": ("idle", _IDLE),
     }
     formatters = {f"@{field}": CustomJSHover(args={"source": source}, code=code) for field, code in says.values()}
     tooltips = [(name, f"@{field}{{custom}}") for name, (field, _) in says.items()]
@@ -221,6 +255,7 @@ def _draw_words(fig: figure, most: int, style: Style) -> None:
         for part, weight in (("heading", "bold"), ("words", "normal")):
             label = Label(x=0, y=0, text="", x_units="screen", text_baseline="top", name=f"schedules_{part}{number}")
             label.text_font_size, label.text_font_style = f"{style.font}px", weight
+            # A browser multiplies this with its own height of a line.
             label.text_line_height = LINE / LEADING
             fig.add_layout(label)
 

@@ -99,12 +99,15 @@ class _Table:
         if pairs is None or kept_rows is None:
             return top
         groups = [_groups(len(layout.devices)) for layout in (self.reshard.before, self.reshard.after)]
+        # (senders, receivers) bytes.
         moved, kept = _summed(pairs, groups), _summed(kept_rows, groups)
+        # Neighbours that share a row or a column are named as a range.
         names = [[layout.device_numbers(range(*group), 1) for group in found]
                  for layout, found in zip((self.reshard.before, self.reshard.after), groups, strict=True)]  # fmt: skip
         margin = max(text_width(name, self.font) for name in names[0]) + _HEADER + 10
         first = self.left + margin, top + 1.8 * self.font + _HEADER
         cell = min((self.width - margin) / len(names[1]), _CELL * self.style.factor), 1.7 * self.font
+        # Darkness is relative to the largest transfer of this table.
         most = max(int(moved.max(initial=0)), 1)
         for (row, column), amount in np.ndenumerate(moved):
             box = first[0] + column * cell[0], first[1] + row * cell[1], *cell
@@ -122,6 +125,7 @@ class _Table:
         """Add numbers and colours of senders at the left, and of receivers above."""
         (x, y), (wide, high), font = first, cell, self.font
         colours = colours_of(self.reshard.before, self.reshard.after)
+        # So many columns for each number that numbers do not run into one another.
         step = next((n for n in range(1, len(names[1]) + 1)
                      if n * wide >= max(text_width(name, font) for name in names[1]) + 4), len(names[1]))  # fmt: skip
         for at, (name, group) in enumerate(zip(names[1], groups[1], strict=True)):
@@ -160,5 +164,6 @@ def _summed(rows: np.ndarray, groups: list[list[tuple[int, int]]]) -> np.ndarray
     """Return the bytes between each two groups of devices."""
     each = [found[0][1] for found in groups]
     amounts = np.zeros([len(found) for found in groups], np.int64)
+    # Several pairs may fall into one cell, and ``+=`` with an index would count only the last of them.
     np.add.at(amounts, (rows[:, 0] // each[0], rows[:, 1] // each[1]), rows[:, 2])
     return amounts

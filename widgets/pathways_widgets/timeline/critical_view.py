@@ -68,12 +68,15 @@ def path_columns(events: Events, digest: Digest, pixel: float) -> Columns:
     owners = [segment.event for segment in segments]
     for i in range(len(owners) - 2, -1, -1):  # a gap gets the event that follows it
         owners[i] = owners[i] if owners[i] >= 0 else owners[i + 1]
+    # (segments,) the lane of the event of each segment; ids rise, so bisection finds them.
     track = digest.track[np.searchsorted(events["id"], np.array(owners, np.int64))]
     y = (np.array(digest.top)[track] + np.array(digest.bottom)[track]) / 2 if len(track) else np.zeros(0)
     left, right = (np.array([segment[i] for segment in segments], float) for i in (0, 1))
+    # (4, pieces) ends of the lines: along the lane of each segment, and from lane to lane where one follows.
     along, between = np.stack([left, y, right, y]), np.stack([right[:-1], y[:-1], right[:-1], y[1:]])
     pieces = np.concatenate([along, between[:, y[:-1] != y[1:]]], axis=1)
     if pieces.shape[1] > _MOST:
+        # Rounded to whole pixels in time, many pieces are equal, and each is drawn once.
         grid = np.array([[pixel], [1.0], [pixel], [1.0]])
         pieces = np.unique(np.round(pieces / grid), axis=1) * grid
     return dict(zip(ENDS, pieces, strict=True))

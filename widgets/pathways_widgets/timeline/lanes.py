@@ -75,10 +75,12 @@ class Lanes:
     @property
     def pixels(self) -> int:
         """Height in pixels of a lane of one device; lower where there are many lanes."""
+        # Many lanes are lower, so that more of them are on a screen at once.
         return round(self.lane if self.bounds[-1] <= 16 else 0.63 * self.lane)
 
     @property
     def _grouped_height(self) -> float:
+        # All islands together take about 24 lanes, an island at least one and at most four.
         return min(max(24 / len(self.islands), 1.0), 4.0)
 
     @property
@@ -136,7 +138,9 @@ class Lanes:
             return self.host(island)
         (top, bottom), size = self.devices(island), max(self.islands[island], 1)
         unit = (bottom - top) / size
+        # No box reaches into the lanes below those of the island.
         last = min(device + devices, size) if devices else size
+        # Grouped lanes are thin: a margin of a whole lane would be larger than the box.
         margin = MARGIN * min(1.0, unit)
         return top + device * unit + margin, top + last * unit - margin
 

@@ -85,12 +85,16 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
         scale: size of a pixel, which decides what fits on a box.
     """
     columns = _boxes(digest, boxes, events)
+    # (boxes,) whether a box is wide enough for a border or a pattern.
     wide = columns["duration"] >= _NARROW * scale.seconds
     guessed = {
         f"timeline_{name}": wide & (columns["quality"].numbers == QUALITIES.index(name)) for name in palette.DASHES
     }
+    # A dashed edge takes the place of the solid one.
     solid = wide & ~np.any(list(guessed.values()), 0)
+    # A quad always has a border: that of a narrow box has the colour of the box itself.
     columns["edge"] = np.where(solid, len(palette.KINDS), columns["code"]).astype(np.uint8)
+    # (boxes,) lanes: a strip in the colour of the client must leave the colour of the kind visible.
     high = np.minimum(_STRIP * scale.font / 11 * scale.lanes, (columns["bottom"] - columns["top"]) / 3)
     columns["strip"] = (columns["bottom"] - np.where(columns["tint"], high, 0)).astype(np.float32)
     hatched = {f"timeline_{name}": _hatched(columns, name, wide, scale.seconds) for name in palette.HATCHES}
@@ -102,6 +106,7 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
 
 def title_of(boxes: Boxes, events: Events) -> str:
     """Return the title: the number of events, of boxes if some are merged, and how exact their stamps are."""
+    # The events that are drawn, alone or merged; others are outside of the window.
     seen = np.concatenate([boxes.alone, boxes.members])
     quality = events.stored("quality")[seen]
     simulated = np.count_nonzero(quality == QUALITIES.index("simulated"))
@@ -117,6 +122,7 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
     """Return the columns of the boxes."""
     top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
     track = np.concatenate([digest.track[boxes.alone], boxes.track])
+    # Times keep 64 bits: within hours of a run, 32 cannot tell microseconds apart. Lanes need only 32.
     start = np.concatenate([digest.start[boxes.alone], boxes.start])
     durations = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
     codes = code[track] if len(track) else np.zeros(0, np.uint8)
@@ -132,6 +138,7 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
 def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     """Return the columns that tooltips and links need."""
     alone, merged = boxes.alone, len(boxes.track)
+    # (alone,) position of the label of each box among those that occur: texts are made once for each label.
     used, which = np.unique(events.label[alone], return_inverse=True)
     labels = [events.labels[number] for number in used.tolist()]
 
@@ -162,6 +169,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 def _reasons(events: Events, alone: np.ndarray, merged: int) -> Words:
     """Return why events began, as far as it was told, with what released them: ``"turn, after f"``."""
     why, by = (events.stored(name)[alone].astype(int) for name in ("why", "released_label"))
+    # Few pairs of reason and releasing label occur, however many events there are.
     pairs, which = np.unique(np.stack([why, by]), axis=1, return_inverse=True)
     words = []
     for reason, label in pairs.T.tolist():
@@ -179,6 +187,7 @@ def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
     whole_of = np.array([words.index(whole) for whole in wholes], np.int64)
     numbers = events.label[boxes.members]
     box, node = _pairs(boxes.box_of, numbers, len(found), len(ids))
+    # A box of very many nodes names their programs only: a list of ids would be longer than all other columns.
     is_dense = np.bincount(box, minlength=len(found)) > MOST_IDS
     few = ~is_dense[box]
     for position, number in zip(box[few].tolist(), node[few].tolist(), strict=True):
@@ -199,6 +208,7 @@ def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[
         ones: bound of the first column.
         others: bound of the second column.
     """
+    # Both numbers as one, which counts and sorts faster than rows of two.
     pairs = one * others + other
     if ones * others <= MOST_CELLS:  # for few possible pairs a table is faster than sorting
         table = np.zeros(ones * others, bool)
@@ -250,6 +260,7 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     alone = slice(0, len(boxes.alone))
     wide = columns["duration"][alone] / scale.seconds
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
+    # The widest boxes first, since only so many texts are written; stable, so that equals keep their order.
     order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
     chosen = order[(wide[order] >= scale.font) & (high[order] >= scale.font)]
     numbers = events.label[boxes.alone[chosen]].tolist()
@@ -261,6 +272,7 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     free = _without_overlap(columns["top"][chosen], middle / scale.seconds, texts, scale.font)
     chosen, middle, texts = chosen[free], middle[free], [texts[i] for i in free.tolist()]
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
+    # The middle of a gang of an even number of devices is the line between two lanes.
     half = (bottom - top) / 2
     lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # for a gang, a lane near its centre
     marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts}
@@ -280,6 +292,7 @@ def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font
     found = []
     for i, (lane, x, text) in enumerate(zip(top.tolist(), middle.tolist(), texts, strict=True)):
         left, right = x - 0.3 * font * len(text), x + 0.3 * font * len(text)
+        # The intervals that are taken in a lane are sorted and do not overlap: only both neighbours need a look.
         row = taken.setdefault(lane, [])
         place = bisect(row, (left, right))
         if (place == 0 or row[place - 1][1] <= left) and (place == len(row) or right <= row[place][0]):
