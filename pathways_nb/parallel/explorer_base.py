@@ -26,7 +26,7 @@ TAGS = frozenset({"group", "label", "help", "unit", "most", "width", "options", 
 """The tags of traits, which ``Explorer`` explains; traitlets adds ``help``."""
 
 
-class Action(NamedTuple):
+class ExplorerButton(NamedTuple):
     """A button below the figure of an explorer.
 
     Args:
@@ -64,7 +64,7 @@ class Explorer(t.HasTraits, Generic[R]):
     - ``recompute``: there is no control, but the result depends on the trait.
     """
 
-    actions: ClassVar[Sequence[Action]] = ()
+    buttons: ClassVar[Sequence[ExplorerButton]] = ()
     """The buttons below the figure."""
     notes: ClassVar[Mapping[str, str]] = {}
     """By group of choices, what stands behind its controls."""
@@ -194,20 +194,21 @@ def check_choices(where: str, given: Iterable[str], known: Sequence[str], otherw
             raise UsageError(f"{where}: there is no {name!r} to choose{otherwise or all_known}")
 
 
-def result_or_error(compute: Callable[[], R], told: Callable[[str], R], users: str = "") -> R:
+def result_or_error(compute: Callable[[], R], error_result: Callable[[str], R], users_code: str = "") -> R:
     """Return a result, or one that tells why there is none, so that the controls and other pictures stay.
 
     Args:
         compute: returns the result.
-        told: returns the result that tells an error.
-        users: a function of the user that is called, in words. It may raise anything, which is told, too; empty if none
-            is called: then an error that is none of ``pathways_nb.errors`` is a fault of this package, and is raised.
+        error_result: returns the result that tells an error.
+        users_code: a function of the user that is called, in words. It may raise anything, which is told, too. Empty if
+            none is called: then an error that is none of ``pathways_nb.errors`` is a fault of this package, and is
+            raised.
     """
     try:
         return compute()
     except PathwaysError as refused:
-        return told(str(refused))
+        return error_result(str(refused))
     except Exception as failed:
-        if not users:
+        if not users_code:
             raise
-        return told(f"{users} failed: {type(failed).__name__}: {failed}")
+        return error_result(f"{users_code} failed: {type(failed).__name__}: {failed}")

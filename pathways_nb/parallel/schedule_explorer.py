@@ -15,7 +15,7 @@ import numpy as np
 import traitlets as t
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.explorer_base import Action, Explorer, check_choices, result_or_error
+from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.export import HEADER, table
 from pathways_nb.parallel.schedules.picture import SchedulePicture
@@ -90,7 +90,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
     laid = t.Instance(
         RunOverSchedule, allow_none=True, help="The run that is drawn below, in place of a schedule."
     ).tag(recompute=True)
-    actions = Action("CSV", "to_csv", "schedules.csv"), Action("SVG", "savefig", "schedules.svg")
+    buttons = ExplorerButton("CSV", "to_csv", "schedules.csv"), ExplorerButton("SVG", "savefig", "schedules.svg")
 
     def __init__(self, **choices: Any):
         super().__init__(names=schedules(), **choices)

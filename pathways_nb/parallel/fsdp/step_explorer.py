@@ -13,7 +13,7 @@ import traitlets as t
 from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PathwaysError, PlanError, UsageError, three_digits
-from pathways_nb.parallel.explorer_base import Action, Explorer, check_choices, result_or_error
+from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.passes.choice import PassChoice, text_of_passes
 from pathways_nb.parallel.fsdp.passes.registry import own_passes, watch
@@ -75,11 +75,11 @@ class FsdpExplorer(Explorer[StepPicture]):
         "pass"
     ).tag(group="buckets", lines=4, shows="text")
     searches = t.Int(0, help="Number of searches so far.").tag(recompute=True)
-    actions = (
-        Action("search", "search", help="Search for the best plan for these choices; it takes seconds",
+    buttons = (
+        ExplorerButton("search", "search", help="Search for the best plan for these choices; it takes seconds",
                busy="searching …"),
-        Action("save", "save", "plan.json"),
-        Action("SVG", "savefig", "plan.svg"),
+        ExplorerButton("save", "save", "plan.json"),
+        ExplorerButton("SVG", "savefig", "plan.svg"),
     )  # fmt: skip
 
     def __init__(self, variants: Variants, **choices: Any):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import traitlets as t
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.explorer_base import Action, Explorer, check_choices, result_or_error
+from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.terapipe.slice_costs import Hinge, TableCost
 from pathways_nb.parallel.terapipe.slicing import Slicing
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, picture_of
@@ -51,7 +51,7 @@ class TokenExplorer(Explorer[SlicingPicture]):
     per_pair = t.Float(Hinge().per_pair, help="Time of a pair of a token and one that it may attend to").tag(
         group="constants", label="per pair", unit=("ns", -9), most=20.0
     )
-    actions = (Action("SVG", "savefig", "token_slices.svg"),)
+    buttons = (ExplorerButton("SVG", "savefig", "token_slices.svg"),)
     notes: ClassVar[Mapping[str, str]] = {
         "constants": "max(floor, fixed + per token · b l + per pair · b l (l + c)) "
         "for l tokens after c, of b sequences together"

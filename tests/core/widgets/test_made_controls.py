@@ -12,7 +12,7 @@ import pytest
 import traitlets as t
 
 import pathways_nb as pw
-from pathways_nb.parallel.explorer_base import Action, Explorer
+from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture
 from pathways_widgets.explorers.controls_panel import ControlsPanel
@@ -141,7 +141,7 @@ class Weights(Explorer[SlicingPicture]):
     count = t.Int(2, help="Number of boxes").tag(group="boxes")
     kind = t.Enum(("tin", "wood"), "wood", help="What they are made of").tag(group="boxes", label="made of")
     weight = t.Float(None, allow_none=True, help="Of one box").tag(group="weight", unit=("kg", 3), empty="unknown")
-    actions = (Action("SVG", "savefig", "boxes.svg"), Action("none", "remove", help="Remove all boxes"))
+    buttons = (ExplorerButton("SVG", "savefig", "boxes.svg"), ExplorerButton("none", "remove", help="Remove all boxes"))
     notes: ClassVar[dict[str, str]] = {"boxes": "Boxes are equal."}
 
     def _compute(self) -> SlicingPicture:

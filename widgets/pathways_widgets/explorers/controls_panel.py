@@ -45,7 +45,7 @@ class ControlsPanel(w.VBox):
         super().__init__()
         self.controls = {name: self._control(name) for name in explorer.choices}
         self.figure = explorer.make_figure()
-        below = [*self._player(), *map(self._action, explorer.actions), self.message]
+        below = [*self._player(), *map(self._button_of, explorer.buttons), self.message]
         self.children = [*self._rows(), self.figure, *self._tables(), w.HBox(below, layout=_WRAP)]
         for refresh in self._refreshers:
             refresh()
@@ -144,16 +144,16 @@ class ControlsPanel(w.VBox):
         steppers = [_button("◀", "one step back", lambda: move(-1)), _button("▶", "one step on", lambda: move(1))]
         return [self.play, *steppers, self.slider]
 
-    def _action(self, action: Any) -> w.Button:
-        """Return the button of an action."""
-        method = getattr(self.explorer, action.method)
+    def _button_of(self, described: Any) -> w.Button:
+        """Return a button of the explorer's."""
+        method = getattr(self.explorer, described.method)
 
         def work() -> None:
-            self.message.value, button.disabled = action.busy, True
+            self.message.value, button.disabled = described.busy, True
             try:
-                if action.file:
-                    method(action.file)
-                    self.message.value = f"wrote {action.file}"
+                if described.file:
+                    method(described.file)
+                    self.message.value = f"wrote {described.file}"
                 else:
                     method()
             except (PathwaysError, OSError) as refused:
@@ -161,7 +161,7 @@ class ControlsPanel(w.VBox):
             finally:
                 button.disabled = False
 
-        button = _button(action.label, action.help or f"Write {action.file}", work)
+        button = _button(described.label, described.help or f"Write {described.file}", work)
         return button
 
     # ---- controls
