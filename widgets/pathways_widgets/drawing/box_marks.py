@@ -112,6 +112,7 @@ class BoxMark(_Filled):
 
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the boxes, cut off at the edges of the plot."""
+        # (boxes,) pixels of each side; a side that is a number is the same for all.
         ends = [frame.x(numbers_in(side, rows)) for side in (self.left, self.right)]
         ends += [frame.y(numbers_in(side, rows)) for side in (self.top, self.bottom)]
         left, right, top, bottom = (side.tolist() for side in np.broadcast_arrays(*ends))
@@ -123,6 +124,7 @@ class BoxMark(_Filled):
                 continue
             # A border in the colour of the fill closes the seams that a canvas leaves; shapes have none.
             line = "" if line == fill else line
+            # An axis runs down for lanes and up for amounts, so either end may be the upper one.
             begin, high = max(x0, frame.left), max(min(y0, y1), frame.top)
             wide, tall = max(min(x1, frame.right) - begin, NARROWEST), min(max(y0, y1), frame.bottom) - high
             if tall > LOWEST:
@@ -143,6 +145,7 @@ class CardMark(_Filled):
 
     def glyph(self, style: Style) -> Glyph:
         """Return Bokeh's glyph."""
+        # Bokeh rounds corners by whole pixels only.
         size = {"width": self.width, "height": self.height, "border_radius": round(self.radius)}
         return CentredRect(x="x", y="y", **size, **self._look(style))
 

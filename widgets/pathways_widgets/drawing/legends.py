@@ -82,6 +82,7 @@ def shown_swatches(swatches: Sequence[Swatch], properties: Mapping[str, Mapping[
     for swatch in swatches:
         values = properties.get(swatch.name, {}) if swatch.name else {}
         if values.get("visible", True):
+            # The same properties that the browser sets on Bokeh's entry.
             words = values.get("label", {}).get("value", swatch.text)
             found.append(Swatch(words, swatch.mark, swatch.name))
     return found
@@ -108,6 +109,7 @@ def legend_shapes(
     for swatches in rows:
         x = begin
         for swatch in swatches:
+            # An estimate of the width of a text, so that rows break alike whatever fonts a machine has.
             needed = 15 * factor + 0.55 * looks.font * len(swatch.text)
             if x > begin and x + needed > width:
                 x, y = begin, y + factor * LEGEND_ROW

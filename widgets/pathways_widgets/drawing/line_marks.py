@@ -55,6 +55,7 @@ class LineMark(Mark):
         points = [(frame.x(numbers_in(x, rows)).tolist(), frame.y(numbers_in(y, rows)).tolist()) for x, y in corners]
         count = len(points[0][0])
         widths = values_in(self.line_width, rows, count)
+        # The style has scaled pixels in columns already; a number is for a screen.
         factor = frame.column_factor if isinstance(self.line_width, Column) else frame.line
         dash, gap = self.dash or (0, 0)
         for row, (line, width) in enumerate(zip(colours_in(self.line, rows, count), widths, strict=True)):
@@ -108,6 +109,7 @@ class AreaMark(Mark):
         """Yield the polygons."""
         x, y = numbers_in("x", rows), numbers_in("y", rows)
         begin = 0
+        # A polygon ends at a row without numbers, the last one at the end of the table as well.
         for end in [*np.flatnonzero(np.isnan(x)).tolist(), len(x)]:
             if end > begin:
                 corners = zip(frame.x(x[begin:end]).tolist(), frame.y(y[begin:end]).tolist(), strict=True)

@@ -118,6 +118,7 @@ def draw(
         drawn[mark] = fig.add_glyph(tables[mark.source], glyph, **faded)
         drawn[mark].name = mark.renderer or None
         if mark.tooltip is not None:
+            # Marks with the same tooltip share a tool: two tools would show it twice where both marks are.
             tools.setdefault(mark.tooltip, []).append(drawn[mark])
     fig.add_tools(*(tooltip.tool(renderers) for tooltip, renderers in tools.items()))
     return drawn
@@ -185,6 +186,7 @@ def values_in(value: Any, rows: Columns, count: int) -> list[Any]:
     if not isinstance(value, Column):
         return [value] * count
     column = rows[value.name]
+    # Numbers of Python, since shapes are written as text one by one, for which those of NumPy are slow.
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 

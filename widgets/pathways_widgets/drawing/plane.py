@@ -94,6 +94,7 @@ Place = Callable[[float, float], tuple[float, float]]
 def pixels_of(axes: Axes) -> Place:
     """Return the function from values to pixels in a still picture."""
     font = style.current().font
+    # Room for the numbers at the left and for numbers and titles below, which grow with the text.
     left, top, bottom = 6 * font, 2 * font, 4 * font
     (first, last), (low, high) = axes.across, axes.up
 

@@ -83,6 +83,7 @@ class TextMark(Mark):
         x, y = frame.x(numbers_in(self.x, rows)), frame.y(numbers_in(self.y, rows))
         size = frame.font * (self.size / FONT)
         looks = [colours_in(look, rows, len(x)) for look in (self.text_colour, self.background)]
+        # The style has scaled pixels in columns already; a number is for a screen.
         factor = frame.column_factor if isinstance(self.lift, Column) else frame.factor
         more = values_in(self.align, rows, len(x)), values_in(self.lift, rows, len(x))
         texts = values_in(Column(self.text), rows, len(x))
@@ -125,6 +126,7 @@ class DotMark(Mark):
         """Return Bokeh's glyph."""
         form: dict[str, Any] = {"marker": self.shape, "size": self.size * style.factor, "name": self.name or None}
         if self.shape == "arrow":
+            # A triangle of Bokeh points upwards.
             form |= {"marker": "triangle", "angle": -math.pi / 2}
         look = {"fill_color": colour(self.fill), "line_color": colour(self.line), "line_width": self.line_width}
         return Scatter(x=self.x, y=self.y, **form, **look)

@@ -94,6 +94,7 @@ class Curve:
         if not self.dash:
             return [self.straight()]
         (x0, y0), (x1, y1) = self.points
+        # A line without length must not divide by it.
         length = max(math.dist(*self.points), 1e-9)
         parts = [
             (at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, self.dash + self.between)
@@ -162,6 +163,7 @@ class Scene:
         for shape in self.shapes:
             _paint(draw, shape, scale)
         data = io.BytesIO()
+        # Dithering would dot the areas, which have few colours.
         image.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
         return data.getvalue()
 

@@ -64,6 +64,7 @@ class Frame:
 
     def y(self, value: Any) -> Any:
         """Return the pixel of a value of the vertical axis, or of an array of values."""
+        # Counted from the upper edge: so positions that are pixels already are not even rounded.
         return self.top + (value - self.up[1]) / (self.up[0] - self.up[1]) * (self.bottom - self.top)
 
     def time_axis(self, pixels: float = 90.0) -> Iterator[Shape]:
@@ -89,6 +90,7 @@ class Frame:
         # Pixels between the two labels that are closest: only if that is enough may a label take two lines.
         row = min((b - a for a, b in pairwise(places)), default=1.0) * unit
         for position, text in labels.items():
+            # How many times as wide as the space left of the plot.
             too_wide = max(text_width(text, self.font) / (self.left - 12), 1.0)
             lines = text.replace(" · ", ", ").split(", ", 1) if too_wide > 1 and row >= 2.4 * self.font else [text]
             used = self.font / too_wide if len(lines) == 1 else self.font

@@ -44,6 +44,7 @@ def last_end(events: Events) -> float:
     """
     # Levels of memory are still recorded while a profile is read, when nothing else happens.
     happened = events.without(GAUGE_KINDS)
+    # A run in which nothing took time still needs an axis with a length.
     last = float((happened if len(happened) else events)["end"].max(initial=0.0))
     return last if last > _SHORTEST else 1.0
 
@@ -55,6 +56,7 @@ def clipped(events: Events) -> Events:
     """
     end = last_end(events)
     stored = {name: events.stored(name) for name in STORED}
+    # (events,) seconds; what begins later is left out, what ends later is cut.
     stored["end"] = np.minimum(stored["end"], end)
     return Events(events.labels, stored, events["id"]).select(stored["start"] < end)
 
@@ -116,6 +118,7 @@ def _style_axes(fig: figure, name: str, style: Style) -> None:
     time, places = fig.xaxis[0], fig.yaxis[0]
     time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
     time.name, places.name, fig.xgrid[0].name = f"{name}_time", f"{name}_places", f"{name}_grid"
+    # The unit depends on the window, which only the browser knows while the user zooms.
     time.formatter = CustomJSTickFormatter(code=TICKS)
     # Lanes have names, not values: ticks between them would mean nothing.
     places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None

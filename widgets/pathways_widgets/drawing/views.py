@@ -43,6 +43,7 @@ class Words(Sequence[str]):
     """
 
     def __init__(self, words: Sequence[str], numbers: np.ndarray):
+        # (rows,) positions in ``words``.
         self.words, self.numbers = words, numbers
 
     def __len__(self) -> int:
@@ -239,6 +240,7 @@ class View(Drawing):
 
 def node_id(program: str, node: int) -> str:
     """Return the id that links a node's box in the graph with its bars in the timeline; empty if there is no node."""
+    # A merged box has several ids, separated by spaces, so an id has none.
     return f"{program.replace(' ', '_')}#{node}" if node >= 0 else ""
 
 

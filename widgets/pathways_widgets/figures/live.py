@@ -59,6 +59,7 @@ class BokehJS(anywidget.AnyWidget):
     @classmethod
     def get(cls) -> BokehJS:
         """Return the one of this kernel; a new one if it was closed."""
+        # A widget that was closed has no comm: figures could not find the script by its id.
         if cls._only is None or cls._only.comm is None:
             cls._only = cls(src=[bokeh_source()])
         return cls._only
@@ -128,6 +129,7 @@ class LiveFigure(Figure):
         self._lock = threading.RLock()
         self._moment: Moment | None = None
         self._panel = Panel(self._show, run.islands, run.island_names)
+        # A trait for each table, so that a table that did not change is not sent again.
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
@@ -153,6 +155,7 @@ class LiveFigure(Figure):
             if moment.islands != self._panel.islands:
                 # Lanes are laid out for given islands; an island that was added needs another figure.
                 self._panel = Panel(self._show, moment.islands, moment.island_names)
+                # The browser makes its models anew when this changes.
                 self._item = json.dumps(self._panel.item(data=False))
             self._draw(moment)
             self._moment = moment
@@ -161,6 +164,7 @@ class LiveFigure(Figure):
     @property
     def selection(self) -> Selection | None:
         """The brushed range: its events and the totals of each island; ``None`` if nothing is brushed."""
+        # A range may be dragged from right to left.
         return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
 
     def json_item_with_data(self) -> dict[str, Any]:
@@ -215,6 +219,7 @@ class Selection:
     def of(cls, run: RunLike, start: float, end: float) -> Selection:
         """Return the selection from ``start`` to ``end`` of a run."""
         events = run.events
+        # An event that is partly in the range counts; the breakdown cuts it at both ends.
         inside = events.select((events["end"] >= start) & (events["start"] <= end))
         return cls(start, end, inside, breakdown(events, run.islands, start, end))
 
@@ -254,8 +259,11 @@ class LiveDisplay:
         try:
             self.figure = LiveFigure(self._run, self.views)
             self.figure.push()
+            # After the first push, so that the first paint shows what there is already.
             bundle = self.figure.bundle()
             if not self._run.finished:
+                # In a saved notebook this text stands where the figure was; the still picture comes when the run has
+                # ended.
                 bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
             self._handle = put_out(bundle)
         except Exception as error:

@@ -39,6 +39,7 @@ def _joined(head: dict[str, dict[str, Any]], blocks: list[bytes]) -> bytes:
     is left for the digits that they may gain.
     """
     head_length = len(json.dumps(head)) + 16 * len(head)
+    # Four bytes of length come first; columns begin where a browser can lay arrays of eight bytes over them.
     head_length += -(head_length + 4) % 8
     for entry in head.values():
         entry["start"] += head_length + 4

@@ -64,6 +64,7 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     # Both are the figure named ``timeline``, and a page finds its models by name.
     if {"critical", "ops"} <= {*names}:
         raise ValueError(f"show={shortened(show)}: 'critical' and 'ops' are both the timeline; choose one of them.")
+    # Both would be the same figure twice, and models with one name.
     replaced = {_REPLACES[name] for name in names if name in _REPLACES}
     return tuple(name for name in names if name not in replaced)
 
@@ -125,6 +126,7 @@ class Panel:
                 # Words are sent as numbers to a live figure; a page without kernel gets Bokeh's own JSON, which has no
                 # such columns.
                 columns = {k: list(c) if isinstance(c, Words) else c for k, c in view.sources[name].items() if data}
+                # Empty columns, not none: a glyph that names a column must find it.
                 table.data = columns or {column: [] for column in table.data}
         item = dict(json_item(self.root))
         return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}

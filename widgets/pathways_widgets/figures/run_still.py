@@ -80,6 +80,7 @@ def write_scene(draw: Callable[[float], Scene], path: str | Path, width: str | f
     if kind == ".svg":
         Path(path).write_text(scene.svg(width if isinstance(width, str) else ""), "utf-8")
     else:
+        # A width in units of paper is for print, one in pixels for a screen.
         Path(path).write_bytes(scene.png(300 / 96 if isinstance(width, str) else 2.0))  # 300 dots per inch on paper
 
 

@@ -215,6 +215,7 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
     place = node.node.place
     where = _where(node, program)
     outline = colours[place.serial] if place else palette.NEUTRAL
+    # Host work has the outline of its slice, and the fill that it has in the timeline.
     filled = palette.KINDS[palette.CODES["host"]].colour if node.node.kind == "host" else outline
     return {
         "fill": palette.pale(filled),
@@ -332,6 +333,7 @@ def legend(
     for serial, text in sorted(named.items()):
         width = 34 + len(text) * _LEGEND_LETTER
         if x > MARGIN and x + width > max_width:
+            # The next row, unless this entry is the first of its row.
             x, y = MARGIN, y + _LEGEND_ROW
         result.add("graph_chips", x=x + 6, y=y, fill=palette.pale(colours[serial]), outline=colours[serial])
         result.add("graph_legend", x=x + 17, y=y, text=text)

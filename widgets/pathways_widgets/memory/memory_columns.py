@@ -214,6 +214,7 @@ def _strip(held: MemoryHistory, names: Sequence[str], hbm: int, fullest: bool) -
     ranges = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in held.devices]
     island, devices = names[held.island], f"dev {', '.join(ranges)}"
     if len(ranges) > 2:
+        # Of devices in many ranges only their number fits in the label.
         devices = f"{sum(high - low for low, high in held.devices)} dev"
     where = f"{island}, {devices}"
     return Strip(f"{island}, fullest" if fullest else where, where, held, hbm)
@@ -235,6 +236,7 @@ def _levels(layout: MemoryLayout, layers: Sequence[Layer], around: Window, pixel
     # (9, boxes): left, right, top, bottom, bytes, since, until, number of the layer, number of the row.
     parts = [np.zeros((9, 0))]
     for position, strip in enumerate(layout.strips):
+        # (steps,) seconds where each begins and ends, and its position in the history.
         left, right, steps = _seen(strip.held, around, most)
         for number, name in enumerate(strip.held.names):
             # (steps,) bytes of the layers below this one, on which it stands.

@@ -80,6 +80,7 @@ def boxes_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> Colum
     for board, one in zip(layout.boards, pictures, strict=True):
         if one.devices:
             parts.append(_boxes(one, board, first))
+            # Rows that point at others, such as ``by``, count through all pictures.
             first += len(one.boxes["cell"])
     return _joined(parts, SOURCES["schedules_boxes"])
 
@@ -92,6 +93,7 @@ def _boxes(one: Drawable, board: Board, first: int) -> Columns:
     # (boxes,) shades spread over the levels that there are: of more chunks, neighbours share one.
     level = np.rint(boxes["shade"] / last * (LEVELS - 1))
     code = (boxes["operation"] * LEVELS + level).astype(np.uint8)
+    # Letters as numbers of a byte: a column of text would be sent with its words.
     letters = np.array([ord(letter) if letter else 0 for letter in one.directions], np.uint8)
     columns: Columns = {"left": boxes["start"], "right": boxes["end"], "top": top, "bottom": top + board.lane}
     columns |= {"begin": boxes["cell_start"], "end": boxes["cell_end"], "idle": boxes["idle"], "wire": boxes["wire"]}
@@ -155,6 +157,7 @@ def _above(cap: float | None) -> Callable[[np.ndarray], np.ndarray]:
 def _idle(board: Board, one: Drawable) -> Columns:
     """Return the row of each device, as one box over the whole time."""
     top = board.lane_top(np.arange(one.devices))
+    # From the start to the end of the whole schedule: a device that ends early is idle until then.
     ends = np.zeros(one.devices), np.full(one.devices, one.makespan)
     return dict(zip(SIDES, (*ends, top, top + board.lane), strict=True))
 
@@ -210,6 +213,7 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
 
 def _peaks(board: Board, one: Drawable) -> Columns:
     """Return the first peak of each device."""
+    # argmax finds the first of several equal peaks.
     found = [(times[np.argmax(held)], held.max()) for times, held in map(one.memory, range(one.devices))]
     levels = [board.level(device, held) for device, (_, held) in enumerate(found)]
     return {"x": np.array([time for time, _ in found]), "y": np.array(levels)}
@@ -271,6 +275,7 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
     # Texts are what a browser draws slowest.
     rows = np.flatnonzero(seen)[:MOST_MARKS]
     facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
+    # (texts,) characters that fit: a margin of a pixel on each side, and a letter is 0.62 of its height wide.
     widths = (wide[rows] - 2) / (0.62 * scale.font)
     texts = [_mark(*one) for one in zip(widths.tolist(), *facts, strict=True)]
     x, y = ((boxes[a][rows] + boxes[b][rows]) / 2 for a, b in (SIDES[:2], SIDES[2:]))
@@ -279,6 +284,7 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
 
 def _mark(characters: float, operation: int, microbatch: int, part: int) -> str:
     """Return the longest text that fits: operation, microbatch and slice; without the operation; the microbatch."""
+    # Without token slices the number after the point would say nothing.
     full = f"{microbatch}.{part}" if part >= 0 else f"{microbatch}"
     choices = (palette.OPERATIONS[operation].letter + full, full, f"{microbatch}")
     return next((text for text in choices if len(text) <= characters), "")
@@ -306,6 +312,7 @@ def step_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, step: Cel
             now.append(source)
             middle = [(one["top"] + one["bottom"]) / 2 for one in (source, cell)]
             wire.append({"x0": source["right"], "y0": middle[0], "x1": cell["left"], "y1": middle[1]})
+        # Over all pictures, because they share the time axis.
         later = [_veil(b, one, cell["right"]) for b, one in zip(layout.boards, pictures, strict=True) if one.devices]
     parts = {"schedules_now": now, "schedules_later": later, "schedules_wire": wire}
     return {name: {key: np.array([row[key] for row in rows]) for key in SOURCES[name]} for name, rows in parts.items()}

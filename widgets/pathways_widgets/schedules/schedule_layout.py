@@ -124,6 +124,7 @@ class Board:
             device: the device.
             amount: a number or an array.
         """
+        # A little above the next row, so that memory does not touch it.
         floor = self.rows + (device + 0.94) * self.unit
         return floor - amount / self.most * self.strip
 

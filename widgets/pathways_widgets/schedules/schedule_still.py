@@ -29,6 +29,7 @@ def scene_of_schedules(pictures: Sequence[Drawable], width: float = FULL_WIDTH) 
     factor = style.current().factor
     left, right = factor * _LEFT, width - factor * _RIGHT
     view = Schedules(len(pictures), right - left, width - left - _MARGIN)
+    # The view may have chosen rows of pixels, which fit the width of a browser.
     sources = view.update(pictures) | view.one_by_one()
     rows = [shown_swatches(swatches, view.properties) for swatches in reversed(LEGENDS)]
     shapes, used = legend_shapes(rows, _MARGIN, width, left)

@@ -120,6 +120,7 @@ class Schedules(Drawing):
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
         made = time_figure(NAME, 400, Range1d(400, 0, name="schedules_y"), self.style)
+        # The height of the plot is what the layout computes; legends above it may take any.
         made.frame_height = 300
         made.height, made.xaxis[0].formatter = None, CustomJSTickFormatter(code=_TICKS)
         made.xgrid[0].level, made.title.visible = "underlay", False
@@ -205,6 +206,7 @@ class Schedules(Drawing):
         }
         rows = list(self.sources["schedules_labels"]["y"])
         found |= {f"schedules_ticks_{side}": {"ticks": rows} for side in ("device", "peak")}
+        # A browser keeps its models: those of a picture that is not there have no text.
         for number in range(self._most):
             board = self.layout.boards[number] if number < len(self._pictures) else None
             heading, words = (board.heading, board.lines) if board else ((), ())
@@ -220,6 +222,7 @@ class Schedules(Drawing):
         found["schedules_key_cap"] = {"visible": any(one.cap is not None for one in self._pictures)}
         found |= {f"schedules_key_{kind}": {"visible": any(kind in one.marks for one in self._pictures)}
                   for kind in MARKS}  # fmt: skip
+        # A legend without visible entries would leave a gap above the picture.
         found["schedules_legend0"] = {"visible": any(one.marks for one in self._pictures)}
         return found
 

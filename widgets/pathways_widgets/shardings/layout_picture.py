@@ -50,6 +50,7 @@ class LayoutPicture:
         self.margin = text_width(f"{longest}:{longest}", self.font) + 8 if longest else 0.0
         room = width - self.margin - self.font
         wide, high = text_width("0000", self.font), 1.4 * self.font
+        # As many blocks as have room for a number of four digits, and for a line of text.
         grid = grid_of(parts, max(int(room / wide), 1), max(int(TALLEST / high), 1))
         gap = self.font
         across = grid.across.fitted(room, max(WIDEST, room / 3 if len(parts) < 2 else 0.0), gap)
@@ -114,6 +115,7 @@ class LayoutPicture:
         copies = f" ({len(held)} copies)" if len(held) > 1 else ""
         devices = f"dev {self.layout.device_numbers(held, 12)}{copies}"
         about = {"index": self.layout.index(block), "devices": devices, "place": self.layout.place}
+        # A device may hold nothing but padding.
         if wide * high == 0:
             return
         self.rows.box("sharding_blocks", x, y, width * wide, height * high, fill=fill, edge=palette.BOX_EDGE,

@@ -104,6 +104,7 @@ class _Table:
         # Neighbours that share a row or a column are named as a range.
         names = [[layout.device_numbers(range(*group), 1) for group in found]
                  for layout, found in zip((self.reshard.before, self.reshard.after), groups, strict=True)]  # fmt: skip
+        # Names of senders are left of the table, with their colours.
         margin = max(text_width(name, self.font) for name in names[0]) + _HEADER + 10
         first = self.left + margin, top + 1.8 * self.font + _HEADER
         cell = min((self.width - margin) / len(names[1]), _CELL * self.style.factor), 1.7 * self.font
@@ -147,6 +148,7 @@ class _Table:
         if amount:
             about = {"what": what, "amount": size(amount) + (f", {size(kept)} stay" if kept else "")}
             self.rows.box("sharding_moves", x, y, wide - 1, high - 1, fill=fill, **about)
+        # What also moves has its amount and is not hatched; the tooltip tells what stays.
         if kept and not amount:
             self.rows.box("sharding_stays", x, y, wide - 1, high - 1)
         text = size(amount) if amount else ""

@@ -26,6 +26,7 @@ def sharing(events: Events) -> tuple[str, ...]:
 
 def client_numbers(clients: Sequence[str], names: Iterable[str]) -> list[int]:
     """Return the number of each of ``names`` among ``clients``."""
+    # 0 is left for work of no client.
     numbers = {name: 1 + position for position, name in enumerate(clients) if name}
     return [numbers.get(name, 0) for name in names]
 

@@ -52,6 +52,7 @@ class CriticalTimeline(Timeline):
         span = self.properties[TIME_RANGE]
         seen = window or (span["start"], span["end"])
         pixel = (seen[1] - seen[0]) / self._pixels
+        # Levels of memory are no work, so no path leads through them.
         self.sources[PATH] = path_columns(run.events.without(GAUGE_KINDS), self._digest, pixel)
         return self.sources
 
@@ -67,6 +68,7 @@ def path_columns(events: Events, digest: Digest, pixel: float) -> Columns:
     segments = critical_path(events).segments
     owners = [segment.event for segment in segments]
     for i in range(len(owners) - 2, -1, -1):  # a gap gets the event that follows it
+        # From the end, so that several gaps in a row get the event after the last of them.
         owners[i] = owners[i] if owners[i] >= 0 else owners[i + 1]
     # (segments,) the lane of the event of each segment; ids rise, so bisection finds them.
     track = digest.track[np.searchsorted(events["id"], np.array(owners, np.int64))]

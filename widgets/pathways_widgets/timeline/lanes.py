@@ -50,6 +50,7 @@ class Lanes:
     @property
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
+        # One unit for each device, or for a whole island its share of the picture.
         heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
         whole = (height + self.below(island) for island, height in enumerate(heights))
         return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *whole, 1.0]))
@@ -90,6 +91,7 @@ class Lanes:
         found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
         for island, devices in enumerate(self.islands):
             top, bottom = self.devices(island)
+            # The curve of busy devices is the lowest lane of its island.
             found[self.bounds[island + 2] - BUSY_HEIGHT / 2] = "busy"
             if island in self.hosts:
                 found[sum(self.host(island)) / 2] = f"{self.name(island)} · host"
@@ -129,6 +131,7 @@ class Lanes:
             device: its first device.
             devices: number of devices; 0 means all of the island.
         """
+        # What is on no island of this picture is drawn in the lane of the controller.
         placed = 0 <= island < len(self.islands)
         if kind == "transfer":
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))

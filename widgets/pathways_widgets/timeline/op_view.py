@@ -116,6 +116,7 @@ class OpTimeline(Timeline):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         moment = Moment.of(run)
+        # Joining ops and events takes long; while the user pans, both are the same objects.
         if self._known is None or self._known[0] is not moment.events or self._known[1] is not moment.ops:
             self._known = moment.events, moment.ops, with_ops(moment.events, moment.ops)
         super().update(replace(moment, events=self._known[2]), window)
@@ -137,6 +138,7 @@ def with_ops(events: Events, ops: Ops) -> Events:
     if not len(ops):
         return events
     clients = list(dict.fromkeys(label.client for label in events.labels))
+    # (ops, 4) what makes a label as an event: label of the op, client, island, device. Few different ones occur.
     keys = np.stack([ops["label"], _clients(events, ops, clients), ops["island"], ops["device"]], 1)
     used, label = np.unique(keys, axis=0, return_inverse=True)
     labels = [_label(ops.labels[op], clients[client], *where) for op, client, *where in used.tolist()]

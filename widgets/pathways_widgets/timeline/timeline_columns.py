@@ -144,7 +144,9 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 
     def text(of_labels: list[str], of_merged: list[str]) -> Words:
         first = len(of_labels)
+        # Words of labels come first, those of merged boxes after them.
         words = {word: first + number for number, word in enumerate(dict.fromkeys(of_merged))}
+        # One word may stand for all merged boxes: ``np.resize`` repeats it.
         numbers = np.fromiter((words[word] for word in of_merged), np.uint32, len(of_merged))
         return Words([*of_labels, *words], np.concatenate([which, np.resize(numbers, merged)]).astype(np.uint32))
 
@@ -189,6 +191,7 @@ def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
     box, node = _pairs(boxes.box_of, numbers, len(found), len(ids))
     # A box of very many nodes names their programs only: a list of ids would be longer than all other columns.
     is_dense = np.bincount(box, minlength=len(found)) > MOST_IDS
+    # (pairs,) whether the box of a pair of box and node is named node by node.
     few = ~is_dense[box]
     for position, number in zip(box[few].tolist(), node[few].tolist(), strict=True):
         found[position].append(ids[number])
@@ -247,8 +250,10 @@ def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Col
         pixel: seconds of one pixel.
     """
     if name in STATUSES:
+        # Every bad end, however narrow its box: it is what a reader looks for.
         which = np.flatnonzero(columns["status"].numbers == STATUSES.index(name))
     else:
+        # On a narrow box a pattern would hide the colour.
         codes = [palette.CODES[kind.name] for kind in palette.KINDS if kind.pattern == name]
         which = np.flatnonzero(np.isin(columns["code"], codes) & wide)
     found = {column: columns[column][which] for column in (*SIDES, "code", "client")}
@@ -269,6 +274,7 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
         for number, i in zip(numbers, chosen.tolist(), strict=True)
     ]
     middle = (columns["left"] + columns["right"])[chosen] / 2
+    # A text may be wider than its box, so neighbours in a lane could meet.
     free = _without_overlap(columns["top"][chosen], middle / scale.seconds, texts, scale.font)
     chosen, middle, texts = chosen[free], middle[free], [texts[i] for i in free.tolist()]
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]

@@ -171,12 +171,14 @@ class Timeline(View):
         events, span = everything.without(GAUGE_KINDS), time_span(everything)
         self._add_lanes(events)
         self._digest.extend(events)
+        # Columns for the window and its margins; what fits on a box is decided by the window alone.
         visible, around = with_margins((0.0, last_end(everything)), window)
         boxes = choose_boxes(self._digest, around)
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         clients = legend_of(events)
+        # Edges that no box has need no words in the legend.
         guessed = {name: len(self.sources[f"timeline_{name}"]["left"]) > 0 for name in DASHES}
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
@@ -220,6 +222,8 @@ class Timeline(View):
         working = {label.island for label in events.labels if label.kind == HOST_KIND}
         hosts = tuple(island for island in range(len(self.lanes.islands)) if island in working)
         per_host = devices_per_host(events.labels, self.lanes.islands)
+        # Groups of hosts are lines and names only; a lane for host work moves all lanes below it, so events are placed
+        # again.
         if any(per_host) and per_host != self.lanes.per_host:
             self.lanes = replace(self.lanes, per_host=per_host)
         if set(hosts) - set(self.lanes.hosts):
@@ -230,6 +234,7 @@ class Timeline(View):
         """Name the lanes; with host work or several hosts, also set what depends on the number of lanes."""
         labels = self.lanes.labels
         self.sources["timeline_labels"] = {"y": list(labels), "text": list(labels.values())}
+        # Without these the figure was made with the right lanes, and nothing has to be sent.
         if self.lanes.hosts or any(self.lanes.per_host):
             inner, bounds = _lines(self.lanes)
             self.properties["timeline"]["height"] = _height(self.lanes, self.style)
@@ -278,6 +283,7 @@ def _draw_legends(fig: figure, style: Style) -> None:
     rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
     _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
     for name, item in zip(DASHES, rows[-1], strict=True):
+        # A click hides all renderers of an entry: the swatch, and the edges themselves.
         item.renderers += [fig.select_one({"name": f"timeline_{name}_edges"})]
     for position, items in enumerate(rows):
         add_legend(fig, f"timeline_legend{position}", items, style, click_policy="hide")
@@ -293,6 +299,7 @@ def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
         swatch.js_on_change("visible", changed)
     for renderer in fig.renderers:
         if "code" in renderer.data_source.data:
+            # One filter for boxes, texts and patterns, so that they are hidden together.
             renderer.view.filter = seen
 
 
