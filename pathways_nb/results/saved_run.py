@@ -9,8 +9,8 @@ be loaded. The event record is checked in ``saved_record``, ops in ``saved_ops``
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from pathways_nb.trace.label_fields import MOST_SECONDS
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import LABEL_COLUMNS, STORED, UNKNOWN, Events
 from pathways_nb.util.host_info import machine
+from pathways_nb.util.json_forms import list_of, optional, record, row
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
 from pathways_nb.util.words import counted
@@ -35,6 +36,17 @@ from pathways_nb.util.words import counted
 FORMAT, VERSION = "pathways_nb.run", 1
 MOST_TEXT = 256 * 2**20
 """Largest number of bytes of everything but columns: labels, graphs, options. A million different labels fit."""
+
+_ERRORS = list_of(partial(Field.seconds, most=MOST_SECONDS), 2)
+_STAMPS = optional(record(Stamps, launches=Field.whole, matched=Field.whole, start=_ERRORS, end=_ERRORS))
+_ABOUT: dict[str, Callable[[Field], object]] = {
+    "options": Field.table,
+    "machine": Field.table,
+    "source": Field.text,
+    "shares": Field.text,
+    "taken_as_placed": row(tuple, Field.whole, partial(Field.whole, high=MOST_EVENTS * LARGEST)).read,  # of all calls
+}
+"""What a run's pictures and texts read of ``about``; the rest is kept as it is."""
 
 
 class SavedRun(NamedTuple):
@@ -79,7 +91,7 @@ def write(run: SavedRun, path: str | Path) -> None:
         "name": run.name,
         "islands": run.islands,
         "about": about,
-        "stamps": run.stamps and asdict(run.stamps),
+        "stamps": _STAMPS.write(run.stamps),
         "labels": [[getattr(label, name) for name in LABEL_COLUMNS] for label in events.labels],
         "programs": [to_json(program) for program in run.programs],
         "ops": saved_ops.labels_of(run.ops),
@@ -139,7 +151,7 @@ def _parts_of(archive: Archive) -> SavedRun:
     older = not any(name in archive for name in UNKNOWN)
     known = {name: dtype for name, dtype in STORED.items() if not (older and name in UNKNOWN)}
     columns = archive.columns(known, MOST_EVENTS, "events")
-    events, stamps = events_of(meta["labels"], columns, islands), _stamps(meta.get("stamps"))
+    events, stamps = events_of(meta["labels"], columns, islands), _STAMPS.read(meta.get("stamps"))
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
     places: dict[int, VirtualSlice] = {}
     programs = [from_json(program, places) for program in meta["programs"].rows()]
@@ -181,33 +193,11 @@ def _about(about: Field, islands: int) -> dict[str, Any]:
     """
     found = dict(about.table())
     check_depth(found)
-    for key in ("options", "machine"):
+    for key, read in {**_ABOUT, "hbm": list_of(Field.whole, islands).read}.items():
         if key in found:
-            about[key].table()
+            read(about[key])
     options = about.get("options")
     for option in ("kind", "chip"):
-        if options.value is not None and options.get(option).value is not None:
-            options[option].text()
-    for text in ("source", "shares"):
-        if text in found:
-            about[text].text()
-    if "hbm" in found:
-        for size in about["hbm"].rows(islands):
-            size.whole(0, LARGEST)
-    if "taken_as_placed" in found:
-        count, total = about["taken_as_placed"].rows(2)
-        count.whole()
-        total.whole(0, MOST_EVENTS * LARGEST)  # the sum over all calls
+        if options.value is not None:
+            optional(Field.text).read(options.get(option))
     return found
-
-
-def _stamps(field: Field) -> Stamps | None:
-    """Return the result of ``pw.profile``, or ``None``.
-
-    Raises:
-        DamagedError: naming the field that is wrong.
-    """
-    if field.value is None:
-        return None
-    start, end = ([one.seconds(MOST_SECONDS) for one in field[name].rows(2)] for name in ("start", "end"))
-    return Stamps(field["launches"].whole(), field["matched"].whole(), (start[0], start[1]), (end[0], end[1]))

@@ -22,10 +22,12 @@ from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.util import json_text
+from pathways_nb.util.json_forms import list_of, optional, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 FORMAT, VERSION = "pathways_nb.calibration", 2
 _PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
+_CHECKS = list_of(row(Check._make, Field.text, Field.whole, Field.number, optional(Field.number)))
 HIGH = 0.25
 """Held-out error, above the noise, from which on a class is warned about."""
 
@@ -69,7 +71,7 @@ class Calibration:
             "quick": self.quick,
             "machine": dict(self.machine),
             **{part: tables.entries(getattr(self.model, part)) for part in _PARTS},
-            "checks": [list(check) for check in self.checks],
+            "checks": _CHECKS.write(self.checks),
         }
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +144,7 @@ def load(path: str | Path) -> Calibration:
         _refuse_version(where, content)
         name, machine = content["name"].text(), content["machine"].table()
         written = {part: content[part].table() for part in _PARTS}
-        checks = tuple(map(_check_of, content["checks"].rows()))
+        checks = _CHECKS.read(content["checks"])
         quick = "quick" in content.value and content["quick"].truth()
     except DamagedError as error:
         raise UsageError(f"{where}: {error}; {_NONE}") from None
@@ -183,12 +185,6 @@ def _content(path: Path) -> Field:
         return Field(json_text.read(path))
     except DamagedError as error:
         raise UsageError(f"{path}: {error}; {_NONE}") from None
-
-
-def _check_of(field: Field) -> Check:
-    """Return a check as ``save`` wrote it: class, number of sizes, noise and error, of which there may be none."""
-    kind, samples, noise, error = field.rows(len(Check._fields))
-    return Check(kind.text(), samples.whole(), noise.number(), None if error.value is None else error.number())
 
 
 def _said(machine: Mapping[str, Any]) -> str:
