@@ -7,7 +7,7 @@ so programs that ran on one slice still share it. The event record is checked in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -16,18 +16,13 @@ from pathways_nb.plan.graph import ActionKey, Graph, Node, NodeKind, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.trace.label_fields import MOST_SECONDS
-from pathways_nb.util.json_forms import Form, list_of, one_of, optional, record, row
+from pathways_nb.util.json_forms import Declared, Form, list_of, one_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 _AXES, _DEVICES = 32, 2**31 - 1
 """Largest number of axes of a virtual slice, as of a NumPy array, and of devices along one."""
-_PLACE = row(
-    tuple,
-    partial(Field.wholes, low=1, high=_DEVICES),
-    Field.texts,
-    optional(partial(Field.whole, high=_DEVICES)),
-    Field.text,
-)
+_SIZES, _ISLAND = partial(Field.wholes, low=1, high=_DEVICES), optional(partial(Field.whole, high=_DEVICES))
+_PLACE = row(tuple, _SIZES, Field.texts, _ISLAND, Field.text)
 _ACTION = row(ActionKey._make, Field.whole, Field.whole, partial(Field.whole, low=-1))
 
 
@@ -40,16 +35,20 @@ def _form(places: dict[int, VirtualSlice], nodes: int, values: int) -> Form[Any]
         values: number of values, to which nodes refer.
     """
     node, of_values = partial(Field.whole, high=nodes - 1), partial(Field.wholes, high=values - 1)
+    waits = list_of(row(tuple, node, Field.text, Field.whole))
     return record(
         SimpleNamespace,
         name=Field.text,
         runs=Field.whole,
         places=Form(partial(_read_places, places), _written_places),
         where=Form(lambda field: {serial: text.text() for serial, text in field.entries()}, dict),
-        routes=list_of(row(tuple, node, node, one_of("host", "local", "ICI", "DCN"))),
+        routes=_edges(node, one_of("host", "local", "ICI", "DCN")),
         # Files from before layouts, seconds and actions were recorded have none.
-        layouts=optional(list_of(row(tuple, node, node, Field.text)), (), may_lack=True),
-        needed=list_of(row(tuple, node, Field.text, Field.whole)),
+        layouts=optional(_edges(node, Field.text), may_lack=True),
+        needed=Form(
+            lambda field: {node: (line, count) for node, line, count in waits.read(field)},
+            lambda needed: [(node, *waited) for node, waited in needed.items()],
+        ),
         nodes=list_of(
             record(
                 Node,
@@ -69,21 +68,21 @@ def _form(places: dict[int, VirtualSlice], nodes: int, values: int) -> Form[Any]
     )
 
 
+def _edges(node: Callable[[Field], int], text: Declared[str]) -> Form[dict[tuple[int, int], str]]:
+    """Return the form of a text for each of some edges: a list of source, target and text."""
+    rows = list_of(row(tuple, node, node, text))
+    return Form(
+        lambda field: {(source, target): text for source, target, text in rows.read(field)},
+        lambda edges: [(*edge, text) for edge, text in edges.items()],
+    )
+
+
 def to_json(program: ExecutedProgram) -> dict[str, Any]:
     """Return a program as JSON values."""
     graph = program.graph
-    parts = SimpleNamespace(
-        name=graph.name,
-        runs=program.runs,
-        places=graph.places,
-        where=program.where,
-        routes=[(*edge, route) for edge, route in program.routes.items()],
-        layouts=[(*edge, text) for edge, text in program.layouts.items()],
-        needed=[(node, *waited) for node, waited in program.needed.items()],
-        nodes=graph.nodes,
-        values=graph.values,
-    )
-    return _form({}, len(graph.nodes), len(graph.values)).write(parts)
+    form = _form({}, len(graph.nodes), len(graph.values))
+    of_graph = {"name": graph.name, "places": graph.places, "nodes": graph.nodes, "values": graph.values}
+    return form.write(SimpleNamespace(**vars(program), **of_graph))
 
 
 def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
@@ -99,11 +98,8 @@ def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
     found = _form(places, field["nodes"].length(), field["values"].length()).read(field)
     _check_graph(field.where, found.nodes, found.values)
     where = {places[serial].serial: text for serial, text in found.where.items() if serial in places}
-    routes, layouts = (
-        {(source, target): text for source, target, text in one} for one in (found.routes, found.layouts)
-    )
-    needed = {node: (line, count) for node, line, count in found.needed}
-    return ExecutedProgram(Graph(found.name, found.nodes, found.values), where, routes, found.runs, needed, layouts)
+    graph = Graph(found.name, found.nodes, found.values)
+    return ExecutedProgram(graph, where, found.routes, found.runs, found.needed, found.layouts or {})
 
 
 def _read_places(places: dict[int, VirtualSlice], field: Field) -> None:

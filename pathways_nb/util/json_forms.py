@@ -64,10 +64,7 @@ def optional(declared: Declared[Any], default: Any = None, may_lack: bool = Fals
 def list_of(declared: Declared[T], length: int | None = None) -> Form[tuple[T, ...]]:
     """Return the form of a list of equal things, of ``length`` of them if that is given."""
     form = _form(declared)
-    return Form(
-        lambda field: tuple(map(form.read, field.rows(length))),
-        lambda values: list(map(form.write, values)),
-    )
+    return Form(lambda field: tuple(map(form.read, field.rows(length))), lambda values: list(map(form.write, values)))
 
 
 def row(make: Callable[[Iterable[Any]], T], *declared: Declared[Any]) -> Form[T]:

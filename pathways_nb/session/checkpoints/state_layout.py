@@ -257,10 +257,8 @@ def _leaf(row: Field) -> Leaf:
     try:
         _ = leaf.aval
     except (TypeError, ValueError, KeyError):
-        named = "impl" if leaf.kind == "key" else "dtype"
-        raise DamagedError(
-            f"{row.where}.{named} is {shortened(getattr(leaf, named))}, which JAX does not have"
-        ) from None
+        wrong = row["impl" if leaf.kind == "key" else "dtype"]
+        raise DamagedError(f"{wrong.where} is {shortened(wrong.value)}, which JAX does not have") from None
     return leaf
 
 
