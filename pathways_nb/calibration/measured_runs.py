@@ -25,7 +25,7 @@ Start = Callable[[], Any]
 """A function that starts a program and returns its futures."""
 
 
-class Stages(NamedTuple):
+class StageSeconds(NamedTuple):
     """Seconds of one program by stage; see ``samples.Chain``."""
 
     total: float
@@ -66,7 +66,7 @@ class Bench:
 
         return _ready(body, [_placed(array, place) for place in places for array in kernel.arrays])
 
-    def brought(self, kernel: Kernel) -> Start:
+    def from_host(self, kernel: Kernel) -> Start:
         """Return a program that brings an array from the host to each place; its kernel reads hardly any of it."""
         computations = [_computation(kernel, place) for place in self.places]
 
@@ -75,7 +75,7 @@ class Bench:
 
         return _ready(body, [_wide(kernel.arrays[0], self.devices) for _ in self.places])
 
-    def handed(self, kernel: Kernel, nodes: int) -> Start:
+    def between_islands(self, kernel: Kernel, nodes: int) -> Start:
         """Return a chain of the kernel that changes between the first two islands at each node.
 
         Args:
@@ -100,7 +100,7 @@ def seconds_of(start: Start) -> float:
     return clock() - began
 
 
-def stages_of(start: Start) -> Stages:
+def stages_of(start: Start) -> StageSeconds:
     """Return the seconds of each stage of a program, right after another."""
     wait(start())
     with record(name="calibration") as run:
@@ -111,7 +111,7 @@ def stages_of(start: Start) -> Stages:
         known = clock()
     found = run.events.of_kind("enqueue")
     began = [found["start"][found["island"] == island].min() for island in np.unique(found["island"])]
-    return Stages(known - called, returned - called, max(began) + run.record.origin - returned)
+    return StageSeconds(known - called, returned - called, max(began) + run.record.origin - returned)
 
 
 def _chained(node: Computation, nodes: int, state: Any, *constants: Any) -> Any:

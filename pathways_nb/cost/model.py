@@ -23,14 +23,14 @@ from pathways_nb.cost.collectives.pricing import collective, over_dcn, over_link
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
-from pathways_nb.cost.hardware.host import HOST, Host
+from pathways_nb.cost.hardware.host_costs import HOST, HostCosts
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.networks import network as network_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.errors import UsageError
 
-__all__ = ["CostModel", "Efficiency", "Host", "NodeCost"]
+__all__ = ["CostModel", "Efficiency", "HostCosts", "NodeCost"]
 
 
 class NodeCost(NamedTuple):
@@ -62,7 +62,7 @@ class CostModel:
 
     chip: Chip
     network: Network
-    host: Host
+    host: HostCosts
     efficiency: Efficiency
     name: str
     _known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -73,7 +73,7 @@ class CostModel:
         cls,
         chip: str | PathLike[str] | Chip,
         network: str | PathLike[str] | Network | None = None,
-        host: Host | None = None,
+        host: HostCosts | None = None,
         efficiency: Efficiency | None = None,
     ) -> Self:
         """Return the model of a chip, with usual figures for what is not given.

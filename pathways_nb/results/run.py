@@ -119,7 +119,7 @@ class Run:
             self.executions = self.unfinished()
         self.executions.append(execution)
 
-    def take_as_placed(self, count: int, size: int) -> None:
+    def count_as_placed(self, count: int, size: int) -> None:
         """Count abstract arguments that simulated calls assumed to be on their devices already.
 
         Args:
@@ -154,7 +154,7 @@ class Run:
     def absorb(self, inner: Run) -> None:
         """Add everything that a run recorded within this one contains."""
         self.record.absorb(inner.record)
-        self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
+        self.count_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         for key, program in inner._programs.items():
             same = ExecutedProgram(program.graph, program.where, program.routes, layouts=program.layouts)
             mine = self._programs.setdefault(key, same)

@@ -13,14 +13,14 @@ import os
 from pathways_nb.errors import NotAttachedError
 
 
-class _State:
+class _ForkState:
     running = False
     """Whether devices were attached in this process, or in its parent before the fork."""
     parent = 0
     """Id of the process that this one was forked from while ``running``; 0 if it was not."""
 
 
-_state = _State()
+_state = _ForkState()
 
 
 def started() -> None:

@@ -41,12 +41,12 @@ _PAUSE, _MOST = 1e-3, 200
 """Seconds until the signal is sent again, and how often at most: then it is raised wherever the thread is."""
 
 
-class _State:
+class _Postponed:
     tries = 0
     """How often the interrupt under way was put off."""
 
 
-_state = _State()
+_postponed = _Postponed()
 
 
 rendered: Callable[[], list[str]] | None = None
@@ -66,11 +66,11 @@ def _is_main() -> bool:
 def _handle(number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, now or soon."""
     __tracebackhide__ = True
-    if _state.tries < _MOST and is_undivided(frame):
-        _state.tries += 1
+    if _postponed.tries < _MOST and is_undivided(frame):
+        _postponed.tries += 1
         _thread.start_new_thread(_again, (number,))
         return
-    _state.tries = 0
+    _postponed.tries = 0
     error = KeyboardInterrupt()
     if rendered is not None:
         error._render_traceback_ = rendered  # type: ignore[attr-defined]

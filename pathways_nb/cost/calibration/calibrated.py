@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pathways_nb.cost.calibration.fitted import Check
 from pathways_nb.cost.efficiency import Efficiency
 from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hardware.host import Host
+from pathways_nb.cost.hardware.host_costs import HostCosts
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
@@ -26,7 +26,7 @@ from pathways_nb.util.json_forms import list_of, optional, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 FORMAT, VERSION = "pathways_nb.calibration", 2
-_PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
+_PARTS = {"chip": Chip, "network": Network, "host": HostCosts, "efficiency": Efficiency}
 _CHECKS = list_of(row(Check._make, Field.text, Field.whole, Field.number, optional(Field.number)))
 HIGH = 0.25
 """Held-out error, above the noise, from which on a class is warned about."""
@@ -91,9 +91,9 @@ class Calibration:
         """
         differing = [name for name in {**here, **self.machine} if here.get(name) != self.machine.get(name)]
         if differing:
-            theirs, ours = ({name: machine.get(name) for name in differing} for machine in (self.machine, here))
+            there, this = (_described(machine, differing) for machine in (self.machine, here))
             raise OutdatedError(
-                f"{where}: this calibration is of another machine ({_said(theirs)}); here it is {_said(ours)}",
+                f"{where}: this calibration is of another machine ({there}); here it is {this}",
                 "Measure this one: pw.calibrate().",
                 self.quick,
             )
@@ -187,6 +187,6 @@ def _content(path: Path) -> Field:
         raise UsageError(f"{path}: {error}; {_NONE}") from None
 
 
-def _said(machine: Mapping[str, Any]) -> str:
-    """Return a description of a machine in words."""
-    return ", ".join(f"{name}: {value}" for name, value in machine.items())
+def _described(machine: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return some of a machine's description in words."""
+    return ", ".join(f"{name}: {machine.get(name)}" for name in names)

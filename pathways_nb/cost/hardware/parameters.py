@@ -1,9 +1,9 @@
 """Parameters of hardware: immutable, in SI units, each with the origin of its value.
 
-``Parameters`` is the base of ``Chip``, ``Network``, ``Host`` and ``Efficiency``: ``replace``, ``origin``, a readable
-table, and the refusal of values that no hardware has. Fields of a subclass that are made by the functions below
-(``rate``, ``count``, …) are parameters; the metadata of each says its unit and the values it may have. So a file, a
-table and ``replace`` are all checked by one rule, stated where the field is declared.
+``Parameters`` is the base of ``Chip``, ``Network``, ``HostCosts`` and ``Efficiency``: ``replace``, ``origin``, a
+readable table, and the refusal of values that no hardware has. Fields of a subclass that are made by the functions
+below (``rate``, ``count``, …) are parameters; the metadata of each says its unit and the values it may have. So a file,
+a table and ``replace`` are all checked by one rule, stated where the field is declared.
 
 A simulated number is only as good as its inputs; therefore an origin travels with every value up to the table that a
 user reads.
@@ -17,7 +17,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pathways_nb.errors import UsageError, is_number, nearest, three_digits
 from pathways_nb.util.json_text import shortened
@@ -161,6 +161,8 @@ class Parameters:
     """Name before any value was changed."""
     changed: tuple[str, ...] = ()
     origins: Mapping[str, Origin] = dataclasses.field(compare=False)
+    _title: ClassVar[str] = ""
+    """What the table calls it, if not by the name of its class."""
 
     def __post_init__(self) -> None:
         check(type(self), self.name, {name: getattr(self, name) for name in rules(type(self))})
@@ -212,7 +214,7 @@ class Parameters:
         rows = self.rows()
         wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
         lines = [f"  {name:<{wide}}  {value:>{long}}  {origin}" for name, value, origin in rows]
-        return "\n".join([f"<{type(self).__name__.lower()} {self.name}>", *lines])
+        return "\n".join([f"<{self._title or type(self).__name__.lower()} {self.name}>", *lines])
 
     def _repr_html_(self) -> str:
         cell = '<td style="text-align:left">{}</td>'
