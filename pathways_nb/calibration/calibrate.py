@@ -98,6 +98,7 @@ def calibrated(controller: Session | None) -> CostModel:
         try:
             found = _stored(chosen)
         except OutdatedError as error:
+            # A full one took half a minute and was asked for: it is not replaced without a word of the user.
             if not error.quick:
                 raise
             found, why = None, error.why
@@ -125,6 +126,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
         UsageError: accelerators that are recorded, dispatched sequentially or have an emulated latency: they cannot be
             attached a second time, so the user has to attach them without.
     """
+    # What is under way would share the cores with what is measured.
     if controller.driver_or_none is not None:
         controller.settle()
     asked = controller.attach_options
@@ -153,6 +155,7 @@ def usual() -> Iterator[Session]:
 def _stored(controller: Session) -> Calibration | None:
     """Return the calibration of these islands that is kept or stored; None if there is none."""
     shape = _shape(controller)
+    # Each file is read once in a process: a simulation asks for it at every attach.
     if shape not in _kept and (path := _path(shape)).exists():
         _kept[shape] = _loaded(path, controller)
     return _kept.get(shape)
@@ -201,6 +204,7 @@ def _machine(controller: Session) -> dict[str, Any]:
 
 def _processor() -> str:
     """Return the system's name of its processor."""
+    # Linux; ``platform.processor`` says no more than "x86_64" there.
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

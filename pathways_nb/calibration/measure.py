@@ -142,14 +142,15 @@ class _Session:
 
     def measured(self) -> Measured:
         """Return all measurements: prepare the programs, run them in turns, and compute each node's share."""
+        # All are compiled before any is measured: a compilation would keep the cores busy.
         self._take_turns(self._prepared())
         chains, solo = (each.medians() for each in self.tiny_chains)
-        anyway, _ = line_of(chains)
+        anyway, _ = line_of(chains)  # seconds of a program on all islands, whatever its nodes
         parted, parted_solo = (self._parted(name) for name in ("parted", "parted solo"))
         samples: dict[str, list[Sample]] = {}
         for item in self.items:
             if item.group.startswith("parted"):
-                continue
+                continue  # whole programs are compared there, not shares of nodes
             key = item.kernel.kind if item.group == "class" else item.group
             samples.setdefault(key, []).append(self._sample(item, anyway))
         alone, together = (samples.pop(name, []) for name in ("alone", "together"))
@@ -181,8 +182,10 @@ class _Session:
 
     def _take_turns(self, starts: list[Start]) -> None:
         """Run rounds of all programs in random order until time is up."""
+        # One seed: two calibrations differ by the machine alone.
         until, order = _QUICK if self.quick else _SECONDS, np.random.default_rng(0)
         for number in range(_MOST):
+            # Fewer rounds would have no quartiles to tell the noise from, however slow the machine is.
             if number >= _LEAST and self.progress.passed > until:
                 break
             for chains in self.tiny_chains:
@@ -205,12 +208,15 @@ class _Session:
             anyway: seconds of a program without nodes, subtracted; the share stays above 0 where noise hides it.
         """
         total = median(item.seconds)
+        # The kernel reads one element of what it brings on each device: its work counts for nothing.
         work = Work() if item.group == "host" else item.kernel.work(self.bench.devices)
+        # Noise may hide a short node behind the fixed part; relative fits need a share above 0.
         share = max(total - anyway, total / 10) / item.nodes
         return Sample(item.kernel.kind, work, share, noise(item.seconds), item.bytes)
 
     def _memory(self) -> float:
         """Return the bytes of one device: its own budget, or its part of the machine's memory."""
+        # Virtual devices without a budget have equal parts of the machine's memory.
         return float(max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands))
 
 

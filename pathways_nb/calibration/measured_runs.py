@@ -61,6 +61,7 @@ class Bench:
         constants = len(kernel.arrays) - 1
 
         def body(*arrays: Any) -> list[Any]:
+            # Arguments are flat: of each place the state, then the constants.
             chains = (arrays[i : i + constants + 1] for i in range(0, len(arrays), constants + 1))
             return [_chained(node, nodes, *chain) for node, chain in zip(computations, chains, strict=True)]
 
@@ -73,6 +74,7 @@ class Bench:
         def body(*arrays: Any) -> list[Any]:
             return [node(array) for node, array in zip(computations, arrays, strict=True)]
 
+        # Arrays of NumPy, not placed ones: each call brings them anew.
         return _ready(body, [_wide(kernel.arrays[0], self.devices) for _ in self.places])
 
     def between_islands(self, kernel: Kernel, nodes: int) -> Start:
@@ -94,7 +96,7 @@ class Bench:
 
 def seconds_of(start: Start) -> float:
     """Return the seconds from a call until the client knows of its end, right after another, as in a training loop."""
-    wait(start())
+    wait(start())  # caches and allocators are then as in the middle of a loop
     began = clock()
     wait(start())
     return clock() - began
@@ -110,7 +112,9 @@ def stages_of(start: Start) -> StageSeconds:
         wait(futures)
         known = clock()
     found = run.events.of_kind("enqueue")
+    # (islands,) when each island's host began to enqueue; the last one ends the sending.
     began = [found["start"][found["island"] == island].min() for island in np.unique(found["island"])]
+    # Events count from the beginning of the record, the clock does not.
     return StageSeconds(known - called, returned - called, max(began) + run.record.origin - returned)
 
 
@@ -149,5 +153,6 @@ def _ready(body: Callable[..., Any], arrays: list[Any]) -> Start:
     def start() -> Any:
         return made(*arrays)
 
+    # The first run compiles, and is measured by nobody.
     wait(start())
     return start

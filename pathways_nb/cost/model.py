@@ -91,6 +91,7 @@ class CostModel:
         joined = found.network if network is None else network_of(network)
         return cls(found, joined, host or HOST, efficiency or EFFICIENCY, found.name)
 
+    # Without the answers, which may be many: they are found again.
     def __reduce__(self) -> Any:
         return type(self), (self.chip, self.network, self.host, self.efficiency, self.name)
 
@@ -121,6 +122,7 @@ class CostModel:
             PlaceError: a collective over more devices than the island has.
         """
         sizes = tuple(axis_sizes.items())
+        # A plain key of values: equal nodes of different programs share one answer.
         key = work, topology, sizes
         if key not in self._known:
             self._known[key] = self._node(work, topology, sizes)
@@ -132,7 +134,9 @@ class CostModel:
         oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
         exchanges = [(one, *self._collective(one, topology, sizes, oversubscription)) for one in work.collectives]
+        # Where devices share cores, beginning a node waits for a core as its operations do.
         launch = self.host.device_launch * oversubscription
+        # One after another, as one stream of a device executes them; ``fsum``, so that their order does not count.
         compute = math.fsum(seconds for seconds, _ in classes) * oversubscription
         exchange = math.fsum(one.count * cost.seconds for one, cost, _ in exchanges)
         texts = [text for seconds, text in classes if seconds]
@@ -153,6 +157,7 @@ class CostModel:
         device, kind = self.chip.device, amount.kind
         by_bytes = (amount.read + amount.written) / (device.hbm_bw * self.efficiency.bandwidth(kind))
         rate, said = self._rate(amount)
+        # The roofline: operations and bytes overlap, so the slower of the two decides.
         by_flops = amount.flops / rate
         return (by_flops, f"{kind} by FLOP/s{said}") if by_flops > by_bytes else (by_bytes, f"{kind} by bytes/s")
 

@@ -94,6 +94,7 @@ class Step:
     @property
     def reader(self) -> int:
         """Who carries it out: its island, or as a negative number the island's host, at a pace of its own."""
+        # ~0 is -1: unlike -0, the host of island 0 has a number of its own.
         return ~self.island if self.on_host else self.island
 
 
@@ -199,6 +200,7 @@ class Plan:
         """Yield the gangs of an island: each is a launch with the transfers that are made for it."""
         order, start = self.orders[island], 0
         for stop, index in enumerate(order, 1):
+            # The last gang may have no launch: steps that only deliver results stand behind all launches.
             if self.steps[index].kind in ("launch", "host") or stop == len(order):
                 yield self._gang(island, start, stop)
                 start = stop
@@ -209,6 +211,7 @@ class Plan:
         for producer in (p for step in steps for p in step.producers):
             where, position = self.position(producer)
             if where != island:
+                # The furthest producer is enough: another island's order is enqueued from its beginning.
                 after[where] = max(after.get(where, 0), position + 1)
         placement = self.placements.get(steps[-1].place)
         return Gang(steps[-1].node, placement.count if placement else 1, island, start, stop, tuple(after.items()))
@@ -229,6 +232,7 @@ class Plan:
         for edge in self.graph.edges():
             source, target = place_of[edge.source], place_of[edge.target]
             if source is None or target is None:
+                # Arguments and the result are with the client; from one to the other, nothing moves.
                 found[edge.source, edge.target] = "host" if source is not target else "local"
             else:
                 found[edge.source, edge.target] = route(source, target)
@@ -303,7 +307,9 @@ class _PlanBuilder:
         place = host_of(where.island) if on_host else node.place.serial
         slots = tuple(self.slot(value, place, node.id) for value in node.inputs)
         self.made_at.update(dict.fromkeys(node.outputs, place))
+        # Inputs have slots before the step is added: their transfers stand just in front of it.
         self._append(Step("host" if on_host else "launch", node.id, place, where.island, slots, ()), node.outputs)
+        # What is exchanged leaves now, not just before it is read: it travels under the work that follows.
         for value, reader, first in self.exchanges.after(node.outputs):
             self.slot(value, reader, first)
 
@@ -324,9 +330,10 @@ class _PlanBuilder:
         A small one has a position for each place, so that the driver may keep a copy at that place between calls.
         """
         position = self.position[value]
-        if self.placements[place].is_host:
+        if self.placements[place].is_host:  # of which no copy is kept from one call to the next
             return position
         if value in self.brought and self.graph.values[value].bytes <= SMALL:
+            # Numbered behind the program's own arguments.
             self.again.append((position, place))
             return len(self.position) + len(self.again) - 1
         self.brought.add(value)
@@ -337,6 +344,7 @@ class _PlanBuilder:
         for position, value in self.graph.copies:
             yield position, self.slots[Slot(value, self.home[value])]
         for position, (value, slot) in enumerate(zip(self.graph.nodes[-1].inputs, results, strict=True)):
+            # An argument that is returned: where a small one was brought as well, that slot is its copy there.
             if value in self.position and self.graph.values[value].bytes <= SMALL:
                 yield from (
                     (position, s)
@@ -347,8 +355,10 @@ class _PlanBuilder:
     def _append(self, step: Step, outputs: tuple[int, ...]) -> None:
         made = []
         for value in outputs:
+            # Slots are numbered in the order in which steps fill them.
             made.append(self.slots.setdefault(Slot(value, step.place), len(self.slots)))
             self.made_by[made[-1]] = len(self.steps)
+        # Each producer once, in the order of the inputs: a step may read several slots of one.
         producers = tuple(dict.fromkeys(self.made_by[slot] for slot in step.inputs))
         self.steps.append(replace(step, outputs=tuple(made), producers=producers))
 
@@ -364,15 +374,19 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
     """
     builder = _PlanBuilder(graph, placements, arguments)
     island_of = {serial: placement.island for serial, placement in placements.items()}
+    # Only an exchange needs islands to take turns; without one, the program's order is kept.
     for node in interleaved(graph, island_of) if graph.exchanged else graph.nodes:
         if node.place is not None:
             builder.run(node)
     result = graph.nodes[-1]
+    # (leaves of the result,) places: where each value was made; an argument has no home.
     homes = [builder.home.get(value, _reader(builder, value, default.serial)) for value in result.inputs]
+    # (leaves of the result,) slots, and behind them those of the copies.
     results = tuple(builder.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
     copies = tuple(builder.kept(results))
     results += tuple(slot for _, slot in copies)
     steps, readers = _lifetimes(builder.steps, results)
+    # An island's order is its part of the program's order, so no two islands can wait for each other in a circle.
     orders: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         orders.setdefault(step.island, []).append(index)
@@ -420,6 +434,7 @@ def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step],
             if slot not in kept and (slot, step.reader) not in marked:
                 marked.add((slot, step.reader))
                 last.append(slot)
+        # What nobody reads is free as soon as the step that makes it is done.
         unread = [slot for slot in step.outputs if slot not in islands and slot not in kept]
         found.append(replace(step, last=(*last, *unread)))
     shared = {slot: frozenset(where) for slot, where in islands.items() if len(where) > 1 and slot not in kept}

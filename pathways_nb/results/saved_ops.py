@@ -57,10 +57,12 @@ def read(labels: Field, archive: Archive, islands: Sequence[int]) -> Ops:
     wanted: dict[str, Any] = {_PREFIX + name: dtype for name, dtype in OP_STORED.items()}
     found = archive.columns(wanted, MOST_EVENTS, "ops")
     stored = {name: found[_PREFIX + name] for name in OP_STORED}
+    # All are indices of views and metrics, which check nothing: numbers out of range must not get that far.
     _check_range("label", stored["label"], len(made), 0)
     _check_range("run", stored["run"], 2**31, -1)
     _check_range("island", stored["island"], len(islands), 0)
     if len(stored["label"]):
+        # (ops,) number of devices of the island that each op is on.
         _check_range("device", stored["device"], np.array(islands)[stored["island"]], 0)
     check_times(stored)
     return Ops(made, stored)

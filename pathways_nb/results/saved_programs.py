@@ -40,6 +40,7 @@ def _form(places: dict[int, VirtualSlice], nodes: int, values: int) -> Form[Any]
         SimpleNamespace,
         name=Field.text,
         runs=Field.whole,
+        # Read before the nodes, which refer to them.
         places=Form(partial(_read_places, places), _written_places),
         where=Form(lambda field: {serial: text.text() for serial, text in field.entries()}, dict),
         routes=_edges(node, one_of("host", "local", "ICI", "DCN")),
@@ -97,6 +98,7 @@ def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
     """
     found = _form(places, field["nodes"].length(), field["values"].length()).read(field)
     _check_graph(field.where, found.nodes, found.values)
+    # From serials of the file to those of this process.
     where = {places[serial].serial: text for serial, text in found.where.items() if serial in places}
     graph = Graph(found.name, found.nodes, found.values)
     return ExecutedProgram(graph, where, found.routes, found.runs, found.needed, found.layouts or {})
@@ -150,6 +152,7 @@ def _check_graph(where: str, nodes: Sequence[Node], values: Sequence[Value]) -> 
         for number, one in enumerate(rows):
             if one.id != number:
                 raise DamagedError(f"{where}.{part}[{number}].id is {one.id}, not its position {number}")
+    # Nodes stand in an order that respects their dependencies, so one pass finds every cycle and dangling input.
     made: set[int] = set()
     for node in nodes:
         wrong = ""

@@ -102,6 +102,7 @@ def write(run: SavedRun, path: str | Path) -> None:
         columns |= saved_ops.columns_of(run.ops)
     except DamagedError as error:
         raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
+    # A log that is too long to be read again is left out, and the run can still be saved.
     if 0 < len(run.log) <= MOST_TEXT:
         columns["log"] = np.frombuffer(run.log, np.uint8)
     # A damaged directory of the archive may lose columns, and a file without some of them is read as an older one.
@@ -111,6 +112,7 @@ def write(run: SavedRun, path: str | Path) -> None:
             f"save({str(path)!r}): {counted(len(events), 'event')} and {len(text)} bytes of labels and graphs; pw.load "
             f"reads up to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
         )
+    # An open file: to a path without that ending, NumPy would add ".npz".
     with open(path, "wb") as file:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
 
@@ -142,17 +144,20 @@ def _parts_of(archive: Archive) -> SavedRun:
     """
     meta = _meta(archive)
     islands = meta["islands"].wholes(1, SIMULATED)
+    # Each island is of a size that exists; their sum is what summaries go through.
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
         raise DamagedError(f"islands are {len(islands)} of {counted(sum(islands), 'device')}, not up to {SIMULATED}")
     if (named := meta.get("columns")).value is not None:
         for name in named.texts():
             if name not in archive:
                 raise DamagedError(f"there is no column {name!r}")
+    # All columns of causes, or none: a file from before they were recorded. One alone is missing in a damaged file.
     older = not any(name in archive for name in UNKNOWN)
     known = {name: dtype for name, dtype in STORED.items() if not (older and name in UNKNOWN)}
     columns = archive.columns(known, MOST_EVENTS, "events")
     events, stamps = events_of(meta["labels"], columns, islands), _STAMPS.read(meta.get("stamps"))
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
+    # Shared by all programs: what ran on one slice does so in the loaded run.
     places: dict[int, VirtualSlice] = {}
     programs = [from_json(program, places) for program in meta["programs"].rows()]
     ops = saved_ops.read(meta.get("ops"), archive, islands)
@@ -192,7 +197,7 @@ def _about(about: Field, islands: int) -> dict[str, Any]:
         DamagedError: naming the field that is wrong.
     """
     found = dict(about.table())
-    check_depth(found)
+    check_depth(found)  # the rest is only kept and written again, which fails on what is nested too deeply
     for key, read in {**_ABOUT, "hbm": list_of(Field.whole, islands).read}.items():
         if key in found:
             read(about[key])

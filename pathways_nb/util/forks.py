@@ -49,9 +49,11 @@ def refuse() -> None:
 
 
 def _in_child() -> None:
+    # Of a child's child, the process with the threads is still the first parent.
     if _state.running and not _state.parent:
         _state.parent = os.getppid()
 
 
+# Windows has no fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

@@ -66,8 +66,11 @@ def _is_main() -> bool:
 def _handle(number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, now or soon."""
     __tracebackhide__ = True
+    # After so many tries it is raised anywhere: a block that does not end must not make Ctrl-C useless.
     if _postponed.tries < _MOST and is_undivided(frame):
         _postponed.tries += 1
+        # By another thread: the frame goes on only when this handler returns. Not by ``threading.Thread``, which is
+        # Python code: a second signal could interrupt its start.
         _thread.start_new_thread(_again, (number,))
         return
     _postponed.tries = 0
@@ -79,6 +82,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 def _again(number: int) -> None:
     time.sleep(_PAUSE)
+    # To the main thread itself, so that a system call in which it waits ends, too.
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident, number)  # type: ignore[arg-type]
     else:
@@ -89,6 +93,7 @@ def is_undivided(frame: FrameType | None) -> bool:
     """Return whether an interrupt of this frame would leave something half done."""
     while frame is not None:
         code = frame.f_code
+        # From the innermost frame outwards: the user's code, which a block of ours may have called, is interrupted.
         if code in waiting.waits or _is_users(code.co_filename):
             return False
         if code.co_name in _NAMES or code.co_filename in _FILES:

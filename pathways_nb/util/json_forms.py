@@ -99,7 +99,7 @@ def record(make: Callable[..., T], /, only: tuple[str, ...] | None = None, **dec
     forms = {name: _form(one) for name, one in declared.items()}
 
     def read(field: Field) -> T:
-        if only is not None:
+        if only is not None:  # before a value is read, whose key may be missing because it is misspelt
             field.only(*only, *forms)
         return make(
             **{name: form.read(field.get(name) if form.may_lack else field[name]) for name, form in forms.items()}

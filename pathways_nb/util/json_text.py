@@ -61,7 +61,7 @@ def read(path: Path) -> Any:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_TEXT + 1)
+            data = file.read(MOST_TEXT + 1)  # one byte more than allowed, which tells that there are more
         text = data.decode()
     except FileNotFoundError:
         raise
@@ -97,6 +97,7 @@ def said(error: Exception) -> str:
 
 def shortened(value: object) -> str:
     """Return ``repr(value)`` for an error, shortened if it is long."""
+    # repr of thousands of digits may be refused by Python, and takes a time that grows with their square.
     if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:  # repr of a larger one may be refused
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
@@ -175,6 +176,7 @@ class Field:
     def entries(self) -> Iterator[tuple[int, Field]]:
         """Yield the entries of an object whose keys must be whole numbers."""
         for key in self.table():
+            # Digits of other scripts are refused, and so are numbers so long that ``int`` would take a while.
             if not (key.isascii() and key.isdigit() and len(key) < 10):
                 raise DamagedError(f"{self.where}: {shortened(key)} is not a whole number")
             yield int(key), self.get(key)
@@ -218,6 +220,7 @@ class Field:
         """Return the value, which must be a list of numbers from ``low`` to ``high``."""
         values = self._checked(isinstance(self.value, list), "a list of numbers")
         for at, value in enumerate(values):
+            # A field for the wrong one alone: a table has ten thousands of numbers.
             if not is_amount(value, low, high):
                 Field(value, f"{self.where}[{at}]").number(low, high)
         return list(map(float, values))

@@ -89,6 +89,7 @@ class Calibration:
         Raises:
             OutdatedError: what differs, on both.
         """
+        # Of both descriptions: a field that only one of them has differs, too.
         differing = [name for name in {**here, **self.machine} if here.get(name) != self.machine.get(name)]
         if differing:
             there, this = (_described(machine, differing) for machine in (self.machine, here))
@@ -107,6 +108,7 @@ class Calibration:
 
     def remarks(self) -> list[str]:
         """Return how to read the rows, and which classes not to rely on."""
+        # An error below the noise says nothing about the model.
         high = [c for c in self.checks if c.error is not None and c.error >= max(HIGH, c.noise)]
         named = ", ".join(f"{c.kind} ({c.error:.0%})" for c in high)
         warning = f"Warning: held-out errors of {HIGH:.0%} and more: {named}. What is simulated of these is as far off."
@@ -141,6 +143,7 @@ def load(path: str | Path) -> Calibration:
     """
     where, content = str(path), _content(Path(path))
     try:
+        # First: of another version, any other field may have another form.
         _refuse_version(where, content)
         name, machine = content["name"].text(), content["machine"].table()
         written = {part: content[part].table() for part in _PARTS}

@@ -33,6 +33,7 @@ class Sample:
     @property
     def size(self) -> float:
         """The order of samples of one kind: operations, bytes, and bytes exchanged."""
+        # Only an order: operations and bytes of one kind grow together, so their sum has a meaning as that.
         exchanged = sum(one.whole_bytes for one in self.work.collectives)
         return self.work.flops + self.work.read + self.work.written + exchanged + self.bytes
 
@@ -73,6 +74,7 @@ class Parted:
     @property
     def seconds(self) -> float:
         """Seconds of each node beside its work."""
+        # The same work in more nodes: what the parts take longer is due to the nodes between them.
         return max(0.0, (self.parts - self.whole) / (self.nodes - 1))
 
 

@@ -33,13 +33,10 @@ _Values = dict[str, tuple[Any, Origin]]
 
 
 def fit(measured: Measured) -> Fit:
-    """Return all fits of the measurements.
-
-    Fits use an island whose links carry one byte a second without latency, so that the closed forms give bytes over a
-    link.
-    """
+    """Return all fits of the measurements."""
     bandwidths = dict.fromkeys(("hbm_bytes", "hbm_bw", "link_bw", "nic_bw", "pcie_bw"), (1.0, MEASURED))
     latencies = dict.fromkeys(("start_latency", "nic_rtt", "pcie_latency"), (0.0, MEASURED))
+    # Bytes a second of 1 and no latency: seconds by the closed forms are bytes over a link then.
     unit: Chip = _parameters(Chip, "a byte a second", _interconnect(measured) | bandwidths | latencies)
     return Fit(measured, make_topology(unit, measured.devices))
 
@@ -51,6 +48,7 @@ def model_of(fitted: Fit, name: str) -> CostModel:
         fitted: all fits.
         name: of the model.
     """
+    # In this order: the network takes its rate from memory where there is one island, and the chip from the network.
     memory = _memory(fitted)
     network: Network = _parameters(Network, name, _network(fitted, memory))
     chip: Chip = _parameters(Chip, name, _chip(fitted, memory, network))
@@ -111,6 +109,7 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
     products = {
         field: (_products(fitted, kind), MEASURED) for kind, field in _PRODUCTS.items() if kind in fitted.rooflines
     }
+    # The fastest collective sets the bandwidth of links, and the others reach a share of it.
     links = max(
         (fitted.oversubscription / one for kind, one in fitted.exchanges.items() if kind and one), default=memory
     )
@@ -131,6 +130,7 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
 def _products(fitted: Fit, kind: str) -> float:
     """Return the FLOP/s of one device alone in matrix products; the best sample's where bytes decide throughout."""
     line, samples = fitted.rooflines[kind], fitted.measured.samples[kind]
+    # Where bytes decide for all sizes, the fit has no seconds of operations; then the best sample is a lower bound.
     reached = max(sample.work.flops / sample.seconds for sample in samples)
     return fitted.oversubscription * (1 / line.per_flop if line.per_flop else reached)
 
@@ -184,10 +184,13 @@ def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float,
         per_byte: fitted seconds of a byte; 0 where it never decides.
         chip: whose peaks.
     """
+    # A class that moves bytes slower than memory's rate reaches a share of it.
     reached = min(1.0, oversubscription / per_byte / chip.hbm_bw) if per_byte else 1.0
     bandwidth = (reached, MEASURED if per_byte else Origin("measured here", "its bytes never decide"))
+    # The chip's peak is what products reached, so their share of it is 1; other dtypes have a peak of their own.
     if kind in _PRODUCTS:
         return {"matmul": (1.0, MEASURED), "matmul_bw": bandwidth} if kind == "matmul" else {}
+    # Chips have no peak for convolutions: theirs is a share of that of products.
     if kind == "conv":
         peak = chip.fp32_flops or chip.flops("fp32")
         return {

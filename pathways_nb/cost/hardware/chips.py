@@ -107,6 +107,7 @@ class Chip(Parameters):
             UsageError: none of the chip's units multiplies it.
         """
         for name in _WIDENED.get(_short(dtype), ()):
+            # Names stand in order of preference; None is a unit that the chip does not have.
             found = getattr(self, f"{name}_flops")
             if found is not None:
                 return found
@@ -164,6 +165,7 @@ class Device:
     @property
     def pcie_bw(self) -> float:
         """Bytes/s to or from the host while the chip's other devices copy, too."""
+        # Lanes belong to the chip: all its devices copy over them.
         return self.chip.pcie_bw / self.chip.devices_per_chip
 
     @property
@@ -176,6 +178,7 @@ def _short(dtype: Any) -> str:
     """Return the short name of a dtype, as ``_WIDENED`` has it."""
     if not isinstance(dtype, str):
         dtype = np.dtype(dtype).name
+    # float8_e4m3fn, float8_e5m2 and the others are multiplied by the same unit.
     return "fp8" if dtype.startswith("float8") else _SHORT.get(dtype, dtype)
 
 

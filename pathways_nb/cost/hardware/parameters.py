@@ -100,6 +100,7 @@ def choice(*names: str) -> Any:
 def is_count(value: object) -> bool:
     """Return whether a value is a whole number of at least 1, of Python or NumPy; a truth value is none."""
     try:
+        # ``operator.index`` takes whole numbers of NumPy as well, but also True.
         return not isinstance(value, bool) and operator.index(value) >= 1  # type: ignore[arg-type]
     except TypeError:
         return False
@@ -165,6 +166,7 @@ class Parameters:
     """What the table calls it, if not by the name of its class."""
 
     def __post_init__(self) -> None:
+        # However it was made: by a table, a file, ``replace`` or a call.
         check(type(self), self.name, {name: getattr(self, name) for name in rules(type(self))})
 
     def __reduce__(self) -> Any:
@@ -183,6 +185,7 @@ class Parameters:
             UsageError: there is no such field.
         """
         if field not in rules(type(self)):
+            # Only to raise its error, which lists the fields.
             check(type(self), self.name, {field: None})
         return self.origins.get(field, Origin("not given"))
 
@@ -202,6 +205,7 @@ class Parameters:
         if base is not None and not (isinstance(base, str) and base):
             raise UsageError(f"{self.name}: name is {base!r}; write a text that is not empty.")
         origins = MappingProxyType({**self.origins, **dict.fromkeys(values, Origin("yours"))})
+        # In the order of the fields, so that equal changes give equal names, however many steps they took.
         changed = () if base else tuple(n for n in rules(type(self)) if n in values or n in self.changed)
         return dataclasses.replace(self, base=base or self.base, changed=changed, origins=origins, **values)
 
@@ -238,6 +242,7 @@ def origin_of(kind: Any, source: Any = "") -> Origin:
     Raises:
         ValueError: the kind is none of those that ``Origin`` names, or the source is no text.
     """
+    # "fitted on " needs a name behind it.
     known = isinstance(kind, str) and (kind in KINDS or (kind.startswith(_FITTED) and kind != _FITTED))
     if not known or not isinstance(source, str):
         raise ValueError(
@@ -259,5 +264,6 @@ def say(value: Any, unit: str) -> str:
         return f"{value:.3g}" if isinstance(value, float) else str(value)
     short = unit.replace("bytes", "B")
     steps = (1e-6, "µ"), (1e-3, "m"), (1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P")
+    # Up to half a unit of the third digit below 1000 rounds up to the next prefix: 999.6 MB/s is 1 GB/s.
     factor, prefix = max((step for step in steps if value >= 0.9995 * step[0]), default=(1.0, ""))
     return f"{three_digits(value / factor)} {prefix}{short}"

@@ -55,6 +55,7 @@ def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
         return what
     if isinstance(what, PathLike) or (isinstance(what, str) and what.endswith(".json")):
         return _from_file(cls, section, Path(what))
+    # Also the packaged table is checked: somebody may have edited it.
     if isinstance(what, str) and what in _table()[section]:
         return built(cls, "hardware.json", what, _table()[section][what])
     asked, known = asked or f"{cls.__name__.lower()}({what!r})", names(section)
@@ -102,6 +103,7 @@ def built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base:
     Raises:
         UsageError: a field that does not exist (the nearest are named), that is missing, or that no hardware has.
     """
+    # Values and origins of the base first, so that what is written replaces both.
     values = {n: getattr(base, n) for n in rules(cls)} if base else {}
     origins = dict(base.origins) if base else {}
     for field, entry in written.items():
@@ -125,6 +127,7 @@ def _value_and_origin(where: str, field: str, entry: Any) -> tuple[Any, Origin]:
     Raises:
         UsageError: an origin of no known kind.
     """
+    # A list may be a value, too, such as the sides of a pod: one with a text behind it has an origin.
     if not (isinstance(entry, list) and len(entry) in (2, 3) and isinstance(entry[1], str)):
         return tidy(entry), Origin("yours")
     value, *origin = entry

@@ -107,6 +107,7 @@ class Topology:
         chips = math.prod(self.shape)
         if self.chip.interconnect == "switch":
             return chips // 2 * self.switch_bw
+        # A cut across an axis severs, in each row of chips along it, the links between two of them, twice in a ring.
         return min((chips / a.length * a.ways * self.axis_bw for a in self.axes if a.ways), default=math.inf)
 
     def hops(self, first: int, second: int) -> int:
@@ -119,6 +120,7 @@ class Topology:
         chips = [device // self.chip.devices_per_chip for device in (first, second)]
         if self.chip.interconnect == "switch":
             return int(chips[0] != chips[1])
+        # Devices are numbered along the last axis first: a number is read digit by digit, from the end.
         distance = 0
         for axis in reversed(self.axes):
             apart = abs(chips[0] % axis.length - chips[1] % axis.length)
@@ -153,6 +155,7 @@ class Topology:
         Raises:
             PlaceError: the island does not have such a box.
         """
+        # Chips at a switch have no place relative to each other: only numbers of devices and domains matter.
         switched = self.domains > 1 or self.chip.interconnect == "switch"
         most = (self.domain, self.domains) if switched else self.shape
         if len(box) != len(most) or not all(is_count(n) and n <= limit for n, limit in zip(box, most, strict=True)):
@@ -192,6 +195,7 @@ def make_topology(
         if not is_count(number):
             raise PlaceError(f"{name}={number!r}: write a whole number of at least 1.")
     chips = _chips(chip, devices)
+    # Without another network, hosts are joined by the NICs that the chip's table lists.
     beyond = network or chip.network
     if chip.interconnect == "torus":
         shape = _cube(chip, devices, chips) if topology is None else _given(chip, devices, chips, topology)
@@ -199,6 +203,7 @@ def make_topology(
     if topology is not None:
         joined = f"{chip.name} is joined by a {chip.interconnect} of {times(chip.pod)}, not by a torus"
         raise PlaceError(f"topology={topology!r}: {joined}; leave topology= out.")
+    # A switch or a mesh is one domain of at most so many chips; a larger island has several.
     domain = math.prod(chip.pod)
     axes = (_axis(chip, min(chips, domain)),)
     return Topology(chip, devices, axes, math.ceil(chips / domain), per_host, beyond)
@@ -222,6 +227,7 @@ def _chips(chip: Chip, devices: int) -> int:
         PlaceError: a part of a chip is left over.
     """
     each = chip.devices_per_chip
+    # Fewer devices than a chip has are a part of one; more have to be whole chips.
     if devices > each and devices % each:
         fix = f"write {devices - devices % each} or {devices - devices % each + each}"
         raise PlaceError(f"devices_per_island={devices}: {chip.name} has {each} devices a chip; {fix}.")
@@ -306,7 +312,9 @@ def _fits(shape: Sequence[int], pod: Sequence[int]) -> bool:
 @cache
 def _arrangement(chips: int, pod: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the box of so many chips within a pod with the least sum of sides, longest last; None for none."""
+    # In any orientation: a pod of 16 × 20 × 28 holds 28 × 4 × 4, whatever the order of its axes.
     found = [shape for shape in _boxes(chips, (max(pod),) * len(pod)) if _fits(shape, pod)]
+    # The least sum of sides is the most nearly cubic box, with the fewest hops from end to end.
     return min((tuple(sorted(shape)) for shape in found), key=lambda shape: (sum(shape), shape), default=None)
 
 
@@ -324,6 +332,7 @@ def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 @cache
 def _part(axes: tuple[Axis, ...], chips: int) -> tuple[Axis, ...]:
     """Return the part of a domain that so many neighbouring chips take: whole axes first; a row where no box fits."""
+    # Neighbours in the order of numbers need not fill a box; then they are taken as a row.
     found = [_cut(axes, box) for box in _boxes(chips, tuple(axis.length for axis in axes))]
 
     def goodness(part: tuple[Axis, ...]) -> tuple[int, int, int]:
