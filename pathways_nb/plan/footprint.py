@@ -179,6 +179,7 @@ def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footpri
     # Arguments lie at the places that read them, each brought by a step of its own.
     bringing = [step for step in plan.steps if step.kind == "bring"]
     brought = tuple(allocation(step.outputs[0], ARGUMENTS) for step in bringing)
+    # A result that is an argument is memory that the caller holds already; it must not be counted twice.
     handed_back = {s.outputs[0]: (at, s.argument) for at, s in enumerate(bringing) if s.outputs[0] in plan.results}
     results = tuple(allocation(slot, RESULTS) for slot in plan.results)
     profiles = {island: tuple(_profiles(plan, sizes, island)) for island in plan.orders}
@@ -242,6 +243,7 @@ def _profile(
     found = [*(needs[gang.start] for gang in plan.gangs[island]), (sum(live.values()), live)]
     peaks, parts = zip(*found, strict=True)
     at = -highest[1]
+    # The peak may lie at a step of other devices, while these only hold what they have.
     temporary = sizes.temporary.get(at, 0) if at in steps_here else 0
     return MemoryProfile(*devices, peaks, plan.steps[at].node, temporary, parts)
 

@@ -191,10 +191,10 @@ class Plan:
     @cached_property
     def sequence(self) -> tuple[Gang, ...]:
         """All gangs in program order: the order of sequential dispatch."""
-        return tuple(sorted((g for gangs in self.gangs.values() for g in gangs), key=self._last))
-
-    def _last(self, gang: Gang) -> int:
-        return self.orders[gang.island][gang.stop - 1]
+        # By its last step, the launch: transfers of a gang may stand in front of launches of gangs before it.
+        return tuple(
+            sorted((g for gangs in self.gangs.values() for g in gangs), key=lambda g: self.orders[g.island][g.stop - 1])
+        )
 
     def _gangs(self, island: int) -> Iterator[Gang]:
         """Yield the gangs of an island: each is a launch with the transfers that are made for it."""
@@ -423,6 +423,7 @@ def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step],
     pace.
     """
     kept = set(results)
+    # By slot, who reads it; and the pairs of slot and reader whose last use has been found.
     islands: dict[int, set[int]] = {}
     marked: set[tuple[int, int]] = set()
     found = []

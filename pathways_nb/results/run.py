@@ -203,6 +203,7 @@ class Run:
     def summary(self) -> Summary:
         """Return makespan, utilisation, dispatch time, peak memory and other totals."""
         count, total = self.about.get("taken_as_placed", (0, 0))
+        # Events do not say what was assumed to be placed already; the run has counted it.
         return replace(summarise(self.events, self.islands, self.hbm), taken=count, taken_bytes=total)
 
     def summary_line(self) -> str:
@@ -372,6 +373,7 @@ def load(path: str | Path) -> Run:
 
 def show_graph(graph: Graph) -> None:
     """Display a graph of which nothing has run, as IPython does with a traced program."""
+    # A run of nothing: so there is one way to draw a graph.
     run = Run(graph.name, (), note=repr(graph), finished=True)
     run.set_programs([ExecutedProgram(graph, {}, {})])
     run.show("graph")

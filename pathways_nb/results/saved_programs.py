@@ -164,6 +164,7 @@ def _check_graph(where: str, nodes: Sequence[Node], values: Sequence[Value]) -> 
             wrong = f"reads the value {unknown[0]}, which no node before it makes"
         elif twice := [value for value in node.outputs if value in made]:
             wrong = f"makes the value {twice[0]}, which another node makes"
+        # One node at a time, in order: what comes after a wrong one may be wrong because of it.
         if wrong:
             raise DamagedError(f"{where}.nodes[{node.id}] {wrong}")
         made.update(node.outputs)

@@ -79,6 +79,7 @@ def _labels(field: Field, islands: Sequence[int]) -> list[Label]:
             raise DamagedError(f"labels[{wrong}].{name} is {shortened(values[wrong])}, not {wanted}")
     made = [Label(*row) for row in rows]
     for at, label in enumerate(made):
+        # Fields are of the right type by now; this compares them with the islands.
         if wrong_place := _misplaced(label, islands):
             raise DamagedError(f"labels[{at}], of kind {label.kind!r}, {wrong_place}")
     return made

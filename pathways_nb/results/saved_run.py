@@ -98,6 +98,7 @@ def write(run: SavedRun, path: str | Path) -> None:
     }
     columns = {name: events.stored(name) for name in STORED}
     try:
+        # Before anything is written: a run that was saved can always be loaded.
         check_times(columns)
         columns |= saved_ops.columns_of(run.ops)
     except DamagedError as error:
@@ -180,6 +181,7 @@ def _meta(archive: Archive) -> Field:
         raise DamagedError(f"its description is no text ({said(error)})") from None
     if not isinstance(meta.value, dict) or meta.value.get("format") != FORMAT:
         raise DamagedError("the file says nothing of a run")
+    # Newer ones may mean something else by the same field; older ones lack fields, of which each has a default.
     version = meta["version"].whole(1)
     if version > VERSION:
         raise DamagedError(f"version {version} is newer than {VERSION}, which this pathways_nb can read")

@@ -111,6 +111,7 @@ class Chip(Parameters):
             found = getattr(self, f"{name}_flops")
             if found is not None:
                 return found
+        # The error names the units that this chip has.
         known = ", ".join(name for name in _WIDENED if getattr(self, f"{name}_flops")) or "none"
         raise UsageError(f"{self.name}: no rate is known for {dtype!r}; the chip has one for {known}.")
 
@@ -132,6 +133,7 @@ class Chip(Parameters):
     @property
     def network(self) -> Network:
         """The network of its hosts' NICs, used where no other network is named."""
+        # A chip's table says nothing of what messages reach of the NIC; a network of its own does.
         nominal = Origin("assumed", "the nominal bandwidth of the NIC")
         origins = {"host_bw": self.origin("nic_bw"), "rtt": self.origin("nic_rtt"), "efficiency": nominal}
         return Network(base=f"NICs of {self.name}", origins=origins, host_bw=self.nic_bw, rtt=self.nic_rtt)
@@ -160,6 +162,7 @@ class Device:
     @property
     def copy_bw(self) -> float:
         """Bytes/s of a copy within its memory, where each byte is read and written."""
+        # Reading and writing share one bandwidth.
         return self.hbm_bw / 2
 
     @property

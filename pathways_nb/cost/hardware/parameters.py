@@ -113,6 +113,7 @@ def _is_some(value: Any) -> bool:
 
 def _parameter(rule: Rule, default: Any = _REQUIRED) -> Any:
     """Return a dataclass field with this rule."""
+    # None is a value that a parameter may have, so another object stands for "no default".
     given = {} if default is _REQUIRED else {"default": default}
     return dataclasses.field(metadata={"rule": rule}, **given)
 
@@ -130,6 +131,7 @@ def required(cls: type) -> tuple[str, ...]:
 
 def tidy(value: Any) -> Any:
     """Return a list, as JSON and people write it, as a tuple; all else unchanged."""
+    # JSON has only lists; parameters have to be hashable, as keys of the cost model's answers.
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -147,6 +149,7 @@ def check(cls: type, where: str, values: Mapping[str, Any]) -> None:
     known = rules(cls)
     for name, value in values.items():
         if name not in known:
+            # A misspelt field would otherwise be passed over, and the usual value simulated.
             near = nearest(name, known)
             meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
             raise UsageError(f"{where}: there is no field {name!r}{meant} Fields: {', '.join(known)}.")
@@ -187,6 +190,7 @@ class Parameters:
         if field not in rules(type(self)):
             # Only to raise its error, which lists the fields.
             check(type(self), self.name, {field: None})
+        # Of a default that no table wrote, nothing is known.
         return self.origins.get(field, Origin("not given"))
 
     def replace(self, **values: Any) -> Self:
@@ -216,6 +220,7 @@ class Parameters:
 
     def __repr__(self) -> str:
         rows = self.rows()
+        # Names and values in columns of equal width; origins are longest, and come last.
         wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
         lines = [f"  {name:<{wide}}  {value:>{long}}  {origin}" for name, value, origin in rows]
         return "\n".join([f"<{self._title or type(self).__name__.lower()} {self.name}>", *lines])

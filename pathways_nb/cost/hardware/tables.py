@@ -58,6 +58,7 @@ def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
     # Also the packaged table is checked: somebody may have edited it.
     if isinstance(what, str) and what in _table()[section]:
         return built(cls, "hardware.json", what, _table()[section][what])
+    # All names are listed, too: they are few, and the nearest one may not be meant.
     asked, known = asked or f"{cls.__name__.lower()}({what!r})", names(section)
     near = nearest(what, known) if isinstance(what, str) else []
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
@@ -77,12 +78,14 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
         raise UsageError(f"{path}: {what}.") from None
     if not isinstance(written, dict):
         raise UsageError(f'{path}: holds {a_type_of(written)}; write one object, {{"base": …, field: value}}.')
+    # These two are no parameters; what is left are fields, which ``built`` checks.
     name, base = written.pop("name", path.stem), written.pop("base", None)
     for field, text in (("name", name), ("base", base)):
         if text is not None and not (isinstance(text, str) and text):
             raise UsageError(f"{path}: {field} is {json_text.shortened(text)}; write a text.")
     if isinstance(base, str) and base.endswith(".json"):  # a chain of files could be a circle
         raise UsageError(f"{path}: base is {json_text.shortened(base)}; write a name of the table, not a file.")
+    # An unknown base is an error of the file, so its path stands in front.
     try:
         under = None if base is None else find(cls, section, base)
     except UsageError as error:

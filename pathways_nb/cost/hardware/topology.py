@@ -145,6 +145,7 @@ class Topology:
             return self._box(tuple(size))
         if not is_count(size) or size > self.devices:
             raise PlaceError(f"a group of {size!r} devices: the island has {self.devices}; write 1 to {self.devices}.")
+        # A domain is filled before the next one is begun: links are faster than the network between domains.
         within = min(size, self.domain)
         chips = math.ceil(within / self.chip.devices_per_chip)
         return DeviceGroup(_part(self.axes, chips), math.ceil(size / self.domain), size, within)
@@ -200,6 +201,7 @@ def make_topology(
     if chip.interconnect == "torus":
         shape = _cube(chip, devices, chips) if topology is None else _given(chip, devices, chips, topology)
         return Topology(chip, devices, tuple(_axis(chip, n) for n in shape), 1, per_host, beyond)
+    # Without rings or rows to arrange, a shape would say nothing.
     if topology is not None:
         joined = f"{chip.name} is joined by a {chip.interconnect} of {times(chip.pod)}, not by a torus"
         raise PlaceError(f"topology={topology!r}: {joined}; leave topology= out.")
@@ -216,6 +218,7 @@ def times(shape: Sequence[int]) -> str:
 
 def _axis(chip: Chip, length: int) -> Axis:
     """Return an axis, closed to a ring where the chip's links allow it."""
+    # Two chips are neighbours already, and a switch has no ends to join.
     rings = chip.interconnect != "switch" and chip.wrap_at is not None
     return Axis(length, rings and length > 2 and length % (chip.wrap_at or 1) == 0)
 
@@ -265,6 +268,7 @@ def _near(pod: tuple[int, ...], chips: int, step: int) -> tuple[int, ...] | None
         chips: the number that has none.
         step: -1 for a smaller number, 1 for a larger one.
     """
+    # One number after another: those that fill a torus lie close together.
     candidates = range(chips + step, 0 if step < 0 else math.prod(pod) + 1, step)
     return next((found for n in candidates if (found := _arrangement(n, pod))), None)
 
@@ -275,6 +279,7 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
     Raises:
         PlaceError: it does not.
     """
+    # One number is a row of chips; whether the chip has such a torus is checked below.
     shape = tuple(topology) if isinstance(topology, Sequence) else (topology,)
     asked = f"topology={topology!r}"
     if not all(map(is_count, shape)):
@@ -289,6 +294,7 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
     if math.prod(shape) != chips:
         has = math.prod(shape)
         fix = f"write devices_per_island={has * chip.devices_per_chip}"
+        # Two ways out: the number that fits the shape, or a shape that fits the number.
         near = _arrangement(chips, chip.pod)
         fix += f" or topology={near}" if near else ""
         raise PlaceError(
@@ -320,6 +326,7 @@ def _arrangement(chips: int, pod: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Yield every box of so many chips with no side longer than ``most`` says."""
+    # A recursion over the axes: each side divides what the sides before it leave.
     if not most:
         if chips == 1:
             yield ()
@@ -337,6 +344,7 @@ def _part(axes: tuple[Axis, ...], chips: int) -> tuple[Axis, ...]:
 
     def goodness(part: tuple[Axis, ...]) -> tuple[int, int, int]:
         """Return the order of preference: few cut axes, many ways into a chip, few hops."""
+        # An axis that is cut has no wrap any more, so rings become rows.
         cut = sum(1 < one.length < whole.length for one, whole in zip(part, axes, strict=True))
         return cut, -sum(one.ways for one in part), sum(one.hops for one in part)
 
