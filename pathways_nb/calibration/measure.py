@@ -95,10 +95,10 @@ def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> M
         quick: whether to take fewer classes, sizes and repeats.
         say: called with lines of progress.
     """
-    return _Session(controller, quick, Progress(say)).measured()
+    return _MeasuredPrograms(controller, quick, Progress(say)).measured()
 
 
-class _Session:
+class _MeasuredPrograms:
     """One calibration's programs and their measurements.
 
     Args:

@@ -156,6 +156,7 @@ class CostModel:
         """Return the seconds of one class of operations on a device that works alone, and what bounds it."""
         device, kind = self.chip.device, amount.kind
         by_bytes = (amount.read + amount.written) / (device.hbm_bw * self.efficiency.bandwidth(kind))
+        # Infinite where only bytes count: then no time is bound by operations.
         rate, said = self._rate(amount)
         # The roofline: operations and bytes overlap, so the slower of the two decides.
         by_flops = amount.flops / rate
@@ -189,7 +190,7 @@ class CostModel:
         Args:
             bytes: of the whole logical array.
             route: as in a plan's steps: ``"host"`` (into devices), ``"local"`` (no move), ``"ICI"`` (within the island;
-                the target is right beside the source), ``"DCN"`` (from another island of the same kind).
+                the target's chips follow the source's), ``"DCN"`` (from another island of the same kind).
             topology: of the island that it goes to.
             source_devices: number of devices of the source; a host is no device.
             target_devices: number of devices of the target.
@@ -222,7 +223,7 @@ class CostModel:
         # The places do not fit one domain together, so NICs are between them.
         if source + target - shared > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
-        # The target begins right after the source.
+        # The target begins right after the source, so each chip sends as far as the source has chips.
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
         part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(self.chip, devices)
         return over_links(part, topology, hops=hops)

@@ -5,7 +5,7 @@ brings an argument, moves a value from another place, or launches a node; it nam
 place. The order never changes once a plan is lowered, so the controller can name *ranges* of it instead of nodes.
 
 Each island has a host, a place without devices, on which host work runs. What reads or makes host values is a step of
-the island's order like any other, and a driver runs the steps at a host beside the others, in their order.
+the island's order like any other. A driver runs the steps at a host in their order, at the same time as the others.
 
 Plans are plain data: the controller decides about them, drivers carry them out. Lowering is cheap, and is repeated when
 a virtual slice gets other devices.
@@ -339,7 +339,7 @@ class _PlanBuilder:
         self.brought.add(value)
         return position
 
-    def kept(self, results: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def copies(self, results: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield copies of small results that other places have anyway: position of the result, slot of the copy."""
         for position, value in self.graph.copies:
             yield position, self.slots[Slot(value, self.home[value])]
@@ -383,7 +383,7 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
     homes = [builder.home.get(value, _reader(builder, value, default.serial)) for value in result.inputs]
     # (leaves of the result,) slots, and behind them those of the copies.
     results = tuple(builder.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
-    copies = tuple(builder.kept(results))
+    copies = tuple(builder.copies(results))
     results += tuple(slot for _, slot in copies)
     steps, readers = _lifetimes(builder.steps, results)
     # An island's order is its part of the program's order, so no two islands can wait for each other in a circle.

@@ -82,19 +82,19 @@ def short_traceback(traceback: TracebackType | None) -> TracebackType | None:
     It is the innermost one of this package, without its tools for waiting and interrupts; libraries that the user's
     code calls keep their entries.
     """
-    entries, ours = list[TracebackType](), list[TracebackType]()
+    entries, own = list[TracebackType](), list[TracebackType]()
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         if is_users(filename):
-            # Of our frames since the user's last one, the innermost stands for all.
-            entries += [*ours[-1:], traceback]
-            ours = []
+            # Of the package's frames since the user's last one, the innermost stands for all.
+            entries += [*own[-1:], traceback]
+            own = []
         elif filename.startswith(_PACKAGE) and not filename.startswith(_TOOLS):
-            ours.append(traceback)
-        elif not ours and not filename.startswith(_TOOLS):
+            own.append(traceback)
+        elif not own and not filename.startswith(_TOOLS):
             entries.append(traceback)
         traceback = traceback.tb_next
-    return _of_entries([*entries, *ours[-1:]])
+    return _of_entries([*entries, *own[-1:]])
 
 
 def _of_entries(entries: Sequence[TracebackType]) -> TracebackType | None:

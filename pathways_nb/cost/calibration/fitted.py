@@ -1,8 +1,8 @@
 """The fits of a calibration, and the error of each class on sizes that its fit has not seen.
 
-Fits follow one another, because each needs what the ones before explain: the launch, from chains of tiny nodes; the
-time of a node beside its work, from work in one node and in several; how devices share cores; a roofline for each class
-of operations beyond that; collectives beyond both; transfers. ``this_machine`` makes a cost model of them.
+Fits follow one another, because each needs what the ones before explain: the launch, from chains of tiny nodes; what a
+node takes besides its work, from work in one node and in several; how devices share cores; a roofline for each class of
+operations beyond that; collectives beyond both; transfers. ``this_machine`` makes a cost model of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Fit:
 
     @property
     def node(self) -> float:
-        """Seconds of a node on its devices beside its own work, while all islands work."""
+        """Seconds that a node takes on its devices in addition to its own work, while all islands work."""
         # Busy neighbours cannot make a node faster; only noise can make it look so.
         return max(self.measured.parted.seconds, self.node_alone)
 
@@ -139,7 +139,7 @@ class Fit:
 
         Args:
             samples: of transfers.
-            node: seconds of a node beside its work.
+            node: seconds of a node in addition to its work.
         """
         if not samples:
             return 0.0, 0.0
