@@ -84,7 +84,11 @@ class _TinyChains:
 
     def medians(self) -> tuple[Chain, ...]:
         """Return the medians of each length."""
-        return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
+        found = []
+        for nodes, stages in self.stages.items():
+            total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
+            found.append(Chain(nodes, total, call, sent, noise([one.total for one in stages])))
+        return tuple(found)
 
 
 def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> Measured:
@@ -155,10 +159,12 @@ class _MeasuredPrograms:
             samples.setdefault(key, []).append(self._sample(item, anyway))
         alone, together = (samples.pop(name, []) for name in ("alone", "together"))
         host, between = (tuple(samples.pop(name, ())) for name in ("host", "between"))
+        # Of one device: virtual ones without a budget have equal parts of the machine's memory.
+        memory = max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands)
         return Measured(
             self.bench.devices,
             self.bench.islands,
-            self._memory(),
+            float(memory),
             self.shared,
             chains,
             solo,
@@ -213,15 +219,3 @@ class _MeasuredPrograms:
         # Noise may hide a short node behind the fixed part; relative fits need a share above 0.
         share = max(total - anyway, total / 10) / item.nodes
         return Sample(item.kernel.kind, work, share, noise(item.seconds), item.bytes)
-
-    def _memory(self) -> float:
-        """Return the bytes of one device: its own budget, or its part of the machine's memory."""
-        # Virtual devices without a budget have equal parts of the machine's memory.
-        return float(max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands))
-
-
-def _chain(nodes: int, stages: list[StageSeconds]) -> Chain:
-    """Return the medians of the stages of a chain's measurements."""
-    totals = [one.total for one in stages]
-    total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
-    return Chain(nodes, total, call, sent, noise(totals))

@@ -11,6 +11,7 @@ decided in ``controller.admission``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -291,16 +292,8 @@ def _ends(plan: Plan, island: int) -> dict[int, int]:
 def _first_after(known: Sequence[Mapping[int, int]], plan: Plan, reader: int) -> int:
     """Return the first position in an island's order by which a step of another island must be done."""
     island = plan.steps[reader].island
-    wanted = plan.position(reader)[1] + 1
-    low, high = 0, len(known)
-    # Progress of other islands only rises along the order: bisect.
-    while low < high:
-        middle = (low + high) // 2
-        if known[middle].get(island, 0) >= wanted:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    # Progress of other islands only rises along the order, so it can be bisected.
+    return bisect_left(known, plan.position(reader)[1] + 1, key=lambda clock: clock.get(island, 0))
 
 
 def _known(plan: Plan, island: int) -> list[dict[int, int]]:

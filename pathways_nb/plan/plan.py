@@ -280,7 +280,9 @@ class _PlanBuilder:
     """
 
     def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
-        self.graph, self.placements = graph, {**placements, **_hosts(graph, placements)}
+        islands = {placements[n.place.serial].island for n in graph.nodes if n.kind == "host" and n.place is not None}
+        hosts = {host_of(island): Placement(island, 0, 0) for island in sorted(islands)}
+        self.graph, self.placements = graph, {**placements, **hosts}
         self.position = {value: i for i, value in enumerate(arguments)}
         self.brought: set[int] = set()
         self.again: list[tuple[int, int]] = []
@@ -408,12 +410,6 @@ def _reader(builder: _PlanBuilder, value: int, default: int) -> int:
     """Return a place where an argument that is returned unchanged is anyway, or the default place."""
     found = (slot.place for slot in builder.slots if slot.value == value)
     return next((place for place in found if not builder.placements[place].is_host), default)
-
-
-def _hosts(graph: Graph, placements: Mapping[int, Placement]) -> dict[int, Placement]:
-    """Return the placements of the hosts on which a graph has nodes."""
-    islands = {placements[n.place.serial].island for n in graph.nodes if n.kind == "host" and n.place is not None}
-    return {host_of(island): Placement(island, 0, 0) for island in sorted(islands)}
 
 
 def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step], dict[int, frozenset[int]]]:

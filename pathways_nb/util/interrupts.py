@@ -55,12 +55,9 @@ rendered: Callable[[], list[str]] | None = None
 
 def guard() -> None:
     """Put off interrupts while blocks are entered and left, if Python's own handler is in place."""
-    if _signal.getsignal(_NUMBER) is signal.default_int_handler and _is_main():  # ``signal.getsignal`` takes 3 µs
+    is_default = _signal.getsignal(_NUMBER) is signal.default_int_handler  # ``signal.getsignal`` takes 3 µs
+    if is_default and threading.current_thread() is threading.main_thread():  # no other thread may set a handler
         signal.signal(signal.SIGINT, _handle)
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

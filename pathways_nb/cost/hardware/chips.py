@@ -106,7 +106,10 @@ class Chip(Parameters):
         Raises:
             UsageError: none of the chip's units multiplies it.
         """
-        for name in _WIDENED.get(_short(dtype), ()):
+        long = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+        # float8_e4m3fn, float8_e5m2 and the others are multiplied by the same unit.
+        short = "fp8" if long.startswith("float8") else _SHORT.get(long, long)
+        for name in _WIDENED.get(short, ()):
             # Names stand in order of preference; None is a unit that the chip does not have.
             found = getattr(self, f"{name}_flops")
             if found is not None:
@@ -175,14 +178,6 @@ class Device:
     def nic_bw(self) -> float:
         """Bytes/s to or from other hosts while the host's other devices send, too."""
         return self.chip.nic_bw / self.chip.devices_per_host
-
-
-def _short(dtype: Any) -> str:
-    """Return the short name of a dtype, as ``_WIDENED`` has it."""
-    if not isinstance(dtype, str):
-        dtype = np.dtype(dtype).name
-    # float8_e4m3fn, float8_e5m2 and the others are multiplied by the same unit.
-    return "fp8" if dtype.startswith("float8") else _SHORT.get(dtype, dtype)
 
 
 def chip(name: str | PathLike[str] | Chip) -> Chip:
