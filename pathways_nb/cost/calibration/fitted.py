@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit:
+class MachineFit:
     """The parameters of one machine in seconds, while all devices of all islands work.
 
     Args:

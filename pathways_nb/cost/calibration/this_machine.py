@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from pathways_nb.cost.calibration.fitted import Fit
+from pathways_nb.cost.calibration.fitted import MachineFit
 from pathways_nb.cost.calibration.samples import Measured
 from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
@@ -32,16 +32,16 @@ _PRODUCTS = {"matmul": "fp32_flops", "matmul bfloat16": "bf16_flops"}
 _Values = dict[str, tuple[Any, Origin]]
 
 
-def fit(measured: Measured) -> Fit:
+def fit(measured: Measured) -> MachineFit:
     """Return all fits of the measurements."""
     bandwidths = dict.fromkeys(("hbm_bytes", "hbm_bw", "link_bw", "nic_bw", "pcie_bw"), (1.0, MEASURED))
     latencies = dict.fromkeys(("start_latency", "nic_rtt", "pcie_latency"), (0.0, MEASURED))
     # Bytes a second of 1 and no latency: seconds by the closed forms are bytes over a link then.
     unit: Chip = _parameters(Chip, "a byte a second", _interconnect(measured) | bandwidths | latencies)
-    return Fit(measured, make_topology(unit, measured.devices))
+    return MachineFit(measured, make_topology(unit, measured.devices))
 
 
-def model_of(fitted: Fit, name: str) -> CostModel:
+def model_of(fitted: MachineFit, name: str) -> CostModel:
     """Return the cost model of this machine while all devices of all islands work.
 
     Args:
@@ -70,14 +70,14 @@ def _interconnect(measured: Measured) -> _Values:
     return {**counted, **switch, "link_efficiency": (1.0, _TAKEN), "hop_latency": (0.0, _TAKEN)}
 
 
-def _memory(fitted: Fit) -> float:
+def _memory(fitted: MachineFit) -> float:
     """Return the bytes/s that the fastest class of operations reaches on a device that works alone."""
     # Fitted seconds are those of a device among busy ones; times the oversubscription, it is one that works alone.
     rates = [_rate(line.per_byte, _moved(fitted, kind)) for kind, line in fitted.rooflines.items()]
     return max((fitted.oversubscription * rate for rate in rates), default=1e9)
 
 
-def _moved(fitted: Fit, kind: str) -> float:
+def _moved(fitted: MachineFit, kind: str) -> float:
     """Return the most bytes/s that a class moves in the time of its operations.
 
     It stands for the rate of bytes where these never decide: with a lower one, they would decide in the model.
@@ -88,7 +88,7 @@ def _moved(fitted: Fit, kind: str) -> float:
     return max((one.read + one.written) / (one.flops * per_flop) for one in amounts) if per_flop else 0.0
 
 
-def _network(fitted: Fit, memory: float) -> _Values:
+def _network(fitted: MachineFit, memory: float) -> _Values:
     """Return the network between islands; as memory where there is only one island."""
     if not fitted.measured.island_to_island:
         alone = Origin("assumed", _NOT_MEASURED + "there is one island; as memory")
@@ -103,7 +103,7 @@ def _rate(seconds: float, otherwise: float) -> float:
     return 1 / seconds if seconds else otherwise
 
 
-def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
+def _chip(fitted: MachineFit, memory: float, network: Network) -> _Values:
     """Return the values of the chip."""
     measured, (anyway, byte) = fitted.measured, fitted.from_host
     products = {
@@ -127,7 +127,7 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
     }
 
 
-def _products(fitted: Fit, kind: str) -> float:
+def _products(fitted: MachineFit, kind: str) -> float:
     """Return the FLOP/s of one device alone in matrix products; the best sample's where bytes decide throughout."""
     line, samples = fitted.rooflines[kind], fitted.measured.samples[kind]
     # Where bytes decide for all sizes, the fit has no seconds of operations; then the best sample is a lower bound.
@@ -135,7 +135,7 @@ def _products(fitted: Fit, kind: str) -> float:
     return fitted.oversubscription * (1 / line.per_flop if line.per_flop else reached)
 
 
-def _host(fitted: Fit) -> _Values:
+def _host(fitted: MachineFit) -> _Values:
     """Return the values of the host."""
     one = Origin("assumed", "an island here has one host, which message counts")
     seconds: _Values = {name: (value, MEASURED) for name, value in fitted.host.items()}
@@ -149,7 +149,7 @@ def _host(fitted: Fit) -> _Values:
     }
 
 
-def _efficiency(fitted: Fit, chip: Chip) -> _Values:
+def _efficiency(fitted: MachineFit, chip: Chip) -> _Values:
     """Return the shares of the peaks that classes of operations and collectives reach."""
     # Classes that were not measured keep their usual share, and say so.
     usual = {name: Origin("assumed", _NOT_MEASURED + EFFICIENCY.origin(name).source) for name in _CLASSES}
