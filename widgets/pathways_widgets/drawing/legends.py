@@ -34,7 +34,7 @@ class Swatch:
 
     Args:
         text: its words.
-        mark: what they explain, over the columns ``SIDES`` or ``ENDS``; its table does not matter.
+        mark: what they explain, over the columns ``SIDES``, ``ENDS`` or ``x`` and ``y``; its table does not matter.
         name: name of Bokeh's entry, needed if its visibility or its words are properties of the view.
     """
 
@@ -46,7 +46,7 @@ class Swatch:
 def draw_swatch(fig: figure, swatch: Swatch, looks: style.Style) -> GlyphRenderer:
     """Add the mark of an entry to a figure, at no position: it only carries the entry's look and visibility."""
     # One row, since Bokeh draws no entry of an empty table.
-    nowhere = ColumnDataSource({column: [math.nan] for column in (*SIDES, *ENDS)})
+    nowhere = ColumnDataSource({column: [math.nan] for column in (*SIDES, *ENDS, "x", "y")})
     return fig.add_glyph(nowhere, swatch.mark.glyph(looks))
 
 
@@ -116,6 +116,7 @@ def legend_shapes(
             middle = y + factor * LEGEND_ROW / 2
             sides = x, x + 10 * factor, middle - 5 * factor, middle + 5 * factor
             place: Columns = {name: [side] for name, side in zip(SIDES, sides, strict=True)}
+            place |= {"x": [x + 5 * factor], "y": [middle]}
             place |= {name: [end] for name, end in zip(ENDS, (sides[0], middle, sides[1], middle), strict=True)}
             shapes += swatch.mark.shapes(place, frame)
             shapes.append(Text(x + 15 * factor, middle, swatch.text, looks.font, LIGHT["text"]))
