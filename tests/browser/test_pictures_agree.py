@@ -1,6 +1,6 @@
 """What Chromium shows after live updates is what a still picture of the same tables has: boxes, texts, lines, order.
 
-A view describes its marks once (``pathways_widgets.drawing.marks``). Here a page follows a figure while its run goes
+A view describes its marks once (``pathways_widgets.drawing.picture_marks``). Here a page follows a figure while its run goes
 on; then the positions, colours and texts that Bokeh draws are read from the page, mark by mark, and compared with the
 shapes of a still picture whose frame is where Bokeh's is. Colours are also read from the painted pixels.
 """
@@ -20,7 +20,7 @@ from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import LiveFigure
 from pathways_widgets.drawing.box_marks import LOWEST, NARROWEST, BoxMark, CardMark
 from pathways_widgets.drawing.line_marks import AreaMark, LineMark, SpanMark
-from pathways_widgets.drawing.marks import Mark
+from pathways_widgets.drawing.picture_marks import PictureMark
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, Text
 from pathways_widgets.drawing.still_frame import LABELS, LIGHT, RIGHT, Frame
@@ -114,7 +114,7 @@ def frame_on_page(tab: Any, name: str) -> Frame:
     return Frame(**plot, across=across, up=up)
 
 
-def assert_agree(tab: Any, name: str, marks: Sequence[Mark], sources: Mapping[str, Columns]) -> list[Shape]:
+def assert_agree(tab: Any, name: str, marks: Sequence[PictureMark], sources: Mapping[str, Columns]) -> list[Shape]:
     """Hold each mark of a figure against its shapes, and return all shapes.
 
     Args:
@@ -135,7 +135,7 @@ def assert_agree(tab: Any, name: str, marks: Sequence[Mark], sources: Mapping[st
     return everything
 
 
-def assert_same(mark: Mark, shapes: list[Any], rows: list[dict[str, Any]], frame: Frame) -> None:
+def assert_same(mark: PictureMark, shapes: list[Any], rows: list[dict[str, Any]], frame: Frame) -> None:
     """Hold one mark against its shapes: as many, in the same order, at the same positions, with the same looks."""
     if isinstance(mark, BoxMark | CardMark):
         boxes = [
@@ -181,7 +181,7 @@ def assert_same(mark: Mark, shapes: list[Any], rows: list[dict[str, Any]], frame
         assert shapes == rows == []
 
 
-def mark_hatches(mark: Mark) -> bool:
+def mark_hatches(mark: PictureMark) -> bool:
     """Return whether boxes of a mark have a pattern."""
     return isinstance(mark, BoxMark) and bool(mark.hatch)
 

@@ -13,7 +13,7 @@ from bokeh.plotting import figure
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.box_marks import NARROWEST, BoxMark, CardMark
 from pathways_widgets.drawing.line_marks import AreaMark, LineMark, SpanMark
-from pathways_widgets.drawing.marks import Column, Mark, Role, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Text
 from pathways_widgets.drawing.still_frame import Frame
@@ -26,7 +26,7 @@ def boxes(*sides: tuple[float, float, float, float]) -> dict[str, Any]:
     return {name: [box[i] for box in sides] for i, name in enumerate(("left", "right", "top", "bottom"))}
 
 
-def drawn(mark: Mark, rows: dict[str, Any]) -> list[Any]:
+def drawn(mark: PictureMark, rows: dict[str, Any]) -> list[Any]:
     return list(mark.shapes(rows, FRAME))
 
 

@@ -16,7 +16,16 @@ from bokeh.models import Rect as CentredRect
 from bokeh.models.glyph import Glyph
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.marks import Colour, Column, Mark, Role, colour, colours_in, numbers_in, values_in
+from pathways_widgets.drawing.picture_marks import (
+    Colour,
+    Column,
+    PictureMark,
+    Role,
+    colour,
+    colours_in,
+    numbers_in,
+    values_in,
+)
 from pathways_widgets.drawing.scene import Rect, Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.style import Style
@@ -49,7 +58,7 @@ _OVER_BOXES = Hatching()
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Filled(Mark):
+class _Filled(PictureMark):
     """What boxes have in common.
 
     Args:

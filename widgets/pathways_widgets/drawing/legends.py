@@ -11,7 +11,7 @@ from bokeh.models import ColumnDataSource, GlyphRenderer, Legend, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
-from pathways_widgets.drawing.marks import Mark
+from pathways_widgets.drawing.picture_marks import PictureMark
 from pathways_widgets.drawing.scene import Shape, Text
 from pathways_widgets.drawing.still_frame import LABELS, LIGHT, Frame
 from pathways_widgets.drawing.views import ENDS, SIDES, Columns
@@ -39,7 +39,7 @@ class Swatch:
     """
 
     text: str
-    mark: Mark
+    mark: PictureMark
     name: str = ""
 
 

@@ -13,7 +13,16 @@ import numpy as np
 from bokeh.models import Bezier, HSpan, Patch, Segment
 from bokeh.models.glyph import Glyph
 
-from pathways_widgets.drawing.marks import Colour, Column, Mark, colour, colours_in, numbers_in, pixels, values_in
+from pathways_widgets.drawing.picture_marks import (
+    Colour,
+    Column,
+    PictureMark,
+    colour,
+    colours_in,
+    numbers_in,
+    pixels,
+    values_in,
+)
 from pathways_widgets.drawing.scene import Curve, Polygon, Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.style import Style
@@ -21,7 +30,7 @@ from pathways_widgets.drawing.views import Columns
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineMark(Mark):
+class LineMark(PictureMark):
     """A line for each row, from ``x0``, ``y0`` to ``x1``, ``y1``.
 
     Args:
@@ -66,7 +75,7 @@ class LineMark(Mark):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanMark(Mark):
+class SpanMark(PictureMark):
     """A line across the whole plot for each row, at the height in its column ``y``.
 
     Args:
@@ -92,7 +101,7 @@ class SpanMark(Mark):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AreaMark(Mark):
+class AreaMark(PictureMark):
     """Polygons whose corners are the rows, in the columns ``x`` and ``y``; rows that are no numbers separate them.
 
     Args:

@@ -15,7 +15,16 @@ from bokeh.models import Text as TextGlyph
 from bokeh.models.glyph import Glyph
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.marks import Colour, Column, Mark, colour, colours_in, numbers_in, pixels, values_in
+from pathways_widgets.drawing.picture_marks import (
+    Colour,
+    Column,
+    PictureMark,
+    colour,
+    colours_in,
+    numbers_in,
+    pixels,
+    values_in,
+)
 from pathways_widgets.drawing.scene import Align, Polygon, Rect, Shape, Text
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.style import STYLES, Style
@@ -31,7 +40,7 @@ _ALIGN: dict[str, Align] = {"left": "start", "center": "middle", "right": "end"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextMark(Mark):
+class TextMark(PictureMark):
     """A text for each row; its lines are separated by line breaks.
 
     Args:
@@ -101,7 +110,7 @@ class TextMark(Mark):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DotMark(Mark):
+class DotMark(PictureMark):
     """A dot for each row.
 
     Args:

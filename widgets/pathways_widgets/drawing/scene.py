@@ -2,7 +2,7 @@
 
 For viewers that run no scripts: saved notebooks, papers, mail. Neither a browser nor Bokeh is needed, because Bokeh's
 own export needs a browser and a driver for it. Views place their shapes themselves, by their marks
-(``marks``); ``figures.run_still`` puts those of a run together.
+(``picture_marks``); ``figures.run_still`` puts those of a run together.
 """
 
 from __future__ import annotations

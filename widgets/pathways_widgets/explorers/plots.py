@@ -16,7 +16,7 @@ from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
 from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, draw_swatch, legend_shapes
-from pathways_widgets.drawing.marks import Mark, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.plane import Axes, frame, roles
 from pathways_widgets.drawing.scene import Scene, Shape
 from pathways_widgets.drawing.still_frame import Frame
@@ -42,11 +42,11 @@ class Plot:
     """
 
     name: str
-    marks: tuple[Mark, ...]
+    marks: tuple[PictureMark, ...]
     x: str = ""
     y: str = ""
     legend: tuple[Swatch, ...] = ()
-    explained: Mapping[str, Mark] = field(default_factory=dict)
+    explained: Mapping[str, PictureMark] = field(default_factory=dict)
     tools: str = "xpan,box_zoom,reset"
 
     @property

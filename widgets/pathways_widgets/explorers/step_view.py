@@ -20,7 +20,7 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark, Hatching
 from pathways_widgets.drawing.legends import LEGEND_ROW, Swatch
 from pathways_widgets.drawing.line_marks import SpanMark
-from pathways_widgets.drawing.marks import Column, Role, shapes_of
+from pathways_widgets.drawing.picture_marks import Column, Role, shapes_of
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
 from pathways_widgets.drawing.scene import Scene, Shape, Text, text_width
 from pathways_widgets.drawing.still_frame import AXIS, LABELS, LIGHT, Frame

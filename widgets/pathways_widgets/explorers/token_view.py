@@ -17,7 +17,7 @@ from bokeh.plotting import figure
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.legends import Swatch
-from pathways_widgets.drawing.marks import Column, Role
+from pathways_widgets.drawing.picture_marks import Column, Role
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
 from pathways_widgets.drawing.scene import Scene, Shape, Text
 from pathways_widgets.drawing.still_frame import LIGHT, Frame

@@ -19,7 +19,7 @@ from bokeh.plotting import figure
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import CardMark
 from pathways_widgets.drawing.line_marks import LineMark
-from pathways_widgets.drawing.marks import Column, Role, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.picture_marks import Column, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
 from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame

@@ -19,7 +19,7 @@ from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, legend_shapes
 from pathways_widgets.drawing.line_marks import LineMark, SpanMark
-from pathways_widgets.drawing.marks import Column, Mark, Role, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
 from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import AXIS, LABELS, LINE, RIGHT, Frame, title
@@ -65,7 +65,7 @@ _CLIENTS = BoxMark(source="memory_clients", **_LAYER)
 _ROLES = {"memory_lines": {"grid_line_color": "grid"}, "memory_legend": LEGEND_ROLES}
 
 
-def memory_marks(by: str) -> tuple[Mark, ...]:
+def memory_marks(by: str) -> tuple[PictureMark, ...]:
     """Return the marks of memory, from back to front; ``by`` says what the layers are."""
     rows = ((by, "@client"), ("holds", "@bytes{custom} on each"), ("where", "@where"),
             ("from", "@start{custom} to @end{custom}"))  # fmt: skip

@@ -12,7 +12,7 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark, Hatching
 from pathways_widgets.drawing.legends import Swatch
 from pathways_widgets.drawing.line_marks import AreaMark, LineMark
-from pathways_widgets.drawing.marks import Mark, Role
+from pathways_widgets.drawing.picture_marks import PictureMark, Role
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
 from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame
@@ -31,7 +31,7 @@ _VEIL = 0.6
 _INK = Role("text")
 
 
-class PixelRowMark(Mark):
+class PixelRowMark(PictureMark):
     """A row of pixels for each row: the boxes of a device where these are too many for a browser.
 
     A still picture draws the boxes one by one, so it has no shapes.
@@ -53,7 +53,7 @@ def _bubble(gap: float, **more: Any) -> BoxMark:
 
 BOXES = BoxMark(source="schedules_boxes")
 """Invisible boxes, which only tooltips read: visible ones have one table for each colour."""
-SCHEDULE_MARKS: tuple[Mark, ...] = (
+SCHEDULE_MARKS: tuple[PictureMark, ...] = (
     _bubble(14.0, source="schedules_idle", name="schedules_hatch", line_width=0.5),
     *(BoxMark(source=f"schedules_fill{code}", fill=colour) for code, colour in enumerate(COLOURS)),
     PixelRowMark(source="schedules_lanes"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pathways_widgets.drawing import style
 from pathways_widgets.drawing.legends import legend_shapes, shown_swatches
-from pathways_widgets.drawing.marks import shapes_of
+from pathways_widgets.drawing.picture_marks import shapes_of
 from pathways_widgets.drawing.scene import Scene, Shape, Text
 from pathways_widgets.drawing.still_frame import AXIS, LIGHT, Frame
 from pathways_widgets.drawing.time_axis import TIME_RANGE, round_steps

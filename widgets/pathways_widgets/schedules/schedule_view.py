@@ -30,7 +30,7 @@ from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.legends import LEGEND_ROLES, add_legend, swatch_items
-from pathways_widgets.drawing.marks import draw, theme_roles
+from pathways_widgets.drawing.picture_marks import draw, theme_roles
 from pathways_widgets.drawing.point_marks import LEADING
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import TIME_RANGE, time_figure, time_roles

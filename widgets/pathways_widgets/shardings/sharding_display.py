@@ -9,7 +9,7 @@ from bokeh.embed import json_item
 from IPython.core.interactiveshell import InteractiveShell
 
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.marks import shapes_of
+from pathways_widgets.drawing.picture_marks import shapes_of
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.still_frame import LIGHT, Frame
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns

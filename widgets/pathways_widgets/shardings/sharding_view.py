@@ -8,7 +8,7 @@ from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing.box_marks import BoxMark, Hatching
-from pathways_widgets.drawing.marks import Column, Mark, Role, draw, theme_roles
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, theme_roles
 from pathways_widgets.drawing.point_marks import TextMark
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.tooltips import Tooltip
@@ -20,11 +20,11 @@ _BLOCK = Tooltip((("block", "@index"), ("on", "@devices"), ("holds", "@bytes"), 
 _MOVE = Tooltip((("from → to", "@what"), ("sends", "@amount")), in_toolbar=False)
 
 
-def _boxes(source: str, **look: Any) -> Mark:
+def _boxes(source: str, **look: Any) -> PictureMark:
     return BoxMark(source=source, name=f"{source}_boxes", **look)
 
 
-def _texts(source: str, **look: Any) -> Mark:
+def _texts(source: str, **look: Any) -> PictureMark:
     return TextMark(source=source, name=f"{source}_text", **look)
 
 

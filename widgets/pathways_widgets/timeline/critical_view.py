@@ -12,7 +12,7 @@ from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_widgets.drawing.line_marks import LineMark
-from pathways_widgets.drawing.marks import Role, theme_roles
+from pathways_widgets.drawing.picture_marks import Role, theme_roles
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import ENDS, Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest

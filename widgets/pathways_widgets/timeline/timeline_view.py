@@ -47,8 +47,8 @@ from pathways_widgets.drawing.legends import (
     shown_swatches,
     swatch_items,
 )
-from pathways_widgets.drawing.marks import Column, Mark, draw, shapes_of
 from pathways_widgets.drawing.palette import DASHES
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of
 from pathways_widgets.drawing.point_marks import TextMark
 from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import AXIS, LABELS, LINE, RIGHT, Frame, title
@@ -108,7 +108,7 @@ LEGENDS = (
 """The legends from the lanes upwards: work of the controller, work on devices, guessed times."""
 
 
-def timeline_marks(tooltip: Tooltip) -> tuple[Mark, ...]:
+def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
     """Return the marks of a timeline, from back to front; ``tooltip`` is that of the boxes."""
     clients = Column("tint", TINTS)
     busy = Tooltip((("busy", "@share{0%} of island @island@whose"),))

@@ -54,7 +54,7 @@ Colour = str | Role | Column
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark(ABC):
+class PictureMark(ABC):
     """How the rows of one table look.
 
     Args:
@@ -97,8 +97,8 @@ class Mark(ABC):
 
 
 def draw(
-    fig: figure, marks: Iterable[Mark], tables: Mapping[str, ColumnDataSource], style: Style
-) -> dict[Mark, GlyphRenderer]:
+    fig: figure, marks: Iterable[PictureMark], tables: Mapping[str, ColumnDataSource], style: Style
+) -> dict[PictureMark, GlyphRenderer]:
     """Add marks to a figure from back to front, with their tooltips.
 
     Args:
@@ -110,7 +110,7 @@ def draw(
     Returns:
         The renderer of each mark.
     """
-    drawn, tools = dict[Mark, GlyphRenderer](), dict[Tooltip, list[GlyphRenderer]]()
+    drawn, tools = dict[PictureMark, GlyphRenderer](), dict[Tooltip, list[GlyphRenderer]]()
     for mark in marks:
         glyph = mark.glyph(style)
         # Without a glyph for rows that are not selected Bokeh makes a fainter one itself, in the browser.
@@ -132,13 +132,13 @@ def _faded(glyph: Glyph) -> Glyph:
     return faded
 
 
-def theme_roles(marks: Iterable[Mark]) -> dict[str, dict[str, str]]:
+def theme_roles(marks: Iterable[PictureMark]) -> dict[str, dict[str, str]]:
     """Return the roles of the colours of marks: name of the glyph -> property -> role in the theme."""
     return {mark.name: roles for mark in marks if (roles := mark.roles)}
 
 
 def shapes_of(
-    marks: Iterable[Mark],
+    marks: Iterable[PictureMark],
     sources: Mapping[str, Columns],
     frame: Frame,
     properties: Mapping[str, Mapping[str, Any]] | None = None,
