@@ -35,7 +35,7 @@ _LEAST, _MOST, _SECONDS = 3, 25, 5.0
 """Fewest and most rounds, and seconds after which no further round begins."""
 
 
-class Step(NamedTuple):
+class BlockCall(NamedTuple):
     """One block with the arguments it gets in the model.
 
     Args:
@@ -57,7 +57,7 @@ class Step(NamedTuple):
         return self.block, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Step]:
+def block_calls(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[BlockCall]:
     """Return each block with the shapes that it gets when the blocks run one after another.
 
     Args:
@@ -75,7 +75,7 @@ def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Ste
             returned = jax.eval_shape(block, structs, given)
         except Exception as error:  # of the user's function
             raise UsageError(_do_not_join(blocks, number, structs, given, error)) from error
-        steps.append(Step(block, tree, given, returned))
+        steps.append(BlockCall(block, tree, given, returned))
         given = returned
     return steps
 
@@ -95,7 +95,7 @@ def _alone(block: Block) -> Block:
     return alone
 
 
-def estimated(steps: Sequence[Step], chip: Hardware) -> tuple[list[float], str]:
+def estimated(steps: Sequence[BlockCall], chip: Hardware) -> tuple[list[float], str]:
     """Return the estimated seconds of each block, and how they were found.
 
     Args:
@@ -106,13 +106,13 @@ def estimated(steps: Sequence[Step], chip: Hardware) -> tuple[list[float], str]:
     model = model if isinstance(model, CostModel) else CostModel.of(model)
     island = model.topology(1)
 
-    def seconds(step: Step) -> float:
+    def seconds(step: BlockCall) -> float:
         return model.node(work_of(_jaxpr(step)), island, {}).compute  # a launch counts once a stage, not once a block
 
     return _each(steps, seconds), f"forward and backward pass, estimated for one device of {model.name}"
 
 
-def measured(steps: Sequence[Step]) -> tuple[list[float], str]:
+def measured(steps: Sequence[BlockCall]) -> tuple[list[float], str]:
     """Return the measured seconds of each block on JAX's default device, and how they were found."""
     distinct = {step.key: step for step in steps}
     progress = Progress()
@@ -141,7 +141,7 @@ def seconds_of(start: Callable[[], Any]) -> float:
     return clock() - began
 
 
-def _each(steps: Sequence[Step], seconds: Callable[[Step], float]) -> list[float]:
+def _each(steps: Sequence[BlockCall], seconds: Callable[[BlockCall], float]) -> list[float]:
     """Return ``seconds`` of each step, found once for equal ones."""
     found: dict[Hashable, float] = {}
     for step in steps:
@@ -150,7 +150,7 @@ def _each(steps: Sequence[Step], seconds: Callable[[Step], float]) -> list[float
     return [found[step.key] for step in steps]
 
 
-def _passes(step: Step) -> Callable[..., Any]:
+def _passes(step: BlockCall) -> Callable[..., Any]:
     """Return a function of parameters, input and the output's gradient that runs both passes.
 
     What no gradient flows through (token numbers, an empty input) is an argument, and is not differentiated.
@@ -171,17 +171,17 @@ def _passes(step: Step) -> Callable[..., Any]:
     return passes
 
 
-def _arguments(step: Step) -> tuple[list[Any], list[Any]]:
+def _arguments(step: BlockCall) -> tuple[list[Any], list[Any]]:
     """Return the structs that the function of ``_passes`` takes."""
     return jax.tree.leaves((_structs(step.params), step.x)), [one for one in jax.tree.leaves(step.y) if _flows(one)]
 
 
-def _jaxpr(step: Step) -> Any:
+def _jaxpr(step: BlockCall) -> Any:
     """Return the jaxpr of both passes of a block."""
     return jax.make_jaxpr(_passes(step))(*_arguments(step))
 
 
-def _ready(step: Step) -> Callable[[], Any]:
+def _ready(step: BlockCall) -> Callable[[], Any]:
     """Return both passes of a block, compiled, with their arguments on the default device."""
     values, gradient = _arguments(step)
     given = [*jax.tree.leaves(step.params), *jax.tree.leaves(step.x)]
@@ -227,15 +227,15 @@ def _structs(tree: Any) -> Any:
 
 def _do_not_join(blocks: Sequence[Block], number: int, params: Any, given: Any, error: Exception) -> str:
     """Return the text of an error about a block that does not take its input."""
-    before = f"{named(blocks, number - 1)} returns" if number else "x is"
+    before = f"{describe_block(blocks, number - 1)} returns" if number else "x is"
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return (
-        f"stages(…): {named(blocks, number)} with parameters {_shapes(params)} does not take what {before}: "
+        f"stages(…): {describe_block(blocks, number)} with parameters {_shapes(params)} does not take what {before}: "
         f"{_shapes(given)}. {type(error).__name__}: {reason} — Check the order of the blocks and of params."
     )
 
 
-def named(blocks: Sequence[Block], number: int) -> str:
+def describe_block(blocks: Sequence[Block], number: int) -> str:
     """Return a block in words, such as ``block 3 ('attention')``."""
     return f"block {number} ({getattr(blocks[number], '__name__', type(blocks[number]).__name__)!r})"
 

@@ -20,7 +20,7 @@ import jax
 
 from pathways_nb.errors import UsageError, is_index, is_number, three_digits
 from pathways_nb.parallel import block_costs
-from pathways_nb.parallel.block_costs import Block, Hardware, named
+from pathways_nb.parallel.block_costs import Block, Hardware, describe_block
 from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.text_table import Printed, Table
@@ -161,7 +161,7 @@ def stages(
     steps = None
     if params is not None:
         _check_count(params, len(listed), "stages(params=…)", "blocks", "tree")
-        steps = block_costs.steps_of(listed, params, x)
+        steps = block_costs.block_calls(listed, params, x)
     costs, basis, unit = _costs(listed, cost, steps, chip)
     return Stages(listed, cut(costs, count), tuple(costs), basis, unit)
 
@@ -238,7 +238,7 @@ def _checked(blocks: Sequence[Block], count: int) -> tuple[Block, ...]:
 def _costs(
     blocks: Sequence[Block],
     cost: str | Sequence[float] | None,
-    steps: Sequence[block_costs.Step] | None,
+    steps: Sequence[block_costs.BlockCall] | None,
     chip: Hardware,
 ) -> tuple[list[float], str, str]:
     """Return the cost of each block, how the costs were found, and their unit."""
@@ -267,7 +267,8 @@ def _given(blocks: Sequence[Block], cost: Sequence[float]) -> list[float]:
     for number, one in enumerate(listed):
         if not is_number(one) or one < 0:
             raise UsageError(
-                f"stages(cost=…): the cost of {named(blocks, number)} is {one!r}. Pass a finite number, at least 0."
+                f"stages(cost=…): the cost of {describe_block(blocks, number)} is {one!r}. Pass a finite number, at "
+                f"least 0."
             )
     return [float(one) for one in listed]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair
 from pathways_nb.parallel.batch_walk.fixed_values import LINEAR, counts_of_all, is_elementwise, of_fixed, strongest
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, common, of_product, unscaled
-from pathways_nb.parallel.batch_walk.operation import Op
 
 _EXPONENTIALS = {"exp", "exp2", "logistic"}
 
 
-def elementwise(op: Op) -> list[Mark]:
+def elementwise(op: EquationPair) -> list[Mark]:
     """Return the marks of the results of an operation that treats every element by itself.
 
     Other operations, of which nothing is known, are fine where nothing depends on rows.
@@ -22,7 +22,7 @@ def elementwise(op: Op) -> list[Mark]:
     return op.all(combined(op, op.name, op.marks) if is_elementwise(op) else op.unknown())
 
 
-def combined(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
+def combined(op: EquationPair, name: str, marks: Sequence[Mark]) -> Mark:
     """Return the mark of an elementwise operation on arrays of one shape, some of which depend on rows."""
     if (worst := max(marks, key=lambda mark: mark.kind)).is_lost:
         return replace(worst, trained=op.trained)
@@ -39,7 +39,7 @@ def combined(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
     return _non_linear(op, name, marks)
 
 
-def joined(op: Op, one: Mark, two: Mark) -> Mark:
+def joined(op: EquationPair, one: Mark, two: Mark) -> Mark:
     """Return the mark of a value that is one or the other, such as what a loop carries."""
     if one == two:
         return one
@@ -52,7 +52,7 @@ def joined(op: Op, one: Mark, two: Mark) -> Mark:
     return replace(_added(op, [one.plain(), two.plain()], select=True), trained=one.trained or two.trained)
 
 
-def aligned(op: Op, marks: Sequence[Mark]) -> Mark | None:
+def aligned(op: EquationPair, marks: Sequence[Mark]) -> Mark | None:
     """Return the mark of kind ROWS of several operands with one shape; ``None`` if there is none.
 
     Fixed values that count along the rows must count from the first row of the whole batch, which only tokens can.
@@ -81,7 +81,7 @@ def aligned(op: Op, marks: Sequence[Mark]) -> Mark | None:
     return Mark(Kind.ROWS, 0, at, inner, context, shared=shared, trained=op.trained, loop=loop)
 
 
-def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
+def _added(op: EquationPair, marks: Sequence[Mark], select: bool = False) -> Mark:
     power, trained = common(marks), op.trained
     if (rows := aligned(op, op.marks if select and op.name == "select_n" else marks)) is not None:
         if rows.is_lost:
@@ -95,7 +95,7 @@ def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
     return Mark(power=power, trained=trained, counts=counts_of_all(marks))
 
 
-def _still_masked(op: Op, marks: Sequence[Mark]) -> Masked:
+def _still_masked(op: EquationPair, marks: Sequence[Mark]) -> Masked:
     """Return how scores are masked after something was added: very negative ones stay so, and a bias makes them so."""
     scores = next((mark for mark in marks if mark.context is not None), None)
     if scores is None or (op.name == "sub" and (scores is not marks[0] or marks[1].mask is not None)):
@@ -104,7 +104,7 @@ def _still_masked(op: Op, marks: Sequence[Mark]) -> Masked:
     return "low" if bias else scores.masked if scores.masked in ("low", "maybe") else ""
 
 
-def _scaled(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
+def _scaled(op: EquationPair, name: str, marks: Sequence[Mark]) -> Mark:
     power = of_product(name, marks)
     sums = [mark for mark in marks if mark.kind == Kind.SUM]
     if (rows := aligned(op, marks)) is not None:
@@ -135,11 +135,11 @@ def _masked_product(name: str, marks: Sequence[Mark], rows: Mark) -> Masked:
     return "maybe" if "maybe" in (first.masked, second.masked) else ""
 
 
-def _of_statistics(op: Op) -> Mark:
+def _of_statistics(op: EquationPair) -> Mark:
     return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
 
 
-def _converted(op: Op, mark: Mark) -> Mark:
+def _converted(op: EquationPair, mark: Mark) -> Mark:
     whole = op.name == "convert_element_type" and op.dtype.kind in "biu"
     if whole and op.one.invars[0].aval.dtype.kind not in "biu":
         return _non_linear(op, op.name, [mark])
@@ -149,7 +149,7 @@ def _converted(op: Op, mark: Mark) -> Mark:
     return replace(mark, masked=masked, counter=None, mask=None, number=None, pieces=())
 
 
-def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
+def _non_linear(op: EquationPair, name: str, marks: Sequence[Mark]) -> Mark:
     if any(mark.kind == Kind.SUM for mark in marks):
         if any(mark.kind == Kind.ROWS for mark in marks):
             return _of_statistics(op)
@@ -168,7 +168,7 @@ def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
     return replace(rows, power=unscaled(marks), masked=masked, mask=mask)
 
 
-def _masking(op: Op, marks: Sequence[Mark]) -> Mark | None:
+def _masking(op: EquationPair, marks: Sequence[Mark]) -> Mark | None:
     """Return the mark of attention scores that a mask selects; ``None`` if there are none, or no mask."""
     which, *cases = marks
     if len(cases) != 2:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError, did_you_mean
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis, grown
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark
-from pathways_nb.parallel.batch_walk.operation import Axis, grown
 
 How = Literal["rows", "mean", "sum", "max", "min"]
 _GIVEN = ("sum", "mean", "max", "min")
@@ -66,7 +66,7 @@ def arguments(where: str, aux: Any, has_aux: bool) -> None:
 
 
 def forms(
-    where: str, axes: Sequence[Axis], tree: Any, shapes: Sequence[Sequence[tuple[Any, Any]]],
+    where: str, axes: Sequence[WalkedAxis], tree: Any, shapes: Sequence[Sequence[tuple[Any, Any]]],
     marks: Sequence[Sequence[Mark]] | None, given: Any,
 ) -> tuple[Auxiliary, ...]:  # fmt: skip
     """Return how each auxiliary output is joined.
@@ -143,7 +143,7 @@ def _by_name(where: str, given: Mapping[Any, How], names: Sequence[str]) -> dict
 
 
 def _form(
-    where: str, axes: Sequence[Axis], name: str, shapes: Sequence[tuple[Any, Any]], marks: Any, given: How | None
+    where: str, axes: Sequence[WalkedAxis], name: str, shapes: Sequence[tuple[Any, Any]], marks: Any, given: How | None
 ) -> Auxiliary | None:
     """Return how an output is joined; ``None`` if that is not known."""
     dims = [grown((one.shape, two.shape)) for one, two in shapes]
@@ -165,7 +165,7 @@ def _form(
 
 def _rows(
     where: str,
-    axes: Sequence[Axis],
+    axes: Sequence[WalkedAxis],
     name: str,
     shapes: Sequence[tuple[int, ...]],
     dims: Sequence[list[int]],

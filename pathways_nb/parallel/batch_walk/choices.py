@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pathways_nb.cost.jaxpr.primitives import RANDOM
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair
 from pathways_nb.parallel.batch_walk.marks import Mark
-from pathways_nb.parallel.batch_walk.operation import Op
 
 
-def with_choices(op: Op, made: Sequence[Mark]) -> list[Mark]:
+def with_choices(op: EquationPair, made: Sequence[Mark]) -> list[Mark]:
     """Return the marks of an operation's results, without powers if it may choose otherwise for more rows."""
     if all(_is_alike(mark) for mark in _choosers(op)) and not _differs(op):
         return list(made)
@@ -25,7 +25,7 @@ def _is_alike(mark: Mark) -> bool:
     return mark.power == 0 or mark.is_zero or mark.mask is not None or mark.counter is not None
 
 
-def _choosers(op: Op) -> Sequence[Mark]:
+def _choosers(op: EquationPair) -> Sequence[Mark]:
     """Return the marks of the operands that choose."""
     if op.name == "select_n":
         return op.marks[:1]
@@ -38,7 +38,7 @@ def _choosers(op: Op) -> Sequence[Mark]:
     return op.marks if op.name in RANDOM else ()
 
 
-def _differs(op: Op) -> bool:
+def _differs(op: EquationPair) -> bool:
     """Return whether static parameters choose otherwise."""
     one, two = op.params, op.two.params
     if op.name == "integer_pow":

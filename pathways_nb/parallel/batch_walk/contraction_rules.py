@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.arithmetic import aligned
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair, grown, times_grown
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, of_product, unscaled
-from pathways_nb.parallel.batch_walk.operation import Op, grown, times_grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved, tangled
 
-Rule = Callable[[Op], Mark | list[Mark]]
+Rule = Callable[[EquationPair], Mark | list[Mark]]
 
 
-def _left(op: Op, gone: tuple[int, ...]) -> dict[int, int]:
+def _left(op: EquationPair, gone: tuple[int, ...]) -> dict[int, int]:
     """Return where the dimensions go that a reduction leaves."""
     kept = [dim for dim in range(len(op.ins[0][0])) if dim not in gone]
     return {dim: at for at, dim in enumerate(kept)}
 
 
-def _sum(op: Op) -> Mark:
+def _sum(op: EquationPair) -> Mark:
     mark, gone = op.marks[0], tuple(int(dim) for dim in op.params["axes"])
     if mark.kind == Kind.ROWS:
         return _sum_of_rows(op, mark, gone)
@@ -38,7 +38,7 @@ def _plus(power: int | None, times: int | None) -> int | None:
     return None if power is None or times is None else power + times
 
 
-def _sum_of_rows(op: Op, mark: Mark, gone: tuple[int, ...]) -> Mark:
+def _sum_of_rows(op: EquationPair, mark: Mark, gone: tuple[int, ...]) -> Mark:
     context = mark.context
     if mark.context in gone and mark.context is not None:
         if mark.masked != "zero":
@@ -53,7 +53,7 @@ def _sum_of_rows(op: Op, mark: Mark, gone: tuple[int, ...]) -> Mark:
     return Mark(Kind.SUM, mark.power, trained=mark.trained)
 
 
-def unmasked(op: Op, scores: Mark) -> Mark:
+def unmasked(op: EquationPair, scores: Mark) -> Mark:
     """Return the mark of what adds up later tokens of a slice."""
     if scores.masked == "maybe":
         return op.unknown("a mask of attention by position")
@@ -63,7 +63,7 @@ def unmasked(op: Op, scores: Mark) -> Mark:
     )
 
 
-def _extreme(op: Op) -> Mark | list[Mark]:
+def _extreme(op: EquationPair) -> Mark | list[Mark]:
     """Return the mark of a reduction that is no sum, such as a maximum."""
     mark = op.marks[0]
     gone = tuple(int(dim) for dim in op.params["axes"])
@@ -84,7 +84,7 @@ def _extreme(op: Op) -> Mark | list[Mark]:
     return op.all(left if keeps else replace(left, power=None))
 
 
-def _running(op: Op) -> list[Mark]:
+def _running(op: EquationPair) -> list[Mark]:
     """Return the marks of operations along one dimension, such as a running sum or sorting."""
     axis = op.params.get("axis", op.params.get("dimension", len(op.ins[0][0]) - 1))
     axis = int(axis) % len(op.ins[0][0])
@@ -108,12 +108,12 @@ def _running(op: Op) -> list[Mark]:
     return op.all(replace(rows, power=_power(op)))
 
 
-def _power(op: Op) -> int | None:
+def _power(op: EquationPair) -> int | None:
     powers = {mark.power for mark in op.marks if not mark.is_zero}
     return powers.pop() if len(powers) == 1 else None
 
 
-def _dot(op: Op) -> Mark:
+def _dot(op: EquationPair) -> Mark:
     (lc, rc), _ = op.params["dimension_numbers"]
     one, two = op.marks
     contracted = dict(zip(map(int, lc), map(int, rc), strict=True))
@@ -158,7 +158,7 @@ def _dot(op: Op) -> Mark:
                 op.trained, loop=max(one.loop, two.loop))  # fmt: skip
 
 
-def _weighted(op: Op, contracted: dict[int, int], power: int | None) -> Mark | None:
+def _weighted(op: EquationPair, contracted: dict[int, int], power: int | None) -> Mark | None:
     """Return the mark of tokens up to now that are added up with weights by position, 0 of later ones.
 
     It is ``None`` of other products.
@@ -174,7 +174,7 @@ def _weighted(op: Op, contracted: dict[int, int], power: int | None) -> Mark | N
     return Mark(Kind.ROWS, power, dims[mask.token], shared=tokens.shared, trained=op.trained)
 
 
-def _dot_dims(op: Op) -> tuple[dict[int, int], dict[int, int]]:
+def _dot_dims(op: EquationPair) -> tuple[dict[int, int], dict[int, int]]:
     """Return where the dimensions of both operands go that are not contracted."""
     (lc, rc), (lb, rb) = op.params["dimension_numbers"]
     left = {int(dim): at for at, dim in enumerate(lb)}
@@ -188,7 +188,7 @@ def _dot_dims(op: Op) -> tuple[dict[int, int], dict[int, int]]:
     return left, right
 
 
-def _dot_over_rows(op: Op, one: Mark, two: Mark, contracted: dict[int, int], power: int | None) -> Mark:
+def _dot_over_rows(op: EquationPair, one: Mark, two: Mark, contracted: dict[int, int], power: int | None) -> Mark:
     """Return the mark of a product that adds up over rows: a sum, if both sides' rows meet or one side is fixed."""
     if one.context is not None or two.context is not None:
         return op.unknown()
@@ -205,7 +205,7 @@ def _dot_over_rows(op: Op, one: Mark, two: Mark, contracted: dict[int, int], pow
     return Mark(Kind.SUM, power, trained=op.trained)
 
 
-def _dot_without_rows(op: Op, power: int | None, contracted: dict[int, int]) -> Mark:
+def _dot_without_rows(op: EquationPair, power: int | None, contracted: dict[int, int]) -> Mark:
     one, two = op.marks
     if one.kind == two.kind == Kind.SUM:
         return op.mixed(f"the product of two sums over {op.axis.name}")
@@ -218,7 +218,7 @@ def _dot_without_rows(op: Op, power: int | None, contracted: dict[int, int]) -> 
     return Mark(max(one.kind, two.kind), total, trained=op.trained, counts=counts)
 
 
-def _convolution(op: Op) -> Mark:
+def _convolution(op: EquationPair) -> Mark:
     dims = op.params["dimension_numbers"]
     one, two = op.marks
     if one.kind == Kind.ROWS and two.kind == Kind.FIXED and one.context is None and not two.counts:
@@ -229,7 +229,7 @@ def _convolution(op: Op) -> Mark:
     return op.unknown()
 
 
-def _batched(op: Op) -> list[Mark]:
+def _batched(op: EquationPair) -> list[Mark]:
     """Return the marks of operations on the last two dimensions, such as a decomposition of matrices."""
     if all(mark.kind == Kind.FIXED for mark in op.marks):
         return op.all(Mark(power=unscaled(op.marks), trained=op.trained))

@@ -13,8 +13,8 @@ from jax.sharding import AbstractMesh
 from pathways_nb.cost.jaxpr.primitives import RANDOM
 from pathways_nb.errors import PathwaysError
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary, forms
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import LEFT_OUT, ONE_PART, Verdict, drawn, of_loss, warn_undecided
 from pathways_nb.parallel.batch_walk.walk import walk
 from pathways_nb.parallel.random_keys import is_random_key
@@ -52,7 +52,7 @@ class Examined:
         traces: jaxprs of a part and of the whole, if numbers are to be compared and these are kept.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[WalkedAxis, ...]
     verdicts: tuple[Verdict, ...]
     aux: tuple[Auxiliary, ...]
     tree: Any
@@ -67,7 +67,7 @@ class Examined:
         return cls((), (), (Auxiliary("mean"),) * len(leaves), tree, means, draws)
 
     def decided(
-        self, where: str, name: str, compare: Callable[[Axis, Verdict], Callable[[], Verdict]] | None
+        self, where: str, name: str, compare: Callable[[WalkedAxis, Verdict], Callable[[], Verdict]] | None
     ) -> Callable[[], str]:
         """Begin to decide by numbers where the structure did not.
 
@@ -92,7 +92,7 @@ class Examined:
         return conclude
 
     def _begun(
-        self, axis: Axis, verdict: Verdict, compare: Callable[[Axis, Verdict], Callable[[], Verdict]] | None
+        self, axis: WalkedAxis, verdict: Verdict, compare: Callable[[WalkedAxis, Verdict], Callable[[], Verdict]] | None
     ) -> Verdict | Callable[[], Verdict]:
         """Return the verdict along an axis, or what waits for that of numbers."""
         if verdict.unknown is None:
@@ -108,7 +108,7 @@ def draws(jaxprs: Iterable[Any]) -> bool:
 
 
 def walked(
-    fn: Callable[..., Any], axis: Axis, given: Sequence[Sequence[Any]], marks: Sequence[Any],
+    fn: Callable[..., Any], axis: WalkedAxis, given: Sequence[Sequence[Any]], marks: Sequence[Any],
     inside: AbstractContextManager[Any] | None = None, keep: dict[Any, Any] | None = None,
 ) -> Walked | Reason:  # fmt: skip
     """Trace a function at two sizes and walk both traces.
@@ -138,7 +138,7 @@ def walked(
     return Walked(found, (shapes, others))
 
 
-def _traced(fn: Callable[..., Any], axis: Axis, given: Sequence[Any]) -> Any:
+def _traced(fn: Callable[..., Any], axis: WalkedAxis, given: Sequence[Any]) -> Any:
     """Return the jaxpr of a function and the shapes of its outputs, or why it cannot be traced at this size."""
     try:
         return jax.make_jaxpr(fn, return_shape=True)(*given)
@@ -156,8 +156,8 @@ def trace_key(fn: Callable[..., Any], given: Any) -> Any:
 
 
 def judged(
-    where: str, name: str, axes: Sequence[Axis], found: Sequence[Walked | Reason], outputs: tuple[Any, Any], given: Any,
-    check: bool,
+    where: str, name: str, axes: Sequence[WalkedAxis], found: Sequence[Walked | Reason], outputs: tuple[Any, Any],
+    given: Any, check: bool,
 ) -> tuple[tuple[Verdict, ...], tuple[Auxiliary, ...]]:  # fmt: skip
     """Return what the walks over a loss say, one for each axis that is split.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair, grown
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, unscaled
-from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved
 
 
-def _gather(op: Op) -> Mark:
+def _gather(op: EquationPair) -> Mark:
     operand, indices = op.marks
     dims = op.params["dimension_numbers"]
     offset = [int(dim) for dim in dims.offset_dims]
@@ -45,7 +45,7 @@ def _gather(op: Op) -> Mark:
     )
 
 
-def _table(op: Op, table: Mark, indices: Mark, batch: list[int]) -> Mark:
+def _table(op: EquationPair, table: Mark, indices: Mark, batch: list[int]) -> Mark:
     """Return the mark of entries of a table that does not depend on the batch."""
     if table.counts:
         return op.unknown()
@@ -60,7 +60,7 @@ def _table(op: Op, table: Mark, indices: Mark, batch: list[int]) -> Mark:
     return Mark(power=table.power, counts=counts, trained=op.trained, anew=op.anew)
 
 
-def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
+def _own_rows(op: EquationPair, operand: Mark, indices: Mark) -> int | None:
     """Return the dimension of the indices along which each row reads from itself; ``None`` if it may read others."""
     dims = op.params["dimension_numbers"]
     batching = dict(zip(map(int, dims.operand_batching_dims), map(int, dims.start_indices_batching_dims), strict=True))
@@ -90,14 +90,14 @@ def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
     )
 
 
-def _scatter(op: Op) -> Mark:
+def _scatter(op: EquationPair) -> Mark:
     return op.unknown() if any(mark.kind > Kind.FIXED for mark in op.marks) else Mark(
         power=unscaled(op.marks), trained=op.trained,
         counts=tuple((dim, None) for dim in grown(op.outs[0])),
     )  # fmt: skip
 
 
-INDEXING: dict[str, Callable[[Op], Mark | list[Mark]]] = {
+INDEXING: dict[str, Callable[[EquationPair], Mark | list[Mark]]] = {
     "gather": _gather,
     **dict.fromkeys(
         ("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min", "scatter-max"), _scatter

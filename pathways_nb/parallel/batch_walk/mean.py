@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import alive, called
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, level
-from pathways_nb.parallel.batch_walk.operation import Op
 from pathways_nb.parallel.flat_function import FlatFunction
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.host import host
@@ -64,7 +64,7 @@ def count_means(jaxpr: Any) -> int:
     return sum(map(is_mean, equations(jaxpr)))
 
 
-def mean_mark(op: Op) -> Mark:
+def mean_mark(op: EquationPair) -> Mark:
     """Return the mark of a call of ``mean``: a mean, if both arguments are sums over the batch."""
     for name, mark in zip(("total", "count"), op.marks, strict=True):
         if mark.is_lost:

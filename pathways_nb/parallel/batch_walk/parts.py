@@ -18,10 +18,10 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from pathways_nb.jaxpr.flat import called
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import PARAMETER
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, is_inexact, value_and_gradients
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
 from pathways_nb.parallel.batch_walk.walk import UnlikeError, marks_inside
@@ -228,7 +228,7 @@ def _cut_off(one: Any, two: Any, marks: Sequence[Mark], sizes: tuple[int, int], 
     Raises:
         UnlikeError: what it reads cannot be cut into parts.
     """
-    env = marks_inside(Axis("rows", sizes), one, two, marks)
+    env = marks_inside(WalkedAxis("rows", sizes), one, two, marks)
     small, large = FlatFunction.of(one), FlatFunction.of(two)
     marked = dict(zip(small.inputs, marks, strict=True))
     for op in small.ops:

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from pathways_nb.cost.jaxpr.primitives import RANDOM
 from pathways_nb.parallel.batch_walk.arithmetic import aligned, combined
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair, Shape, grown
 from pathways_nb.parallel.batch_walk.fixed_values import counts_of_all
 from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common
-from pathways_nb.parallel.batch_walk.operation import Op, Shape, grown
 
-Rule = Callable[[Op], Mark | list[Mark]]
+Rule = Callable[[EquationPair], Mark | list[Mark]]
 
 
-def moved(op: Op, mark: Mark, dims: dict[int, int], inner: int | None = None) -> Mark:
+def moved(op: EquationPair, mark: Mark, dims: dict[int, int], inner: int | None = None) -> Mark:
     """Return the mark of an array whose dimensions are now elsewhere.
 
     Args:
@@ -50,7 +50,7 @@ def moved(op: Op, mark: Mark, dims: dict[int, int], inner: int | None = None) ->
     )  # fmt: skip
 
 
-def _broadcast(op: Op) -> Mark:
+def _broadcast(op: EquationPair) -> Mark:
     dims = dict(enumerate(map(int, op.params["broadcast_dimensions"])))
     mark = op.marks[0]
     # A dimension of size 1 that is spread out carries nothing any more.
@@ -60,7 +60,7 @@ def _broadcast(op: Op) -> Mark:
     return replace(moved(op, mark, dims), number=mark.number)
 
 
-def _reshape(op: Op) -> Mark:
+def _reshape(op: EquationPair) -> Mark:
     mark, (one, two), (new, new_two) = op.marks[0], op.ins[0], op.outs[0]
     if mark.number is not None or mark.kind == Kind.SUM or (mark.kind == Kind.FIXED and not mark.counts):
         return replace(mark, pieces=())
@@ -93,22 +93,22 @@ def _where(shape: Shape, new: Shape, dim: int, inner: int) -> tuple[int, int] | 
     return None
 
 
-def _fits(op: Op, dim: int, inner: int) -> bool:
+def _fits(op: EquationPair, dim: int, inner: int) -> bool:
     """Return whether a dimension has all rows, each with so many elements, in both traces."""
     return all(shape[dim] % (size * inner) == 0 for shape, size in zip(op.outs[0], op.axis.sizes, strict=True))
 
 
-def _squeeze(op: Op) -> Mark:
+def _squeeze(op: EquationPair) -> Mark:
     gone = {dim % len(op.ins[0][0]) for dim in op.params["dimensions"]}
     left = [dim for dim in range(len(op.ins[0][0])) if dim not in gone]
     return replace(moved(op, op.marks[0], {dim: at for at, dim in enumerate(left)}), number=op.marks[0].number)
 
 
-def _transpose(op: Op) -> Mark:
+def _transpose(op: EquationPair) -> Mark:
     return moved(op, op.marks[0], {int(dim): at for at, dim in enumerate(op.params["permutation"])})
 
 
-def _same_places(op: Op, mark: Mark, whole: Callable[[int], bool]) -> Mark:
+def _same_places(op: EquationPair, mark: Mark, whole: Callable[[int], bool]) -> Mark:
     """Return the mark of an array of which only some elements are left, all along the dimensions that are ``whole``."""
     if mark.kind == Kind.ROWS and not all(whole(dim) for dim in (mark.at, mark.context) if dim is not None):
         return tangled(op)
@@ -116,18 +116,18 @@ def _same_places(op: Op, mark: Mark, whole: Callable[[int], bool]) -> Mark:
     return replace(moved(op, mark, dims), number=mark.number)
 
 
-def tangled(op: Op, what: str = "") -> Mark:
+def tangled(op: EquationPair, what: str = "") -> Mark:
     """Return the mark of rows that were moved among each other; of tokens, that is wrong in every slice."""
     what = what or f"{op.name!r} along the {op.axis.name}"
     return op.mixed(what) if op.axis.name == "tokens" else op.unknown(what)
 
 
-def _slice(op: Op) -> Mark:
+def _slice(op: EquationPair) -> Mark:
     starts = [(a, b) for a, b in zip(op.params["start_indices"], op.two.params["start_indices"], strict=True)]
     return _cut(op, starts)
 
 
-def _cut(op: Op, starts: Sequence[tuple[int, int] | None]) -> Mark:
+def _cut(op: EquationPair, starts: Sequence[tuple[int, int] | None]) -> Mark:
     """Return the mark of a range of an array that begins at ``starts``, along each dimension in both traces."""
     mark, ins, outs = op.marks[0], op.ins[0], op.outs[0]
     found = _same_places(op, mark, lambda dim: all(a[dim] == b[dim] for a, b in zip(ins, outs, strict=True)))
@@ -142,7 +142,7 @@ def _cut(op: Op, starts: Sequence[tuple[int, int] | None]) -> Mark:
     return replace(found, counts=tuple(sorted({**dict(found.counts), **{dim: starts[dim] for dim in new}}.items())))
 
 
-def _index(op: Op, starts: Sequence[Mark]) -> Mark | None:
+def _index(op: EquationPair, starts: Sequence[Mark]) -> Mark | None:
     if all(mark.kind == Kind.FIXED for mark in starts):
         return None
     if any(mark.kind == Kind.SUM for mark in starts):
@@ -150,13 +150,13 @@ def _index(op: Op, starts: Sequence[Mark]) -> Mark | None:
     return op.unknown()
 
 
-def _sliced_dynamically(op: Op) -> Mark:
+def _sliced_dynamically(op: EquationPair) -> Mark:
     bad = _index(op, op.marks[1:])
     known = [mark.number for mark in op.marks[1:]]
     return _cut(op, [None if one is None else (int(one[0]), int(one[1])) for one in known]) if bad is None else bad
 
 
-def _updated(op: Op) -> Mark:
+def _updated(op: EquationPair) -> Mark:
     operand, update, *starts = op.marks
     if (bad := _index(op, starts)) is not None:
         return bad
@@ -172,7 +172,7 @@ def _updated(op: Op) -> Mark:
     return combined(op, "add", [operand.plain(), update.plain()])
 
 
-def _pad(op: Op) -> Mark:
+def _pad(op: EquationPair) -> Mark:
     mark, value = op.marks
     config = op.params["padding_config"]
     found = _same_places(op, mark, lambda dim: not any(config[dim]))
@@ -186,7 +186,7 @@ def _pad(op: Op) -> Mark:
     return combined(op, "add", [found, value])
 
 
-def _concatenate(op: Op) -> Mark:
+def _concatenate(op: EquationPair) -> Mark:
     dim, marks = op.params["dimension"], op.marks
     last = dim == len(op.outs[0][0]) - 1 and all(shape[0][dim] == 1 for shape in op.ins)
     if any(mark.kind == Kind.ROWS and dim in (mark.at, mark.context) for mark in marks):
@@ -203,7 +203,7 @@ def _concatenate(op: Op) -> Mark:
     return replace(found, pieces=tuple(marks)) if last else found
 
 
-def _stacked_rows(op: Op, dim: int) -> Mark:
+def _stacked_rows(op: EquationPair, dim: int) -> Mark:
     """Return the mark of whole batches that were joined along their rows."""
     first, sizes = op.marks[0], op.axis.sizes
     alike = all((mark.kind, mark.at, mark.inner, mark.power, mark.context, mark.shared)
@@ -212,7 +212,7 @@ def _stacked_rows(op: Op, dim: int) -> Mark:
     return replace(first.plain(), trained=op.trained) if alike and whole and op.axis.name == "rows" else tangled(op)
 
 
-def _split(op: Op) -> list[Mark]:
+def _split(op: EquationPair) -> list[Mark]:
     mark, axis = op.marks[0], op.params["axis"]
     if mark.kind == Kind.ROWS and axis in (mark.at, mark.context):
         return op.all(tangled(op))
@@ -220,11 +220,11 @@ def _split(op: Op) -> list[Mark]:
     return op.all(replace(moved(op, mark, dims), number=mark.number))
 
 
-def _reversed(op: Op) -> Mark:
+def _reversed(op: EquationPair) -> Mark:
     return _same_places(op, op.marks[0], lambda dim: dim not in op.params["dimensions"])
 
 
-def _random(op: Op) -> Mark:
+def _random(op: EquationPair) -> Mark:
     """Return the mark of random numbers and keys: every row has its own, unless all parts draw from one key."""
     if any(mark.kind == Kind.SUM for mark in op.marks):
         return op.mixed(f"random numbers from a sum over {op.axis.name}")
@@ -243,7 +243,7 @@ def _random(op: Op) -> Mark:
     return Mark(Kind.ROWS, at=dim, inner=op.outs[0][0][dim] // size, trained=op.trained)
 
 
-def _appended(op: Op) -> Mark:
+def _appended(op: EquationPair) -> Mark:
     """Return the mark of the tokens up to now, or of rows that keep theirs."""
     mark = op.marks[0]
     if op.axis.name == "rows" or mark.kind != Kind.ROWS:
@@ -253,7 +253,7 @@ def _appended(op: Op) -> Mark:
     return replace(mark.plain(), at=None, context=1)
 
 
-def _keeps(op: Op) -> list[Mark]:
+def _keeps(op: EquationPair) -> list[Mark]:
     """Return the marks of an operation that passes its operands on."""
     return list(op.marks) if len(op.marks) == len(op.outs) else op.all(op.unknown())
 

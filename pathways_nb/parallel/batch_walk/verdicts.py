@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.program.signature import Deferred
 
 By = Literal["structure", "numbers", "one part", "left out", "nobody"]
@@ -45,7 +45,7 @@ ONE_PART = Verdict("one part")
 LEFT_OUT = Verdict("left out")
 
 
-def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
+def of_loss(where: str, name: str, mark: Mark, axis: WalkedAxis) -> Verdict:
     """Return what the structure of a loss says.
 
     Args:

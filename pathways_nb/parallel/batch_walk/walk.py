@@ -16,13 +16,13 @@ from pathways_nb.parallel.batch_walk.arithmetic import elementwise, joined
 from pathways_nb.parallel.batch_walk.choices import with_choices
 from pathways_nb.parallel.batch_walk.contraction_rules import CONTRACTIONS
 from pathways_nb.parallel.batch_walk.custom_rules import RULES, is_tangent_of, tangents_of
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair, WalkedAxis, grown
 from pathways_nb.parallel.batch_walk.index_rules import INDEXING
 from pathways_nb.parallel.batch_walk.marks import FIXED, Counter, Kind, Mark, Reason, constant
 from pathways_nb.parallel.batch_walk.mean import is_mean, mean_mark
-from pathways_nb.parallel.batch_walk.operation import Axis, Op, grown
 from pathways_nb.parallel.batch_walk.shape_rules import MOVES
 
-_PASSES = 5
+_MOST_WALKS = 5
 """Times that a loop's body is walked until what it carries no longer changes."""
 
 _LARGEST = 1 << 20
@@ -33,7 +33,7 @@ class UnlikeError(Exception):
     """The two traces consist of different operations."""
 
 
-def walk(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
+def walk(axis: WalkedAxis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
     """Return the marks of a function's outputs.
 
     Args:
@@ -49,7 +49,7 @@ def walk(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
         return [Mark(Kind.UNKNOWN, trained=True, reason=reason)] * len(one.jaxpr.outvars)
 
 
-def marks_inside(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> dict[Any, Mark]:
+def marks_inside(axis: WalkedAxis, one: Any, two: Any, marks: Sequence[Mark]) -> dict[Any, Mark]:
     """Return the marks of all variables of a function's outermost jaxpr at the smaller size.
 
     Args:
@@ -67,13 +67,13 @@ def marks_inside(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> dict[
 
 
 class _Walk:
-    def __init__(self, axis: Axis):
+    def __init__(self, axis: WalkedAxis):
         self.axis = axis
         self._depth = 0
         """How many loops there are around the equation."""
         self._in_rule = False
         """Whether the tangents of a call are walked, by its own rule."""
-        self._rules: dict[Any, tuple[Op, bool]] = {}
+        self._rules: dict[Any, tuple[EquationPair, bool]] = {}
         """Of calls whose gradients have a rule of their own, which JAX's functions share."""
         self._bodies = {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}
 
@@ -95,11 +95,13 @@ class _Walk:
         for eqn, other in zip(first.eqns, second.eqns, strict=True):
             if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
                 raise UnlikeError
-            op = Op(self.axis, eqn, other, [read(a, b) for a, b in zip(eqn.invars, other.invars, strict=True)])
+            op = EquationPair(
+                self.axis, eqn, other, [read(a, b) for a, b in zip(eqn.invars, other.invars, strict=True)]
+            )
             env.update(zip(eqn.outvars, self._equation(op), strict=True))
         return [read(a, b) for a, b in zip(first.outvars, second.outvars, strict=True)]
 
-    def _equation(self, op: Op) -> Sequence[Mark]:
+    def _equation(self, op: EquationPair) -> Sequence[Mark]:
         if is_mean(op.one):
             return [mean_mark(op)]
         if (inner := called(op.one)) is not None:
@@ -119,7 +121,7 @@ class _Walk:
             return op.all(op.unknown())
         return with_choices(op, elementwise(op))
 
-    def _follows_rule(self, op: Op, made: Sequence[Mark]) -> bool:
+    def _follows_rule(self, op: EquationPair, made: Sequence[Mark]) -> bool:
         """Return whether gradients through a call with a rule of its own depend on rows as its results do.
 
         Tangents are linear and are walked. Cotangents may be anything, such as clipped, and are not.
@@ -133,7 +135,7 @@ class _Walk:
             self._rules[key] = op, self._tangents_follow(op, made)
         return self._rules[key][1]
 
-    def _tangents_follow(self, op: Op, made: Sequence[Mark]) -> bool:
+    def _tangents_follow(self, op: EquationPair, made: Sequence[Mark]) -> bool:
         self._in_rule = True
         try:
             one, two = tangents_of(op.one), tangents_of(op.two)
@@ -144,7 +146,7 @@ class _Walk:
             self._in_rule = False
         return all(is_tangent_of(mark, made[at]) for mark, at in zip(found, one.made, strict=True))
 
-    def _scan(self, op: Op) -> Sequence[Mark]:
+    def _scan(self, op: EquationPair) -> Sequence[Mark]:
         one, two = op.params, op.two.params
         consts, count = scan_sizes(op.one)
         fixed, carry, over = op.marks[:consts], list(op.marks[consts : consts + count]), op.marks[consts + count :]
@@ -153,7 +155,7 @@ class _Walk:
         if one["length"] != two["length"]:
             varying = _varying(one["jaxpr"].jaxpr, consts, count)
             carry = [self._counting(op, mark) if varies else mark for mark, varies in zip(carry, varying, strict=True)]
-        for _ in range(_PASSES):
+        for _ in range(_MOST_WALKS):
             made = self.run(one["jaxpr"], two["jaxpr"], [*fixed, *carry, *sliced])
             joint = [joined(op, a, b) for a, b in zip(carry, made[:count], strict=True)]
             after = [self._carried(op, mark) for mark in joint]
@@ -165,27 +167,27 @@ class _Walk:
         self._depth -= 1
         return [*carry, *(_stacked(mark, self._depth + 1) for mark in made[count:])]
 
-    def _carried(self, op: Op, mark: Mark) -> Mark:
+    def _carried(self, op: EquationPair, mark: Mark) -> Mark:
         """Return a mark that is carried from turn to turn; what belongs to one row of this loop must not be."""
         if not mark.is_single or mark.loop != self._depth:
             return mark
         what = f"a value is carried from {self.axis.one} to {self.axis.one} by {op.name!r}"
         return op.mixed(what) if self.axis.name == "tokens" else op.unknown(what)
 
-    def _counting(self, op: Op, mark: Mark) -> Mark:
+    def _counting(self, op: EquationPair, mark: Mark) -> Mark:
         """Return the mark of what a loop over rows changes in every turn: it depends on the number of the row."""
         what = f"a value is changed from {self.axis.one} to {self.axis.one} by {op.name!r}"
         entangled = mark.kind > Kind.FIXED and self.axis.name == "tokens"
         return mark if mark.is_lost else op.mixed(what) if entangled else op.unknown(what)
 
-    def _while(self, op: Op) -> Sequence[Mark]:
+    def _while(self, op: EquationPair) -> Sequence[Mark]:
         one, two = op.params, op.two.params
         ends, bodies = one.get("cond_nconsts"), one.get("body_nconsts")
         if ends is None or bodies is None:
             return op.all(op.unknown())
         for_end, for_body = op.marks[:ends], op.marks[ends : ends + bodies]
         carry = list(op.marks[ends + bodies :])
-        for _ in range(_PASSES):
+        for _ in range(_MOST_WALKS):
             made = self.run(one["body_jaxpr"], two["body_jaxpr"], [*for_body, *carry])
             after = [joined(op, a, b) for a, b in zip(carry, made, strict=True)]
             if after == carry:
@@ -198,7 +200,7 @@ class _Walk:
             return op.all(op.unknown(f"the number of turns of {op.name!r} depends on that of the {self.axis.name}"))
         return carry if ended.kind == Kind.FIXED else self._decided(op, ended, "a loop ends")
 
-    def _cond(self, op: Op) -> Sequence[Mark]:
+    def _cond(self, op: EquationPair) -> Sequence[Mark]:
         chosen, *rest = op.marks
         pairs = zip(op.params["branches"], op.two.params["branches"], strict=True)
         results = [self.run(one, two, rest) for one, two in pairs]
@@ -213,14 +215,14 @@ class _Walk:
             found = [replace(chosen.plain(), trained=True) if mark.kind == Kind.FIXED else mark for mark in found]
         return found
 
-    def _decided(self, op: Op, mark: Mark, what: str) -> list[Mark]:
+    def _decided(self, op: EquationPair, mark: Mark, what: str) -> list[Mark]:
         if mark.is_lost:
             return op.all(mark)
         if mark.kind == Kind.SUM:
             return op.all(op.mixed(f"{what} by a sum over {self.axis.name}"))
         return op.all(op.unknown(f"{what} by values of {self.axis.name}"))
 
-    def _mapped(self, op: Op) -> Sequence[Mark]:
+    def _mapped(self, op: EquationPair) -> Sequence[Mark]:
         """Walk into a ``shard_map`` that does not split rows; collectives then add up what all devices have."""
         if any(mark.kind == Kind.ROWS and _splits(spec, mark.at)
                for mark, spec in zip(op.marks, op.params.get("in_specs", ()), strict=False)):  # fmt: skip

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel import step_checks
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
@@ -24,7 +25,6 @@ from pathways_nb.parallel.batch_walk.examine import (
     walked,
 )
 from pathways_nb.parallel.batch_walk.mean import count_means
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.plan import source_lines
@@ -58,7 +58,7 @@ def examined(
     means, random = count_means(closed), draws([closed])
     if parts == 1 or not rows:
         return Examined.of_one_part(outputs[1], means, random)
-    axis = Axis("rows", sizes_of(rows.pop(), parts))
+    axis = WalkedAxis("rows", sizes_of(rows.pop(), parts))
     sizes = [(params, *resized(batch, 0, size)) for size in axis.sizes]
     marks = jax.tree.map(lambda _: PARAMETER, params), *marks_of(batch, 0)
     kept = {trace_key(fn, (params, *batch)): (closed, shapes)}

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from pathways_nb.parallel.fsdp.costs import StepCosts
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.operation_costs import OperationCosts
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 
 Category = Literal["parameters", "gathered", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
@@ -45,7 +45,7 @@ class MemoryCurve:
 
     @classmethod
     def of(
-        cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: StepCosts, state_bytes: int = 0
+        cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: OperationCosts, state_bytes: int = 0
     ) -> MemoryCurve:
         """Return the memory of a step.
 
@@ -97,9 +97,9 @@ def categories(graph: StepGraph) -> dict[int, Category]:
     found: dict[int, Category] = dict.fromkeys(graph.shards, "parameters")
     shards = set(graph.shards)
     for op in graph.ops:
-        if isinstance(op, Collective) and op.is_gather:
+        if isinstance(op, CollectiveOp) and op.is_gather:
             found.update(dict.fromkeys(op.outputs, "gathered"))
-        elif isinstance(op, Collective) or op.name == "pack":
+        elif isinstance(op, CollectiveOp) or op.name == "pack":
             gathers = all(value in shards or found.get(value) == "parameters" for value in op.inputs)
             found.update(dict.fromkeys(op.outputs, "gathered" if gathers else "gradients"))
         elif op.name == "unpack" and found.get(op.inputs[0]) in ("gathered", "gradients"):

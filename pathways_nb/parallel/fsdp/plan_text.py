@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.choice import PassChoice
-from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.passes.plan_passes import PassChoice
 
 HEADING, PASS = "backward:", "pass:"
 KEPT = "kept"
 
 
-class _Line(NamedTuple):
+class _BucketLine(NamedTuple):
     """One line: its number, the parts of each name on it, and whether its buckets stay gathered."""
 
     number: int
@@ -44,7 +44,7 @@ def plan_of_text(text: str, names: Sequence[str], **options: Any) -> FsdpPlan:
     Raises:
         PlanError: naming the line that names no parameter, or the parameter that is in no bucket or in two.
     """
-    sides: list[list[_Line]] = [[]]
+    sides: list[list[_BucketLine]] = [[]]
     passes = dict[str, PassChoice]()
     for number, line in enumerate(re.split(r"[\n;]", text), 1):
         if line.strip() == HEADING and len(sides) == 1:
@@ -105,7 +105,7 @@ class ModelNames:
         return [parts[: count + 1] for count in range(len(parts))]
 
 
-def _buckets(lines: Sequence[_Line], model: ModelNames) -> Iterator[Bucket]:
+def _buckets(lines: Sequence[_BucketLine], model: ModelNames) -> Iterator[Bucket]:
     """Yield the buckets of the lines of one pass, those of lines without ``*`` first."""
     taken = set[str]()
     for line in sorted(lines, key=lambda line: line.starred):
@@ -135,11 +135,11 @@ def _pass(number: int, text: str) -> PassChoice:
         raise PlanError(f"line {number} of the buckets: {error}") from None
 
 
-def _line(number: int, text: str) -> _Line:
+def _line(number: int, text: str) -> _BucketLine:
     """Return a line that is not empty."""
     words = re.findall(r"[^,\s]+", text)
     keep = words[-1:] == [KEPT] and len(words) > 1
-    return _Line(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep)
+    return _BucketLine(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep)
 
 
 def _stars(item: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -160,7 +160,7 @@ def _in_range(wanted: str, part: str) -> bool:
     return span is not None and part.isdecimal() and int(span[1]) <= int(part) <= int(span[2])
 
 
-def _unknown(line: _Line, item: str, names: Sequence[str]) -> str:
+def _unknown(line: _BucketLine, item: str, names: Sequence[str]) -> str:
     beginnings = dict.fromkeys(".".join(name.split(".")[: n + 1]) for name in names for n in range(name.count(".") + 1))
     return (
         f"line {line.number} of the buckets: {item!r} is no parameter and no part of the model."

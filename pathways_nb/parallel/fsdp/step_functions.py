@@ -16,12 +16,11 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from pathways_nb.parallel.batch_walk.examine import Examined
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.verdicts import on_host
-from pathways_nb.parallel.fsdp import checks, loss_checks, plans
+from pathways_nb.parallel.fsdp import fsdp_checks, loss_checks, plans
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
-from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
@@ -137,15 +136,15 @@ class StepFunctions:
             UsageError: they are those of another model or optimizer.
         """
         if form in ("step", "value_and_grad"):
-            checks.same_shapes(self.spec.shapes, args[0])
+            fsdp_checks.same_shapes(self.spec.shapes, args[0])
         if form in ("step", "lay_out") and self.spec.optimizer is not None and len(args) > 1:
-            checks.same_state(jax.eval_shape(self.spec.optimizer.init, self.spec.shapes), args[1])
+            fsdp_checks.same_state(jax.eval_shape(self.spec.optimizer.init, self.spec.shapes), args[1])
 
     def laid_out(self, params: Any, state: Any = None) -> Any:
         """Return parameters as they are kept and, if there is an optimizer, its state: the given one, or a new one."""
         spec = self.spec
         params = spec.layout.cropped(params)
-        checks.same_shapes(spec.shapes, params)
+        fsdp_checks.same_shapes(spec.shapes, params)
         kept = _constrained(spec.layout.padded(params), spec.layout)
         if spec.optimizer is None:
             return kept
@@ -214,7 +213,7 @@ class StepFunctions:
 
     def _traced(self, batch: Any) -> tuple[StepGraph, Examined]:
         spec, parts = self.spec, self.parts
-        checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
+        fsdp_checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
         local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)
         leaves = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
         key = str(jax.tree.structure(local)), leaves, _contexts()

@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pathways_nb.errors import size
-from pathways_nb.parallel.fsdp.costs import TICK
-from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.operation_costs import TICK
 from pathways_nb.parallel.fsdp.plan_text import ModelNames
-from pathways_nb.parallel.fsdp.planner import Planner
-from pathways_nb.parallel.fsdp.timeline import Span, StepTimeline
+from pathways_nb.parallel.fsdp.step_planner import Planner
+from pathways_nb.parallel.fsdp.stream_tasks import StreamSpan
+from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 
@@ -143,12 +144,12 @@ def picture_of(
     parameters = planner.traced.parameters
     names = ModelNames([one.name for one in parameters])
     bands = _bands(plan, [parameters[param].name for param in order], names)
-    made = {use.param: use.made for use in planner.outline.forward}
-    made |= {one.param: one.costs.whole for one in planner.outline.reductions if one.param not in made}
+    sizes = {one.param: one.costs.whole_bytes for one in planner.outline.reductions}
+    sizes |= {one.param: one.costs.whole_bytes for one in planner.outline.forward}
     headings = (f"{about} · {_plan_words(plan)}", _time_words(timeline, bound), _memory_words(timeline, limit))
     return StepPicture(
         headings, tuple(parameters[param].name for param in order),
-        np.array([made.get(param, 0) for param in order], float), bands, _lanes(streams),
+        np.array([sizes.get(param, 0) for param in order], float), bands, _lanes(streams),
         tuple(_boxes(timeline, bands, [names.names[param] for param in order], streams)),
         timeline.memory.times * TICK, {str(name): held for name, held in timeline.memory.bytes.items()}, limit,
         tuple((name, shortened(line)) for name, line in passes), note, "", chosen, timeline, bound,
@@ -209,7 +210,7 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
     at = {name: position for position, name in enumerate(order)}
     parameters = timeline.graph.parameters
 
-    def told(span: Span) -> tuple[int, str]:
+    def told(span: StreamSpan) -> tuple[int, str]:
         if not span.params:
             return -1, "the loss"
         band = bands[-1] if span.again or span.stream == "reduce" else bands[0]
@@ -230,7 +231,7 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
     return found
 
 
-def _kind(span: Span) -> str:
+def _kind(span: StreamSpan) -> str:
     return f"{span.kind} again" if span.again else span.kind
 
 

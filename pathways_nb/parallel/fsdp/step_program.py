@@ -10,10 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.batch_walk.mean import refuse_zero
-from pathways_nb.parallel.fsdp import checks
+from pathways_nb.parallel.fsdp import fsdp_checks
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, StateLayout
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
@@ -48,9 +47,9 @@ class StepComputation(Computation):
         self._form_of_step, self._axes, self.layouts = form, axes, (layout, state_layout)
 
     def check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
-        """Refuse arguments that cannot be split; the errors are those of ``Computation`` and ``checks.same_rows``."""
+        """Refuse arguments that cannot be split, by the errors of ``Computation`` and ``fsdp_checks.same_rows``."""
         if self._form_of_step in ("step", "value_and_grad"):
-            checks.same_rows(call.dynamic_args[2 if self._form_of_step == "step" else 1 :])
+            fsdp_checks.same_rows(call.dynamic_args[2 if self._form_of_step == "step" else 1 :])
         super().check_arguments(call, leaf_specs)
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:

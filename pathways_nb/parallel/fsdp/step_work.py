@@ -16,7 +16,7 @@ from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 from pathways_nb.parallel.fsdp.tracing import is_kernel
 
 _STRIDED = frozenset({"transpose", "broadcast_in_dim"})
@@ -77,7 +77,8 @@ class StepWork:
             sizes: axes of the place and their sizes.
         """
         ops = [op for op in graph.ops if _computes(op)]
-        if gathered(graph) != gathered(before) or any(isinstance(op, ShardedScan) for op in (*ops, *before.ops)):
+        has_loops = any(isinstance(op, ShardedScan) for op in (*ops, *before.ops))
+        if has_loops or gathered_params(graph) != gathered_params(before):
             return self._read(graph, ops, sizes)
         old = {_key(before, op): op for op in before.ops if _computes(op) and not _is_apart(before, op)}
         made = self._read(graph, [op for op in ops if _is_apart(graph, op)], sizes)
@@ -116,13 +117,13 @@ class StepWork:
         return cls(works, fused, dict(_views(ops, values)))
 
 
-def gathered(graph: StepGraph) -> frozenset[int]:
+def gathered_params(graph: StepGraph) -> frozenset[int]:
     """Return the positions of the parameters that a step gathers."""
     return frozenset(param for op in graph.collectives if op.is_gather for param in op.carries)
 
 
 def _computes(op: Runnable) -> bool:
-    return not isinstance(op, Collective) and bool(op.outputs)
+    return not isinstance(op, CollectiveOp) and bool(op.outputs)
 
 
 def _is_apart(graph: StepGraph, op: Runnable) -> bool:

@@ -21,8 +21,8 @@ from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, RunnableWalk
 from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, scatter
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.scan_gathers import gather_in_scans
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
 from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
 from pathways_nb.parallel.random_keys import is_random_key
 

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import plans
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.modes import MODES
-from pathways_nb.parallel.fsdp.passes.choice import text_of_passes
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.passes.plan_passes import text_of_passes
 from pathways_nb.parallel.fsdp.plan_text import text_of_plan
-from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.step_work import StepWork, gathered
+from pathways_nb.parallel.fsdp.step_planner import Planner
+from pathways_nb.parallel.fsdp.step_work import StepWork, gathered_params
 
 _NO_TIME = 1e-12
 """Seconds of a hop in a network whose latency is that of a whole collective."""
@@ -53,7 +53,7 @@ class Variants:
         self.devices = first.mode.axes.size
         parts = (first.traced.flat.avals[value].str_short() for value in first.traced.batch)
         self.batch_words = " and ".join(dict.fromkeys(parts))
-        self._work = {gathered(first.traced): (StepWork.of(first.traced, first.sizes), first)}
+        self._work = {gathered_params(first.traced): (StepWork.of(first.traced, first.sizes), first)}
         self.at = lru_cache(8)(self._at)
         for mode in ("ddp", "zero3"):  # of other modes, only exchanges differ from these
             self.at(mode, self.devices)
@@ -67,7 +67,7 @@ class Variants:
     def _at(self, mode: str, devices: int) -> Variant:
         """Return the step in a mode on a number of devices."""
         planner = self.step.elsewhere(mode, devices).planner(chip=self.model)
-        kind = gathered(planner.traced)
+        kind = gathered_params(planner.traced)
         if kind not in self._work:
             self._work[kind] = StepWork.of(planner.traced, planner.sizes), planner
         work, before = self._work[kind]
@@ -112,7 +112,7 @@ class Variant:
     def _passed(self, plan: FsdpPlan, registrations: int = 0) -> Passed:
         """Return the step under a plan; another number of registrations asks again, as a pass may have changed."""
         traced = self._any.traced
-        found = list(plans.stages(traced, plan, self.mode))
+        found = list(plans.after_each_pass(traced, plan, self.mode))
         lines = (("traced", traced.schedule()), *((name, graph.schedule()) for name, graph in found))
         return Passed(found[-1][1], lines)
 

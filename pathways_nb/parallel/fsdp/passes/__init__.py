@@ -6,6 +6,6 @@ to time a plan.
 Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """
 
-from pathways_nb.parallel.fsdp.passes.usual import bucket, finish, pace, prefetch, regather, sink
+from pathways_nb.parallel.fsdp.passes.built_in_passes import bucket, finish, pace, prefetch, regather, sink
 
 __all__ = ["bucket", "finish", "pace", "prefetch", "regather", "sink"]

@@ -21,7 +21,7 @@ from pathways_nb.util.words import counted
 
 Position = tuple[float, ...]
 """A place in the step. Positions of one step are compared; a pass takes them from collectives and makes none itself."""
-Kind = Literal["move", "merge", "copy", "finish", "bind"]
+Kind = Literal["move", "merge", "copy", "finish", "pace"]
 
 
 class Gather(NamedTuple):
@@ -159,9 +159,9 @@ class StepCollectives:
         """Return the edit that unpacks and converts what was reduced behind everything else."""
         return Edit("finish", (reduction,))
 
-    def bind(self, gather: Gather) -> Edit:
+    def pace(self, gather: Gather) -> Edit:
         """Return the edit that makes the compiler keep a gather behind what stands in front of it."""
-        return Edit("bind", (gather,))
+        return Edit("pace", (gather,))
 
     def __repr__(self) -> str:
         return f"<{counted(len(self.gathers), 'gather')} and {counted(len(self.reductions), 'reduction')} of a step>"
@@ -273,6 +273,6 @@ def _of_reduction(step: StepCollectives, edit: Edit) -> Sequence[str]:
 
 
 _OF_KIND: dict[str, Callable[[StepCollectives, Edit], Sequence[str]]] = {
-    "move": _of_move, "merge": _of_merge, "copy": _of_gather, "finish": _of_reduction, "bind": _of_gather,
+    "move": _of_move, "merge": _of_merge, "copy": _of_gather, "finish": _of_reduction, "pace": _of_gather,
 }  # fmt: skip
 """Why an edit cannot be made, by its kind."""

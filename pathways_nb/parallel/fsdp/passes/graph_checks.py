@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from pathways_nb.errors import PlanError
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 
 
 def check_graph(name: str, before: StepGraph, after: Any) -> None:
@@ -71,10 +71,10 @@ def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
 
 def _reductions(graph: StepGraph) -> dict[int, list[tuple[str, str]]]:
     """Return, by value, the reductions on the way to it, each by name and axis."""
-    found: dict[int, frozenset[Collective]] = {}
+    found: dict[int, frozenset[CollectiveOp]] = {}
     for op in graph.ops:
-        passed = frozenset[Collective]().union(*(found[value] for value in op.inputs if value in found))
-        if isinstance(op, Collective) and not op.is_gather:
+        passed = frozenset[CollectiveOp]().union(*(found[value] for value in op.inputs if value in found))
+        if isinstance(op, CollectiveOp) and not op.is_gather:
             passed |= {op}
         if passed:
             found.update(dict.fromkeys(op.outputs, passed))

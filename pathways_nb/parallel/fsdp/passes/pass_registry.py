@@ -116,7 +116,7 @@ class StepPass:
             raise PlanError(f"pass {self.name!r} raised {type(error).__name__}: {error}") from error
 
 
-Stage = tuple[StepPass, Settings]
+ConfiguredPass = tuple[StepPass, Settings]
 """A pass with its settings."""
 
 _passes: dict[str, StepPass] = {}

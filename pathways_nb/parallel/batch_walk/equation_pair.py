@@ -15,7 +15,7 @@ from pathways_nb.plan import source_lines
 Shape = tuple[int, ...]
 
 
-class Axis(NamedTuple):
+class WalkedAxis(NamedTuple):
     """What is walked along.
 
     Args:
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Op:
+class EquationPair:
     """An equation of both traces.
 
     Args:
@@ -50,7 +50,7 @@ class Op:
         marks: of its operands.
     """
 
-    axis: Axis
+    axis: WalkedAxis
     one: Any
     two: Any
     marks: Sequence[Mark]
@@ -134,7 +134,7 @@ def grown(shapes: tuple[Shape, Shape]) -> list[int]:
     return [dim for dim, (one, two) in enumerate(zip(*shapes, strict=True)) if one != two]
 
 
-def times_grown(op: Op, shapes: tuple[Shape, Shape], dims: Iterable[int]) -> int | None:
+def times_grown(op: EquationPair, shapes: tuple[Shape, Shape], dims: Iterable[int]) -> int | None:
     """Return how many of some dimensions grow; ``None`` if one grows in another ratio than the rows, such as B − 1."""
     pairs = [(shapes[0][dim], shapes[1][dim]) for dim in dims if shapes[0][dim] != shapes[1][dim]]
     sizes = op.axis.sizes

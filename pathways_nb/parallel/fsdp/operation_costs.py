@@ -16,7 +16,7 @@ from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.parallel.fsdp.step_work import StepWork
 
 TICK = 1e-12
@@ -24,7 +24,7 @@ TICK = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class StepCosts:
+class OperationCosts:
     """Costs of the operations of a step, and of what passes make of them.
 
     Args:
@@ -49,7 +49,7 @@ class StepCosts:
     @classmethod
     def of(
         cls, graph: StepGraph, model: CostModel, sizes: Mapping[str, int], work: StepWork | None = None
-    ) -> StepCosts:
+    ) -> OperationCosts:
         """Return the costs of a step as it was traced.
 
         Args:
@@ -69,7 +69,7 @@ class StepCosts:
 
     def ticks(self, graph: StepGraph, op: Runnable) -> int:
         """Return the ticks of an operation of a step after passes."""
-        if isinstance(op, Collective):
+        if isinstance(op, CollectiveOp):
             return self.exchange(op.name, self.bytes_of(graph, op), op.axis)
         if op.name in ("pack", "unpack"):  # an unpack makes values that a gather made before
             return self.copy(sum(graph.flat.bytes(value) for value in op.inputs))
@@ -79,7 +79,7 @@ class StepCosts:
             self.compute[op.outputs[0]] = found
         return found
 
-    def bytes_of(self, graph: StepGraph, op: Collective) -> int:
+    def bytes_of(self, graph: StepGraph, op: CollectiveOp) -> int:
         """Return the bytes of the whole array that a collective exchanges, with its padding."""
         kind = BY_NAME[op.name]
         if kind.begins_whole and kind.ends_whole:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from pathways_nb.parallel.fsdp.passes.edits import Edit, StepCollectives
-from pathways_nb.parallel.fsdp.passes.registry import built_in
+from pathways_nb.parallel.fsdp.passes.pass_registry import built_in
 
 Buckets = Sequence[Sequence[int]]
 """Positions of parameters, by bucket."""
@@ -89,6 +89,6 @@ def finish(step: StepCollectives) -> Iterator[Edit]:
 
 @built_in("pace", after="finish", is_timed=False)
 def pace(step: StepCollectives) -> Iterator[Edit]:
-    """Yield the edits that keep all gathers where they stand when the step is compiled; see ``passes.barriers``."""
+    """Yield the edits that keep all gathers in their places when the step is compiled; see ``lowering``."""
     for gather in step.gathers:
-        yield step.bind(gather)
+        yield step.pace(gather)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.tree_util import tree_leaves_with_path
 
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.parallel import step_checks
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
-from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree, unlike
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.parameter_trees import name_of, names_of, require_match, truths
-from pathways_nb.parallel.random_keys import random_key_in
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import specs
 from pathways_nb.program.models import how_to_split
 from pathways_nb.util.words import a_type_of, counted
 
@@ -104,23 +105,23 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
         UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, it names no parameter, or one
             that is not frozen has no gradient; a parameter is a random key.
     """
-    named = tree_leaves_with_path(params)
     still = truths("fsdp", "frozen", "params", params, frozen)
     require_match("fsdp", "frozen", "params", names_of(params), frozen, still)
-    for (path, leaf), one in zip(named, still, strict=True):
+    for path, leaf in tree_leaves_with_path(params):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UsageError(
                 f"fsdp: parameter {name_of(path)} is {leaf.dtype}, a random key, which no device can have a part of. "
                 f"Close over it in the loss, or give it in the batch."
             )
-        if not one and not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            name = name_of(path)
-            raise UsageError(
-                f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
-                f"frozen=lambda name: name == {name!r}; or close over it in the loss."
-                f"{how_to_split(params, leaf, trained=True)}"
-            )
-    return [not one for one in still]
+    trained = [not one for one in still]
+    for path, leaf in step_checks.without_gradient(params, trained):
+        name = name_of(path)
+        raise UsageError(
+            f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
+            f"frozen=lambda name: name == {name!r}; or close over it in the loss."
+            f"{how_to_split(params, leaf, trained=True)}"
+        )
+    return trained
 
 
 def stacked(params: Any, given: Any) -> list[bool]:
@@ -187,10 +188,10 @@ def same_shapes(expected: Any, given: Any) -> None:
     Raises:
         UsageError: they do not, naming the parameter.
     """
-    ours: Any = jax.tree.structure(expected)
-    theirs: Any = jax.tree.structure(given)
-    if ours != theirs:
-        raise UsageError(f"fsdp: params {unlike(expected, given)}. Give them as the step was made for: {ours}.")
+    wanted: Any = jax.tree.structure(expected)
+    if wanted != jax.tree.structure(given):
+        problem = step_checks.unlike(expected, given)
+        raise UsageError(f"fsdp: params {problem}. Give them as the step was made for: {wanted}.")
     pairs = zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
     for (path, one), leaf in pairs:
         if jnp.shape(leaf) != one.shape:
@@ -210,8 +211,30 @@ def same_state(expected: Any, given: Any) -> None:
     Raises:
         UsageError: it has another.
     """
-    require_same_tree(expected, given, "fsdp", "step.init(params)")
-    require_same_shapes(expected, given, "fsdp", "step.init(params)")
+    step_checks.require_same_tree(expected, given, "fsdp", "step.init(params)")
+    step_checks.require_same_shapes(expected, given, "fsdp", "step.init(params)")
+
+
+def _batch_rows(devices: int, microbatches: int) -> step_checks.BatchRows:
+    """Return how a batch is divided over devices and into microbatches, and what errors say."""
+    by = f"{counted(devices, 'device')}" + (f" × {microbatches} microbatches" if microbatches > 1 else "")
+
+    def unequal(found: Sequence[tuple[str, int]]) -> str:
+        path, rows = next(one for one in found if one[1] != found[0][1])
+        return (
+            f"fsdp: batch{path} has {rows} rows and batch{found[0][0]} has {found[0][1]}: the first dimension of every "
+            f"array is the batch. Put other arrays into params (frozen=), or close over them; give a key as "
+            f"jax.random.key(0)."
+        )
+
+    return step_checks.BatchRows(
+        ShardingError, allows_scalars=True,
+        random_key=lambda key: f"fsdp: batch{key} is a random key of bare numbers, whose first dimension would be "
+        "split over devices. Give a typed key, jax.random.key(0): each device gets it whole.",
+        unequal=unequal,
+        indivisible=lambda path, first, fits: f"fsdp: batch{path} has shape {tuple(first.shape)}, whose first "
+        f"dimension is not divisible by {by}. Give a batch of {fits}.",
+    )  # fmt: skip
 
 
 def same_rows(batch: Any) -> None:
@@ -223,43 +246,45 @@ def same_rows(batch: Any) -> None:
     Raises:
         ShardingError: naming the array.
     """
-    leaves = _arrays_of(batch)
-    for (path, leaf), (other, first) in zip(leaves, leaves[:1] * len(leaves), strict=True):
-        if leaf.shape[0] != first.shape[0]:
-            if key := random_key_in(batch):
-                raise ShardingError(
-                    f"fsdp: batch{key} is a random key of bare numbers, whose first dimension would be split over "
-                    f"devices. Give a typed key, jax.random.key(0): each device gets it whole."
-                )
-            raise ShardingError(
-                f"fsdp: batch{jax.tree_util.keystr(path)} has {leaf.shape[0]} rows and batch"
-                f"{jax.tree_util.keystr(other)} has {first.shape[0]}: the first dimension of every array is the "
-                f"batch. Put other arrays into params (frozen=), or close over them; give a key as jax.random.key(0)."
-            )
+    _batch_rows(1, 1).equal(batch)
 
 
-def _arrays_of(batch: Any) -> list[tuple[Any, Any]]:
-    return [pair for pair in tree_leaves_with_path(batch) if pair[1].shape]
-
-
-def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
+def whole_batch(batch: Any, devices: int, microbatches: int) -> None:
     """Check that the arrays of a batch can be split.
 
     Args:
         batch: a tuple of trees of arrays or shapes.
-        parts: number of devices that split it.
-        accumulate: number of microbatches of each device.
+        devices: number of devices that split it.
+        microbatches: number of microbatches of each device.
 
     Raises:
         ShardingError: naming the array.
     """
-    same_rows(batch)
-    leaves = _arrays_of(batch)
-    for path, leaf in leaves:
-        if leaf.shape[0] % (parts * accumulate):
-            by = f"{counted(parts, 'device')}" + (f" × {accumulate} microbatches" if accumulate > 1 else "")
-            enough = -(-leaf.shape[0] // (parts * accumulate)) * parts * accumulate
-            raise ShardingError(
-                f"fsdp: batch{jax.tree_util.keystr(path)} has shape {tuple(leaf.shape)}, whose first dimension is not "
-                f"divisible by {by}. Give a batch of {enough}."
+    _batch_rows(devices, microbatches).divided(batch, devices * microbatches)
+
+
+def partitions(params: Any, shardings: Any, on: VirtualSlice, data: Collection[str]) -> list[PartitionSpec]:
+    """Return the partition of each parameter over the axes that do not split the batch.
+
+    Args:
+        params: the tree of parameters, as shapes.
+        shardings: a tree of ``pw.P`` or a prefix of it; ``None`` for no further partition.
+        on: the place.
+        data: the axes that split the batch.
+
+    Raises:
+        UsageError: it names an axis that splits the batch.
+        ShardingError: it is no tree of specs over axes of the place, or does not divide a parameter.
+    """
+    specs.check_tree(shardings, "shardings", "fsdp", on)
+    found = specs.spread(shardings, params, "shardings", "fsdp")
+    for (path, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(params), found, strict=True):
+        what = f"fsdp: parameter {name_of(path)}"
+        for axis in (axis for entry in spec or () for axis in specs.axes_of(entry) if axis in data):
+            others = ", ".join(repr(other) for other in on.axes if other not in data) or "none"
+            raise UsageError(
+                f"{what} has shardings={specs.show(spec)}, which names {axis!r}, the axis that splits the batch. "
+                f"Name other axes only ({others}); fsdp chooses the dimension that {axis!r} splits."
             )
+        specs.check_leaf(leaf.shape, spec, on, what, "shardings")
+    return [specs.trimmed(spec) for spec in found]

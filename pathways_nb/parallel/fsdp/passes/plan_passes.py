@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.registry import Settings, Stage, Value, ordered, pass_of, wrong_value
+from pathways_nb.parallel.fsdp.passes.pass_registry import (
+    ConfiguredPass,
+    Settings,
+    Value,
+    ordered,
+    pass_of,
+    wrong_value,
+)
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
 Partition = tuple[tuple[int, ...], ...]
@@ -93,7 +100,7 @@ def _value(text: str, like: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Choice:
+class IndexedPlan:
     """What the passes of a step are told.
 
     Args:
@@ -116,7 +123,7 @@ class Choice:
         return any(pass_of(one.name).edits == "graph" for one in self.own)
 
 
-def stages_of(choice: Choice, gathers_again: bool) -> tuple[Stage, ...]:
+def configured_passes(choice: IndexedPlan, gathers_again: bool) -> tuple[ConfiguredPass, ...]:
     """Return the passes that carry out a plan, with their settings, in their order.
 
     Args:
@@ -137,7 +144,7 @@ def stages_of(choice: Choice, gathers_again: bool) -> tuple[Stage, ...]:
     return tuple((one, settings[one.name]) for one in ordered() if one.name in settings)
 
 
-def carried_out(graph: StepGraph, choice: Choice, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
+def carried_out(graph: StepGraph, choice: IndexedPlan, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
     """Yield a traced step after each pass that carries out a plan, with the name of the pass.
 
     Args:
@@ -145,5 +152,5 @@ def carried_out(graph: StepGraph, choice: Choice, gathers_again: bool) -> Iterat
         choice: the plan.
         gathers_again: whether parameters may be gathered again for the backward pass.
     """
-    for one, settings in stages_of(choice, gathers_again):
+    for one, settings in configured_passes(choice, gathers_again):
         yield one.name, (graph := one(graph, **dict(settings)))
