@@ -15,6 +15,7 @@ from pathways_nb.parallel.batch_walk.marks import Mark
 
 def with_choices(op: EquationPair, made: Sequence[Mark]) -> list[Mark]:
     """Return the marks of an operation's results, without powers if it may choose otherwise for more rows."""
+    # A choice by the number of rows, such as where(B > 4, a, b), jumps: what it gives grows with no power of it.
     if all(_is_alike(mark) for mark in _choosers(op)) and not _differs(op):
         return list(made)
     return [mark if mark.is_lost else replace(mark, power=None, number=None) for mark in made]
@@ -29,7 +30,7 @@ def _choosers(op: EquationPair) -> Sequence[Mark]:
     """Return the marks of the operands that choose."""
     if op.name == "select_n":
         return op.marks[:1]
-    if op.name == "gather":
+    if op.name == "gather":  # the indices
         return op.marks[1:2]
     if op.name == "dynamic_slice":  # a start along rows or tokens is that of the part
         return [mark for dim, mark in enumerate(op.marks[1:]) if op.outs[0][0][dim] == op.outs[0][1][dim]]
@@ -40,6 +41,7 @@ def _choosers(op: EquationPair) -> Sequence[Mark]:
 
 def _differs(op: EquationPair) -> bool:
     """Return whether static parameters choose otherwise."""
+    # What Python computed from a shape is a constant in each trace: x ** B, or x[: B // 2].
     one, two = op.params, op.two.params
     if op.name == "integer_pow":
         return bool(one["y"] != two["y"])

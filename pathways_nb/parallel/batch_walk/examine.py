@@ -80,7 +80,14 @@ class Examined:
             What waits for the numbers and returns what decided, for each axis, or raises a ``UsageError`` if the loss
             of the parts is another than that of the whole.
         """
-        begun = [self._begun(axis, verdict, compare) for axis, verdict in zip(self.axes, self.verdicts, strict=True)]
+        begun: list[Verdict | Callable[[], Verdict]] = []
+        for axis, verdict in zip(self.axes, self.verdicts, strict=True):
+            if verdict.unknown is None:
+                begun.append(verdict)
+            elif self.draws:  # parts and whole draw other numbers, so their losses differ in any case
+                begun.append(drawn(verdict))
+            else:
+                begun.append(verdict if compare is None else compare(axis, verdict))
 
         def conclude() -> str:
             verdicts = [each() if callable(each) else each for each in begun]
@@ -90,16 +97,6 @@ class Examined:
             return "; ".join(dict.fromkeys(map(str, verdicts))) or str(ONE_PART)
 
         return conclude
-
-    def _begun(
-        self, axis: WalkedAxis, verdict: Verdict, compare: Callable[[WalkedAxis, Verdict], Callable[[], Verdict]] | None
-    ) -> Verdict | Callable[[], Verdict]:
-        """Return the verdict along an axis, or what waits for that of numbers."""
-        if verdict.unknown is None:
-            return verdict
-        if self.draws:
-            return drawn(verdict)
-        return verdict if compare is None else compare(axis, verdict)
 
 
 def draws(jaxprs: Iterable[Any]) -> bool:
@@ -142,9 +139,9 @@ def _traced(fn: Callable[..., Any], axis: WalkedAxis, given: Sequence[Any]) -> A
     """Return the jaxpr of a function and the shapes of its outputs, or why it cannot be traced at this size."""
     try:
         return jax.make_jaxpr(fn, return_shape=True)(*given)
-    except PathwaysError:
+    except PathwaysError:  # it says itself what is wrong
         raise
-    except Exception as error:
+    except Exception as error:  # of the user's function, which may fit one batch size only
         why = str(error).strip().split("\n")[0][:160]
         return Reason(f"it cannot be traced for another number of {axis.name}: {why}")
 
@@ -178,24 +175,28 @@ def judged(
     """
     aux = outputs[1]
     count = 1 + len(jax.tree.leaves(aux))
-    lost = [one if isinstance(one, Walked) else _unknown(one, count, outputs) for one in found]
+    # Of a loss that could not be traced at another size, nothing is known of any output.
+    walks = [
+        one
+        if isinstance(one, Walked)
+        else Walked([Mark(Kind.UNKNOWN, trained=True, reason=one)] * count, (outputs, outputs))
+        for one in found
+    ]
     if check:
-        verdicts = tuple(of_loss(where, name, one.marks[0], axis) for axis, one in zip(axes, lost, strict=True))
+        verdicts = tuple(of_loss(where, name, one.marks[0], axis) for axis, one in zip(axes, walks, strict=True))
     else:
         verdicts = (LEFT_OUT,) * len(axes)
-    pairs = [tuple(zip(*(jax.tree.leaves(side)[1:] for side in one.shapes), strict=True)) for one in lost]
-    marks = [one.marks[1:] for one in lost] if check else None
+    pairs = [tuple(zip(*(jax.tree.leaves(side)[1:] for side in one.shapes), strict=True)) for one in walks]
+    marks = [one.marks[1:] for one in walks] if check else None
+    # From (axes, outputs) to (outputs, axes): each output is joined along all axes at once.
     by_output = [[pair[at] for pair in pairs] for at in range(count - 1)]
     known = None if marks is None else [[one[at] for one in marks] for at in range(count - 1)]
     return verdicts, forms(where, axes, aux, by_output, known, given)
 
 
-def _unknown(reason: Reason, count: int, outputs: Any) -> Walked:
-    return Walked([Mark(Kind.UNKNOWN, trained=True, reason=reason)] * count, (outputs, outputs))
-
-
 def sizes_of(part: int, parts: int) -> tuple[int, int]:
-    """Return the sizes at which a function is traced, of a part and of the whole; a size of 1 would hide dimensions."""
+    """Return the sizes at which a function is traced, of a part and of the whole."""
+    # A dimension of 1 row would be like those that broadcasting and squeezing add and remove.
     return max(part, 2), max(part, 2) * parts
 
 

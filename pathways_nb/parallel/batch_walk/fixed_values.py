@@ -49,13 +49,14 @@ def of_fixed(op: EquationPair) -> Mark:
         return replace(constant((one, two), op.axis.ratio), trained=op.trained)
     if op.name == "iota":
         return _iota(op)
-    if op.name == "select_n" and marks[0].number == (0, 0):  # a negative index that is none
+    # jnp writes an index that may be negative as where(i < 0, i + n, i); of one that is not, the other case is never.
+    if op.name == "select_n" and marks[0].number == (0, 0):
         return marks[1]
     masks = _mask_of(op)
     if isinstance(masks, Mark):
         return masks
     counts = counts_of_all(marks)
-    if not is_elementwise(op):
+    if not is_elementwise(op):  # elements may be anywhere now, so it may vary along all that grows
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
     if op.name in ("add", "sub", "select_n", "max", "min", "concatenate"):
         power = common(marks[1:] if op.name == "select_n" else marks)
@@ -66,7 +67,7 @@ def of_fixed(op: EquationPair) -> Mark:
     else:
         power = unscaled(marks)
     counter = _counter(op)
-    if counter is not None:  # it says where the count begins
+    if counter is not None:  # a count of steps of 1 says where it begins; of others only that they vary is known
         power, alone = 0, len(counter.steps) == 1 and counter.steps[0][1] == 1
         if alone:
             counts = tuple((dim, _first(op, counter.start)) for dim, _ in counter.steps)
@@ -91,7 +92,7 @@ def _folded(op: EquationPair, numbers: Sequence[float]) -> float:
 
 def _iota(op: EquationPair) -> Mark:
     dim = op.params["dimension"]
-    if dim not in grown(op.outs[0]):
+    if dim not in grown(op.outs[0]):  # as many in a part as in the whole: a constant like any other
         return Mark()
     return Mark(counts=((dim, (0, 0)),), counter=Counter(((dim, 1),), (0, 0)))
 
@@ -105,7 +106,7 @@ def _counter(op: EquationPair) -> Counter | None:
         return found[0]
     if op.name not in ("add", "sub") or len(found) != 2:
         return None
-    sign = 1 if op.name == "add" else -1
+    sign = 1 if op.name == "add" else -1  # counts are linear: coefficients and starts add up
     one, two = found
     assert one is not None
     assert two is not None
@@ -138,6 +139,7 @@ def _mask_of(op: EquationPair) -> Mask | Mark | None:
     if op.name in ("and", "or", "mul") or (op.name == "div" and masks[1] is None):
         return strongest(op, op.marks)
     if op.name == "select_n" and masks[0] is not None:
+        # The position among the operands of what stands where reading is allowed, and of what stands elsewhere.
         allowed, other = (2, 1) if masks[0].form == "past" else (1, 2)
         if op.marks[allowed].is_zero and op.marks[other].is_low:
             return masks[0]._replace(form="bias")
@@ -167,12 +169,14 @@ def _compared(op: EquationPair) -> Mask | Mark | None:
     one, two = (mark.counter or _as_counter(mark) for mark in op.marks)
     if one is None or two is None:
         return None
+    # Both sides on one: Σ coefficient · index + start ≥ 0.
     sign, more = _COMPARISONS[op.name]
     steps: dict[int, int] = {}
     for counter, by in ((one, sign), (two, -sign)):
         for dim, step in counter.steps:
             steps[dim] = steps.get(dim, 0) + by * step
     starts = [sign * (a - b) + more for a, b in zip(one.start, two.start, strict=True)]
+    # ``index < 0`` of an index that counts up from 0 or more is false everywhere: see ``select_n`` above.
     if (
         sign == -1
         and not two.steps

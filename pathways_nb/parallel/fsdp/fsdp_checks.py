@@ -57,17 +57,14 @@ def options(given: Any, param_dtype: Any, reduce_dtype: Any) -> None:
     if given is not None:
         plan(given)
     for argument, dtype in {"param_dtype": param_dtype, "reduce_dtype": reduce_dtype}.items():
-        if dtype is not None and not _is_floating(dtype):
+        try:
+            is_floating = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+        except TypeError:
+            is_floating = False
+        if not is_floating:
             raise UsageError(
                 f"fsdp: {argument}={dtype!r} is no dtype of floating point. Give jax.numpy.bfloat16 or another."
             )
-
-
-def _is_floating(dtype: Any) -> bool:
-    try:
-        return bool(jnp.issubdtype(jnp.dtype(dtype), jnp.floating))
-    except TypeError:
-        return False
 
 
 def arrays(params: Any) -> None:
@@ -131,6 +128,7 @@ def stacked(params: Any, given: Any) -> list[bool]:
         UsageError: ``given`` is neither a function of a name nor a tree like ``params``.
     """
     leaves = jax.tree.leaves(params)
+    # Matrices have two dimensions, so three are most likely a stack of them.
     wanted = [leaf.ndim > 2 for leaf in leaves] if given is None else truths("fsdp", "stacked", "params", params, given)
     return [one and leaf.ndim > 1 for leaf, one in zip(leaves, wanted, strict=True)]
 
@@ -141,10 +139,10 @@ def default_batch(fn: Callable[..., Any]) -> Any:
         _, *rest = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # a function without a signature
         return None
-    named = [one for one in rest if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if len(named) < len(rest) or any(not hasattr(one.default, "shape") for one in named):
+    positional = [one for one in rest if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < len(rest) or any(not hasattr(one.default, "shape") for one in positional):
         return None
-    return tuple(jax.ShapeDtypeStruct(one.default.shape, one.default.dtype) for one in named)
+    return tuple(jax.ShapeDtypeStruct(one.default.shape, one.default.dtype) for one in positional)
 
 
 def has_batch(batch: Any, fn: Callable[..., Any]) -> None:
@@ -175,7 +173,8 @@ def has_model(model: Any) -> None:
 
 
 def makes_parameters(given: Any, expected: Any) -> bool:
-    """Return whether what was given is a function that makes parameters; a tree of parameters may be callable, too."""
+    """Return whether what was given is a function that makes parameters."""
+    # A tree of parameters may be callable, too, such as an Equinox module: it has the structure of the parameters.
     like: Any = jax.tree.structure(given)
     return callable(given) and not hasattr(given, "shape") and (
         jax.tree_util.all_leaves([given]) or like != jax.tree.structure(expected)

@@ -60,7 +60,7 @@ class OperationCosts:
         """
         work = work or StepWork.of(graph, sizes)
         made = cls(model, model.topology(math.prod(sizes.values())), dict(sizes), {}, set(work.fused), dict(work.views))
-        known: dict[Work, int] = {}
+        known: dict[Work, int] = {}  # layers of a model have equal works, and pricing one is the slow part
         for value, one in work.works.items():
             if one not in known:
                 known[one] = made._ticks_of(one)
@@ -71,7 +71,8 @@ class OperationCosts:
         """Return the ticks of an operation of a step after passes."""
         if isinstance(op, CollectiveOp):
             return self.exchange(op.name, self.bytes_of(graph, op), op.axis)
-        if op.name in ("pack", "unpack"):  # an unpack makes values that a gather made before
+        # Not by the value that it makes: an unpack makes values that a gather made before, and ``compute`` has none.
+        if op.name in ("pack", "unpack"):
             return self.copy(sum(graph.flat.bytes(value) for value in op.inputs))
         found = self.compute.get(op.outputs[0]) if op.outputs else 0
         if found is None:  # repeated for the backward pass: a conversion is made again, a view costs nothing
@@ -113,4 +114,5 @@ class OperationCosts:
 
 
 def _ticks(seconds: float) -> int:
+    # Whole numbers: the outline adds up in another order than the timeline, and a sum of floats depends on it.
     return round(seconds / TICK)

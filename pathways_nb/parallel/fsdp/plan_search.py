@@ -22,6 +22,7 @@ from pathways_nb.parallel.fsdp.passes.plan_passes import IndexedPlan, Partition,
 from pathways_nb.parallel.fsdp.passes.sketch import GatherCost
 
 _DISTANCES = 1, 2, 4, 8, 16
+# Without it, a search would spend its budget on changes that nobody sees.
 _GAIN = 1e-4
 """The share of the step that a change must save."""
 _BY_GRAPH = 30
@@ -75,6 +76,7 @@ class PlanSearch:
             for other in around(best):
                 if self.evaluated >= budget:
                     break
+                # The first better one, not the best of all: to time all neighbours would take most of the budget.
                 if self.ticks(other) < self.ticks(best) * (1 - _GAIN) and self._fits(other):
                     best, improved = other, True
                     break
@@ -117,6 +119,7 @@ class PlanSearch:
             return most
         for buckets in (choice.forward, choice.backward):
             sizes = [sum(self._sizes[p] for p in bucket) for bucket in buckets]
+            # The packed array and what is unpacked from it; a single parameter is gathered in its place.
             twice = [size * (2 if len(bucket) > 1 else 1) for size, bucket in zip(sizes, buckets, strict=True)]
             ends = [0]
             for size in sizes:
@@ -163,6 +166,7 @@ class PlanSearch:
 
     def _light(self, order: Sequence[int]) -> Partition:
         """Return a bucket for each parameter, and one for those of a block whose copies cost less than a latency."""
+        # A bucket saves latencies and costs copies: worth it for norms and biases, not for large matrices.
         costs = self.outline.costs
         latency = costs.exchange("all_gather", 0, self.outline.axis)
         found = list[tuple[int, ...]]()
@@ -194,6 +198,8 @@ class PlanSearch:
 
 def _changed(buckets: Partition) -> Iterator[Partition]:
     """Yield partitions with one end moved, two neighbours merged, or one bucket split; from both ends to the middle."""
+    # Parameters stay in the order of use: a bucket is gathered for its first one, and what is used much later would
+    # only take memory until then.
     for i in sorted(range(len(buckets)), key=lambda i: min(i, len(buckets) - 1 - i)):
         before, one, after = buckets[:i], buckets[i], buckets[i + 1 :]
         for cut in sorted({1, len(one) // 2, len(one) - 1} - {0, len(one)}):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pathways_nb.errors import PlanError, did_you_mean
@@ -93,10 +93,11 @@ class ModelNames:
 
     def line(self, params: Iterable[str]) -> str:
         """Return some names as one line, in which whole parts of the model and ranges of numbers are one item each."""
-        mine = sorted(params, key=self._position.__getitem__)
-        found = Counter(beginning for name in mine for beginning in self._beginnings(name))
+        # The shortest beginning of each name of which the line has every name.
+        chosen = sorted(params, key=self._position.__getitem__)
+        found = Counter(beginning for name in chosen for beginning in self._beginnings(name))
         items = dict.fromkeys(
-            next(one for one in self._beginnings(name) if found[one] == len(self.beginning[one])) for name in mine
+            next(one for one in self._beginnings(name) if found[one] == len(self.beginning[one])) for name in chosen
         )
         return ", ".join(_in_ranges(map(".".join, items)))
 
@@ -108,6 +109,7 @@ class ModelNames:
 def _buckets(lines: Sequence[_BucketLine], model: ModelNames) -> Iterator[Bucket]:
     """Yield the buckets of the lines of one pass, those of lines without ``*`` first."""
     taken = set[str]()
+    # Stable: among lines of one kind the order is that of the text, and so of the buckets.
     for line in sorted(lines, key=lambda line: line.starred):
         found: dict[tuple[str, ...], dict[str, None]] = {}
         for item in line.items:
@@ -138,6 +140,7 @@ def _pass(number: int, text: str) -> PassChoice:
 def _line(number: int, text: str) -> _BucketLine:
     """Return a line that is not empty."""
     words = re.findall(r"[^,\s]+", text)
+    # A line of this word alone names a parameter that is called so.
     keep = words[-1:] == [KEPT] and len(words) > 1
     return _BucketLine(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep)
 
@@ -182,6 +185,7 @@ def _lines_of(buckets: Sequence[Bucket], model: ModelNames) -> list[str]:
     for template, members in sorted(starred, key=lambda pair: -len(pair[1])):
         shorter = lines | dict.fromkeys(members, template)
         parsed = [_line(number, line) for number, line in enumerate(dict.fromkeys(shorter.values()))]
+        # A star may stand for more than was meant, so a line with one is taken only if it gives the same buckets.
         if _sets(_buckets(parsed, model)) == wanted:
             lines = shorter
     return list(dict.fromkeys(lines.values()))
@@ -212,5 +216,6 @@ def _in_ranges(items: Iterable[str]) -> Iterator[str]:
 def _template(line: str) -> str:
     """Return a line with a ``*`` in place of the number of a block, if it names parts of one numbered block only."""
     numbers = set(re.findall(r"(?<![\w-])\d+(?![\w-])", line))
-    every: Mapping[bool, str] = {True: re.sub(r"(?<![\w-])\d+(?![\w-])", "*", line), False: line}
-    return every[len(numbers) == 1 and all(part.count(".*") <= 1 and "*" in part for part in every[True].split(", "))]
+    starred = re.sub(r"(?<![\w-])\d+(?![\w-])", "*", line)
+    one_block = len(numbers) == 1 and all(part.count(".*") <= 1 and "*" in part for part in starred.split(", "))
+    return starred if one_block else line

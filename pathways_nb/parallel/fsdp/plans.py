@@ -49,6 +49,7 @@ def parameters_of(
 
 def split_again(parameters: Sequence[Parameter], mode: Mode, sizes: Mapping[str, int]) -> tuple[Parameter, ...]:
     """Return the same parameters as another mode or another place splits them; arguments as for ``parameters_of``."""
+    # The limit is that of the model, not of the parts, so that another number of devices keeps the same ones whole.
     parts, limit = mode.axes.shard[1], whole_below(parameters)
     more = tuple((axis, size) for axis, size in sizes.items() if axis not in mode.axes.names)
     split = [
@@ -76,7 +77,7 @@ def per_block(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 1) ->
     A block is everything whose name begins alike up to its last number, such as ``layers.3``; what has no number in its
     name is a bucket of its own for each first part of its name.
     """
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}  # by dtype as well: one collective carries one dtype
     for one in parameters:
         groups.setdefault((block_of(one.name), str(one.dtype)), []).append(one.name)
     return plan_of(groups.values(), prefetch=prefetch, name="per block").keeping(not mode.gathers_again)

@@ -261,6 +261,7 @@ class FsdpStep:
             UsageError: devices are simulated.
         """
         spec, batch = self._spec, self._shapes_of(batch)
+        # As the step stores them: of parameters without their padding it is another program.
         shapes = jax.tree.unflatten(
             jax.tree.structure(spec.shapes),
             [Aval(one.shape, one.dtype, padded=None if one.padded == one.shape else one.padded)
@@ -292,11 +293,12 @@ class FsdpStep:
                 "init": lambda *args: made.laid_out(init(*args)), "lay_out": made.laid_out, "whole": made.whole,
                 "step": made.step, "value_and_grad": made.value_and_grad,
             }  # fmt: skip
-            donated = (0, 1) if form == "step" and spec.donate else ()
+            donated = (0, 1) if form == "step" and spec.donate else ()  # never the batch: its user may step again
             layouts = spec.layout, spec.state_layout
             call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
             self._programs[key] = program_of(call, form, spec.optimizer is not None, made.check, donated)
             if form in ("step", "value_and_grad"):
+                # What decides about the loss runs at a call, when there are numbers, and not in the trace.
                 batch = 2 if form == "step" else 1
                 self._programs[key].decide = lambda params, *rest: made.decide(params, rest[batch - 1 :])
         return self._programs[key]

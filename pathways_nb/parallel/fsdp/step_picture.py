@@ -149,7 +149,8 @@ def picture_of(
     headings = (f"{about} · {_plan_words(plan)}", _time_words(timeline, bound), _memory_words(timeline, limit))
     return StepPicture(
         headings, tuple(parameters[param].name for param in order),
-        np.array([sizes.get(param, 0) for param in order], float), bands, _lanes(streams),
+        np.array([sizes.get(param, 0) for param in order], float), bands,
+        ("compute", "gathers", "reductions") if streams == 3 else ("compute", "collectives"),
         tuple(_boxes(timeline, bands, [names.names[param] for param in order], streams)),
         timeline.memory.times * TICK, {str(name): held for name, held in timeline.memory.bytes.items()}, limit,
         tuple((name, shortened(line)) for name, line in passes), note, "", chosen, timeline, bound,
@@ -198,34 +199,33 @@ def _band(what: str, buckets: Sequence[Bucket], order: Sequence[str], names: Mod
     return Band(heading, np.array([numbers[of[name]] for name in order]), tuple(lines))
 
 
-def _lanes(streams: Literal[2, 3]) -> tuple[str, ...]:
-    return ("compute", "gathers", "reductions") if streams == 3 else ("compute", "collectives")
-
-
 def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], streams: Literal[2, 3]) -> list[Box]:
     """Return the spans and the stalls of a step."""
-    exposed: dict[int, int] = {}
+    exposed: dict[int, int] = {}  # ticks of waits, by the identity of the collective's span
     for stall in timeline.stalls:
         exposed[id(stall.cause)] = exposed.get(id(stall.cause), 0) + stall.end - stall.start
     at = {name: position for position, name in enumerate(order)}
     parameters = timeline.graph.parameters
 
-    def told(span: StreamSpan) -> tuple[int, str]:
+    def bucket_of(span: StreamSpan) -> tuple[int, str]:
+        """Return the number of a collective's bucket, and what it carries in words."""
         if not span.params:
             return -1, "the loss"
+        # The last band is that of the backward pass, where it has other buckets.
         band = bands[-1] if span.again or span.stream == "reduce" else bands[0]
         number = int(band.numbers[at[parameters[span.params[0]].name]])
         return number, band.lines[number].removesuffix(" (kept)")
 
     found = []
     for span in timeline.spans:
-        where, times = _lane(span.stream, streams), (span.start * TICK, span.end * TICK)
+        where = 0 if span.stream == "compute" else 2 if span.stream == "reduce" and streams == 3 else 1
+        times = (span.start * TICK, span.end * TICK)
         if span.stream == "compute":
             found.append(Box(where, "backward" if span.name == "backward" else "compute", *times, -1, span.name))
         else:
-            found.append(Box(where, _kind(span), *times, *told(span), span.bytes, exposed.get(id(span), 0) * TICK))
+            found.append(Box(where, _kind(span), *times, *bucket_of(span), span.bytes, exposed.get(id(span), 0) * TICK))
     for stall in timeline.stalls:
-        number, words = told(stall.cause)
+        number, words = bucket_of(stall.cause)
         words, seconds = f"waits for the {_kind(stall.cause)} of {words}", stall.seconds
         found.append(Box(0, "stall", stall.start * TICK, stall.end * TICK, number, words, 0, seconds))
     return found
@@ -233,10 +233,6 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
 
 def _kind(span: StreamSpan) -> str:
     return f"{span.kind} again" if span.again else span.kind
-
-
-def _lane(stream: str, streams: Literal[2, 3]) -> int:
-    return 0 if stream == "compute" else 2 if stream == "reduce" and streams == 3 else 1
 
 
 # ---- words

@@ -32,6 +32,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.progress import to_standard_error
 
+# An evaluation takes time in proportion to the parameters, so that a search takes about as long for every model.
 _WORK, _LEAST = 120_000, 80
 """Evaluations of a search times parameters, and the fewest evaluations."""
 
@@ -134,6 +135,7 @@ class Planner:
         """Return the ticks of the step under a plan, from its outline if its passes are edits, else from its graph."""
         if not choice.needs_graph:
             return self.outline.ticks(configured_passes(choice, self.mode.gathers_again), self.streams)
+        # The outline knows collectives only; a pass on the graph may have changed anything.
         *_, (_, graph) = carried_out(self.traced, choice, self.mode.gathers_again)
         return timeline(graph, self.costs, self.streams).end
 
@@ -165,6 +167,8 @@ class Planner:
 
     def _searched(self, search: PlanSearch, memory: float | None) -> FsdpPlan:
         """Return the plan that a search finds within a bound on memory, which ``room`` only estimates."""
+        # ``gathered_bytes`` estimates what gathers hold; the timeline knows. Whenever the best plan needs more than there
+        # is, the room of the search becomes smaller by as much, until the plan fits or is the smallest.
         while True:
             found = search.run()
             plan = self._plan(found.forward, found.backward, found.prefetch, "searched", found.own)
@@ -187,6 +191,7 @@ class Planner:
 
     def _without_gathered(self) -> int:
         """Return the most bytes of everything but gathered parameters."""
+        # With single parameters gathered late, the rest of the step is what every plan needs.
         curve = self.timeline(self.per_parameter()).memory
         return int((curve.total - curve.bytes["gathered"]).max(initial=0))
 
@@ -194,7 +199,7 @@ class Planner:
         self, forward: Partition | Sequence[Sequence[int]], backward: Partition | Sequence[Sequence[int]],
         prefetch: int, name: str, own: tuple[PassChoice, ...] = (),
     ) -> FsdpPlan:  # fmt: skip
-        keep = not self.mode.gathers_again
+        keep = not self.mode.gathers_again  # a mode that gathers once has nothing else
         left = self._unused(forward)
         return FsdpPlan(
             tuple(Bucket(self.traced.names(bucket), keep) for bucket in (*forward, *left)),

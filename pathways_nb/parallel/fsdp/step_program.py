@@ -54,7 +54,7 @@ class StepComputation(Computation):
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
         args = call.dynamic_args
-        if self._form_of_step == "init":
+        if self._form_of_step == "init":  # arguments of the user's function, such as a key
             return [PartitionSpec()] * len(call.leaves)
         found: list[specs.Spec] = list(self.layouts[0].specs(args[0]))
         if self._form_of_step in ("step", "lay_out") and len(args) > 1:
@@ -66,8 +66,9 @@ class StepComputation(Computation):
         """Return arguments with the padding that they were cropped from, where they are kept with just this padding."""
 
         def with_padding(one: Parameter, leaf: Any) -> Any:
-            kept = trace.kept(leaf)
-            return kept if kept.shape == one.padded else leaf
+            # Another step may have padded it for other devices; then it is cropped, and padded anew inside.
+            stored = trace.kept(leaf)
+            return stored if stored.shape == one.padded else leaf
 
         if self._form_of_step == "init":
             return list(args)
@@ -140,7 +141,7 @@ def program_of(
         return computation.cropped(trace, computation(*computation.padded(trace, args)), trains)
 
     call.__signature__ = _SIGNATURES[form]  # type: ignore[attr-defined]
-    alone = form in ("init", "lay_out") and not trains
+    alone = form in ("init", "lay_out") and not trains  # without a state, the result is the parameters, not a pair
     categories = {"result": "parameters"} if alone else _CATEGORIES[form]
     return program(call, donate_argnums=donated, name=computation.name, categories=categories)
 

@@ -54,13 +54,14 @@ class StepWork:
 
         Nothing is fused: each operation reads and writes memory, except that transposed and repeated arrays are views.
         """
+        # Loops with exchanges, and kernels, keep their work; each other operation is a program of its own.
         fused = cls.of(graph, sizes)
         works, views = dict(fused.works), dict(fused.views)
         for op in graph.ops:
             if not _computes(op) or isinstance(op, ShardedScan) or is_kernel(op.eqn):
                 continue
             made = _cost_operation(op, lambda value: value_of(graph.flat.avals[value]), sizes)
-            if made.name in _STRIDED and op.inputs:
+            if made.name in _STRIDED and op.inputs:  # a view of its operand, which takes no time
                 works[op.outputs[0]], views[op.outputs[0]] = Work(), 0
             else:
                 (works[op.outputs[0]],) = works_of(ShardedJaxpr((made,), made.inputs, made.outputs, sizes))
@@ -77,12 +78,15 @@ class StepWork:
             sizes: axes of the place and their sizes.
         """
         ops = [op for op in graph.ops if _computes(op)]
+        # A loop has its exchanges in its body, so it is another operation in every mode.
         has_loops = any(isinstance(op, ShardedScan) for op in (*ops, *before.ops))
         if has_loops or gathered_params(graph) != gathered_params(before):
             return self._read(graph, ops, sizes)
+        # Both were made from one trace, so an operation of the loss makes the same values in both.
         old = {_key(before, op): op for op in before.ops if _computes(op) and not _is_apart(before, op)}
         made = self._read(graph, [op for op in ops if _is_apart(graph, op)], sizes)
         works, fused, views = dict(made.works), set(made.fused), dict(made.views)
+        # Of values behind ``traced_values`` the numbers are those of this mode alone.
         fused.update(value for value in self.fused if value < graph.traced_values)
         for op in ops:
             if not _is_apart(graph, op):
@@ -108,6 +112,7 @@ class StepWork:
             made = _cost_operation(op, read, sizes)
             values.update(zip(op.outputs if _is_whole(op) else op.results, made.outputs, strict=True))
             pairs.append((op, made))
+        # Inputs and outputs lie in memory, whoever reads them: the cost model fuses only what is between.
         ends = [tuple(map(read, side)) for side in (graph.flat.inputs, graph.flat.outputs)]
         flat = ShardedJaxpr(tuple(made for _, made in pairs), ends[0], ends[1], sizes)
         traffic, works = traffic_of(flat), dict[int, Work]()
@@ -128,7 +133,7 @@ def _computes(op: Runnable) -> bool:
 
 def _is_apart(graph: StepGraph, op: Runnable) -> bool:
     """Return whether an operation reads and makes only what collectives added: shards, sums and their conversions."""
-    return min((*op.inputs, *op.outputs)) >= graph.traced_values
+    return min((*op.inputs, *op.outputs)) >= graph.traced_values  # numbers are given in order
 
 
 def _key(graph: StepGraph, op: Runnable) -> tuple[str, int]:
@@ -156,9 +161,10 @@ def _is_whole(op: Runnable) -> bool:
 def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Mapping[str, int]) -> ShardedOperation:
     if not _is_whole(op):
         return operation_of(op.eqn, [read(value) for value in op.operands], sizes)
+    # What passes and modes add has no equation: conversions, and copies, which move bytes as a concatenation does.
     name = {"convert": "convert_element_type"}.get(op.name, "concatenate")
     inputs, outputs = tuple(map(read, op.inputs)), tuple(map(read, op.outputs))
-    if op.name == "barrier":
+    if op.name == "barrier":  # its results lie in the memory of its operands
         outputs = tuple(replace(made, source=given) for given, made in zip(inputs, outputs, strict=True))
         name = "optimization_barrier"
     return ShardedOperation(name, inputs, outputs)
@@ -166,6 +172,7 @@ def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Ma
 
 def _kernel(op: Runnable, made: ShardedOperation, traffic: Traffic) -> Work:
     """Return the work of a kernel: its products, and the bytes that it reads and writes at its ends."""
+    # As if what else a kernel such as FlashAttention does, its softmax and masks, were hidden behind them.
     products = [amount for amount in work_of(called(op.eqn)).amounts if amount.kind == "matmul"]
     widest = max(products, key=lambda amount: amount.flops, default=Amount("matmul", "float32"))
     flops = sum(amount.flops for amount in products)

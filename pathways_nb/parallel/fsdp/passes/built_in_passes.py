@@ -54,6 +54,7 @@ def bucket(step: StepCollectives, forward: Buckets, backward: Buckets | None = N
         backward: the buckets of the backward pass: of repeated gathers and of gradients; by default the same.
     """
     second = forward if backward is None else backward
+    # A bucket of the backward pass is two collectives: its repeated gathers, and its reductions.
     for kind, of in step.alike.items():
         for params in forward if kind == "gather" else second:
             members = [of[param] for param in params if param in of]
@@ -73,7 +74,8 @@ def prefetch(step: StepCollectives, distance: int = 1) -> Iterator[Edit]:
         distance: how many gathers are under way before their turn.
     """
     for number, gather in enumerate(step.gathers if distance else ()):
-        if number:
+        if number:  # nothing is in front of the first
+            # A pass of the user's may have moved it further in front already.
             yield step.move(gather, before=min(step.gathers[max(number - distance, 0)].read, gather.at))
 
 

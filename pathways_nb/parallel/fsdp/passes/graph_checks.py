@@ -28,6 +28,7 @@ def check_graph(name: str, before: StepGraph, after: Any) -> None:
         after.check()
     except PlanError as error:
         raise PlanError(f"pass {name!r}: {error}") from None
+    # What the step is called with and returns is the same under every plan, so a pass changes operations only.
     for part in ("parameters", "shards", "batch", "results", "gradients", "joins"):
         if getattr(before, part) != getattr(after, part):
             raise PlanError(
@@ -35,6 +36,7 @@ def check_graph(name: str, before: StepGraph, after: Any) -> None:
             )
     if (before.flat.inputs, before.flat.outputs) != (after.flat.inputs, after.flat.outputs):
         raise PlanError(f"pass {name!r} returned a graph with other inputs or outputs than it was given.")
+    # ``check`` asks of what is read; nothing in the list reads the outputs.
     made = {*after.flat.inputs, *after.flat.constants, *(value for op in after.ops for value in op.outputs)}
     if not made.issuperset(after.flat.outputs):
         raise PlanError(f"pass {name!r} returned a graph in which nothing makes {_output(before, after, made)}.")
@@ -60,6 +62,7 @@ def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
     passed = _reductions(before), _reductions(after)
     what = {value: f"the gradient of {before.names([param])[0]}" for param, value in before.gradients.items()}
     for value in before.flat.outputs:
+        # Counted by name and axis, not by collective: buckets are other collectives that reduce the same.
         old, new = (Counter(one.get(value, ())) for one in passed)
         if old != new:
             counts = " and ".join(f"{sum(side.values())}" for side in (new, old))
@@ -73,6 +76,7 @@ def _reductions(graph: StepGraph) -> dict[int, list[tuple[str, str]]]:
     """Return, by value, the reductions on the way to it, each by name and axis."""
     found: dict[int, frozenset[CollectiveOp]] = {}
     for op in graph.ops:
+        # As sets of collectives: a reduction that reaches a value on two ways has reduced it once.
         passed = frozenset[CollectiveOp]().union(*(found[value] for value in op.inputs if value in found))
         if isinstance(op, CollectiveOp) and not op.is_gather:
             passed |= {op}

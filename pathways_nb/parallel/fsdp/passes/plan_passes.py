@@ -1,4 +1,7 @@
-"""A plan by positions of parameters, and the passes with their settings that carry it out."""
+"""The passes with their settings that carry a plan out: those of every step, and those of the user's that it names.
+
+A search makes and compares thousands of plans, so it has them as ``IndexedPlan``: parameters by position, hashable.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,7 @@ def text_of_passes(passes: Iterable[PassChoice]) -> str:
 
 def _value(text: str, like: Any) -> Any:
     """Return the value that a text means where values are like another one; the text if it means none."""
-    if isinstance(like, str):
+    if isinstance(like, str):  # a text that looks like a number stays one
         return text
     for value, means in ((True, "True"), (False, "False")):
         if text == means:
@@ -138,8 +141,9 @@ def configured_passes(choice: IndexedPlan, gathers_again: bool) -> tuple[Configu
         "finish": (),
         "pace": (),
     }
-    if not gathers_again:
+    if not gathers_again:  # nothing is repeated, whatever a plan keeps
         del settings["regather"]
+    # The user's own cannot have the name of a built-in pass, so nothing is replaced.
     settings |= {one.name: one.settings for one in choice.own}
     return tuple((one, settings[one.name]) for one in ordered() if one.name in settings)
 
