@@ -167,8 +167,8 @@ class Planner:
 
     def _searched(self, search: PlanSearch, memory: float | None) -> FsdpPlan:
         """Return the plan that a search finds within a bound on memory, which ``room`` only estimates."""
-        # ``gathered_bytes`` estimates what gathers hold; the timeline knows. Whenever the best plan needs more than there
-        # is, the room of the search becomes smaller by as much, until the plan fits or is the smallest.
+        # ``gathered_bytes`` estimates what gathers hold; the timeline knows. Whenever the best plan needs more than the
+        # memory, the room of the search becomes smaller by as much, until the plan fits or is the smallest.
         while True:
             found = search.run()
             plan = self._plan(found.forward, found.backward, found.prefetch, "searched", found.own)

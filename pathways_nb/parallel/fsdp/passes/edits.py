@@ -183,7 +183,7 @@ def checked(name: str, step: StepCollectives, made: Iterable[Edit] | None, is_bu
     Raises:
         PlanError: naming the pass and the collective.
     """
-    # A search runs the built-in passes thousands of times. What ``bucket`` merges is what a plan says, so it is checked.
+    # A search runs the built-in passes thousands of times. What ``bucket`` merges, a plan says, so that is checked.
     if is_built_in and isinstance(made, list) and not (made and made[0].kind == "merge"):
         return made
     if made is None or isinstance(made, Edit) or not isinstance(made, Iterable):

@@ -59,10 +59,8 @@ class StepPass:
     @property
     def defaults(self) -> dict[str, Any]:
         """The settings that it has, with their defaults."""
-        return {
-            name: one.default
-            for name, one in itertools.islice(inspect.signature(self.make).parameters.items(), 1, None)
-        }
+        _, *settings = inspect.signature(self.make).parameters.values()
+        return {one.name: one.default for one in settings}
 
     @property
     def choices(self) -> list[Settings]:
