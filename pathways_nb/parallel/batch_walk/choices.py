@@ -16,14 +16,12 @@ from pathways_nb.parallel.batch_walk.marks import Mark
 def with_choices(op: EquationPair, made: Sequence[Mark]) -> list[Mark]:
     """Return the marks of an operation's results, without powers if it may choose otherwise for more rows."""
     # A choice by the number of rows, such as where(B > 4, a, b), jumps: what it gives grows with no power of it.
-    if all(_is_alike(mark) for mark in _choosers(op)) and not _differs(op):
+    # Alike for any number of rows; masks and counts say themselves how they grow.
+    alike = all(mark.power == 0 or mark.is_zero or mark.mask is not None or mark.counter is not None
+                for mark in _choosers(op))  # fmt: skip
+    if alike and not _differs(op):
         return list(made)
     return [mark if mark.is_lost else replace(mark, power=None, number=None) for mark in made]
-
-
-def _is_alike(mark: Mark) -> bool:
-    """Return whether a choice is the same for any number of rows; masks and counts say themselves how they grow."""
-    return mark.power == 0 or mark.is_zero or mark.mask is not None or mark.counter is not None
 
 
 def _choosers(op: EquationPair) -> Sequence[Mark]:

@@ -73,7 +73,12 @@ class MeasuredStep(Printed):
             yield f"{name} ({duration(seconds)}) is not in the plan"
 
     def _table(self) -> Table:
-        rows = [(one.name, *_times(one), " ".join(one.ops)) for one in self.collectives]
+        rows = [
+            (one.name, duration(one.start), duration(one.busy), " ".join(one.ops))
+            if one.start is not None
+            else (one.name, "", "", "")
+            for one in self.collectives
+        ]
         changed = "; ".join(self.differences) or "each planned collective ran, in the planned order"
         return Table(f"Inside the launch: {changed}", ("collective", "starts", "takes", "ops"), rows)
 
@@ -140,10 +145,6 @@ def _moved(collectives: tuple[MeasuredCollective, ...]) -> tuple[str, ...]:
         chains[at : at + 1] = [(start, (*(chains[at - 1][1] if at else ()), name))]
     same = set(chains[-1][1]) if chains else set()
     return tuple(name for _, name in there if name not in same)
-
-
-def _times(one: MeasuredCollective) -> tuple[str, str]:
-    return (duration(one.start), duration(one.busy)) if one.start is not None else ("", "")
 
 
 @dataclass(frozen=True)

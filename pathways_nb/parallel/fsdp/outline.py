@@ -177,8 +177,14 @@ def _end_of_step(outline: Outline, sketch: Sketch, streams: int) -> int:
     events += [(position_of(at), True, ("loss", number), ticks, 0) for at, number, ticks in outline.completed]
     # At one position what is issued (False) sorts before what is waited for (True).
     events.sort()
-    finishing = ((number, _finish_ticks(outline, one)) for number, one in enumerate(reductions))
-    return _walked(outline, events, [(number, ticks) for number, ticks in finishing if ticks is not None], streams)
+    finishing = list[tuple[int, int]]()  # by number of a reduction, ticks of what completes its gradients
+    for number, one in enumerate(reductions):
+        cost: ReductionCost = one.source
+        if len(one.params) > 1:  # a bucket is unpacked
+            finishing.append((number, cost.finish_ticks + outline.costs.copy(cost.shard_bytes)))
+        elif cost.finish_ops:
+            finishing.append((number, cost.finish_ticks))
+    return _walked(outline, events, finishing, streams)
 
 
 def _gather_events(outline: Outline, gathers: Sequence[Gather]) -> Iterator[_Event]:
@@ -201,14 +207,6 @@ def _reduce_event(outline: Outline, number: int, one: Reduction) -> _Event:
         outline.costs.exchange(name, shard if turn else padded, axis) for turn, (name, axis) in enumerate(one.kinds)
     )
     return one.at, False, ("reduce", number), ticks, exchange
-
-
-def _finish_ticks(outline: Outline, one: Reduction) -> int | None:
-    """Return the ticks of what completes the gradients of a reduction; ``None`` if nothing does."""
-    _, _, shard, finish, operations = one.source
-    if len(one.params) > 1:
-        return int(finish) + outline.costs.copy(shard)
-    return int(finish) if operations else None
 
 
 def _walked(outline: Outline, events: Sequence[_Event], finishing: Sequence[tuple[int, int]], streams: int) -> int:
@@ -250,7 +248,9 @@ def outline_of(traced: StepGraph, costs: OperationCosts, gathers_again: bool) ->
     seen = collectives_of(graph)
     feeding = {op: feeders(graph, op) for gather in seen.gathers for op in gather.source}
     finishing = {one.source[0]: _finishing(graph, one.source[0]) for one in seen.reductions}
-    tail = [op for op in graph.ops if _completes_loss(graph, op)]
+    sums = [op for op in graph.ops if isinstance(op, CollectiveOp) and not op.carries]  # of the loss
+    sum_of = {value: number for number, op in enumerate(sums) for value in op.outputs}
+    tail = [op for op in graph.ops if not isinstance(op, CollectiveOp) and not sum_of.keys().isdisjoint(op.inputs)]
     # What stands by a collective moves with it, so it counts there and not in the stretches between.
     apart = {op for ops in (*feeding.values(), *finishing.values(), tail) for op in ops}
     ticks = [0 if isinstance(op, CollectiveOp) or op in apart else costs.ticks(graph, op) for op in graph.ops]
@@ -274,11 +274,9 @@ def outline_of(traced: StepGraph, costs: OperationCosts, gathers_again: bool) ->
         found = ReductionCost(sent, padded, shard, total(finishing[op]), len(finishing[op]))
         return GradientReduction(param, graph.positions[op], int(one.made[0]), one.kinds, one.dtype, found)
 
-    sums = [op for op in graph.ops if isinstance(op, CollectiveOp) and not op.carries]
     loss = tuple((graph.positions[op], costs.ticks(graph, op)) for op in sums)
-    of = {value: number for number, op in enumerate(sums) for value in op.outputs}
     completed = tuple(
-        (graph.positions[op], max(of[value] for value in op.inputs if value in of), costs.ticks(graph, op))
+        (graph.positions[op], max(sum_of[value] for value in op.inputs if value in sum_of), costs.ticks(graph, op))
         for op in tail
     )
     forward, again = (
@@ -303,9 +301,3 @@ def _finishing(graph: StepGraph, reduction: CollectiveOp) -> list[Runnable]:
             if not isinstance(reader, CollectiveOp):
                 found.append(reader)
     return found
-
-
-def _completes_loss(graph: StepGraph, op: Runnable) -> bool:
-    makers = [graph.makers.get(value) for value in op.inputs]
-    reads_loss = any(isinstance(maker, CollectiveOp) and not maker.carries for maker in makers)
-    return reads_loss and not isinstance(op, CollectiveOp)

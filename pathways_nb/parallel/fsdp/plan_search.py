@@ -146,7 +146,7 @@ class PlanSearch:
 
     def _starts(self) -> Iterator[IndexedPlan]:
         forward, backward = self._orders
-        pairs = [tuple(_partition(buckets) for buckets in greedy_buckets(self.outline))]
+        pairs = [tuple(tuple(map(tuple, buckets)) for buckets in greedy_buckets(self.outline))]
         pairs += [(self._blocks(forward, parts), self._blocks(backward, parts)) for parts in (1, 2, 3)]
         pairs += [(self._light(forward), self._light(backward)), (_single(forward), _single(backward))]
         for one, other in pairs:
@@ -218,10 +218,6 @@ def _grouped(order: Sequence[int], block_of: Sequence[str]) -> Iterator[list[int
     ends = [i + 1 for i, (one, two) in enumerate(pairwise(order)) if block_of[one] != block_of[two]]
     for start, stop in pairwise([0, *ends, len(order)]):
         yield list(order[start:stop])
-
-
-def _partition(buckets: Iterable[Iterable[int]]) -> Partition:
-    return tuple(tuple(bucket) for bucket in buckets)
 
 
 def _single(order: Iterable[int]) -> Partition:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pathways_nb.jaxpr.flat import scan_sizes
@@ -110,7 +111,8 @@ def _read_in(graph: StepGraph, scan: Runnable, value: int, as_slice: Slice) -> _
         # loop makes it from the shards again; else the stack of whole layers would stay in memory.
         for result, view in _passed_on(scan, at):
             stack = scan.results[result]
-            found = _read(graph, stack, as_slice._replace(view=_then(as_slice.view, view)))
+            both = partial(lambda layer, first, then: then(first(layer)), first=as_slice.view, then=view)
+            found = _read(graph, stack, as_slice._replace(view=both))
             if found is not None:
                 edits.add(found)
                 edits.dropped.add(stack)
@@ -137,10 +139,6 @@ def _chained(ops: list[Runnable]) -> View:
         return layer
 
     return view
-
-
-def _then(first: View, second: View) -> View:
-    return lambda layer: second(first(layer))
 
 
 def _scattered(graph: StepGraph, scatter: CollectiveOp) -> _Edits | None:

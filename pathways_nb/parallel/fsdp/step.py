@@ -139,7 +139,9 @@ class FsdpStep:
         if fsdp_checks.makes_parameters(params, self._spec.shapes):
             return self._program("init", params, len(args))(*args)
         fsdp_checks.same_shapes(self._spec.shapes, params)
-        leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
+        # Arrays of the host are padded here; futures and what is traced are padded in the program.
+        not_of_host = Deferred, jax.core.Tracer, jax.ShapeDtypeStruct
+        leaves = [leaf if isinstance(leaf, not_of_host) else one.pad(np.asarray(leaf))
                   for one, leaf in zip(self._spec.layout.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
         whole = jax.tree.unflatten(jax.tree.structure(params), leaves)
         return self._program("lay_out", None, 1 + len(args))(whole, *args)
@@ -302,7 +304,3 @@ class FsdpStep:
                 batch = 2 if form == "step" else 1
                 self._programs[key].decide = lambda params, *rest: made.decide(params, rest[batch - 1 :])
         return self._programs[key]
-
-
-def _is_host(leaf: Any) -> bool:
-    return not isinstance(leaf, (Deferred, jax.core.Tracer, jax.ShapeDtypeStruct))
