@@ -31,7 +31,7 @@ def names_of(tree: Any) -> list[str]:
 
 def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and type of an array, a number or a future."""
-    # Canonical, as JAX would make it: a NumPy array of float64 is float32 to a program.
+    # Canonical, as JAX would make it: a NumPy array of float64 is float32 to a program, unless x64 is enabled.
     return jax.ShapeDtypeStruct(
         jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf), allow_extended_dtype=True)
     )

@@ -41,7 +41,7 @@ class Auxiliary(NamedTuple):
         if len(parts) == 1:
             return parts[0]
         if self.how == "mean":
-            # A mean of whole numbers or truth values is none.
+            # The mean of whole numbers or truth values is a fraction.
             dtype = parts[0].dtype if jnp.issubdtype(parts[0].dtype, jnp.inexact) else jnp.float32
             return sum(part * share for part, share in zip(parts, shares, strict=True)).astype(dtype)
         return getattr(jnp.stack(parts), self.how)(0)

@@ -49,7 +49,7 @@ def of_fixed(op: EquationPair) -> Mark:
         return replace(constant((one, two), op.axis.ratio), trained=op.trained)
     if op.name == "iota":
         return _iota(op)
-    # jnp writes an index that may be negative as where(i < 0, i + n, i); of one that is not, the other case is never.
+    # jnp writes x[i] with where(i < 0, i + n, i) as the index; where i cannot be negative, that is i.
     if op.name == "select_n" and marks[0].number == (0, 0):
         return marks[1]
     masks = _mask_of(op)

@@ -120,7 +120,8 @@ def _same_places(op: EquationPair, mark: Mark, whole: Callable[[int], bool]) -> 
 
 def tangled(op: EquationPair, what: str = "") -> Mark:
     """Return the mark of rows that were moved among each other; of tokens, that is wrong in every slice."""
-    # A mean does not see the order of rows, so numbers may decide. Tokens of a slice have no later ones to change with.
+    # A mean does not depend on the order of rows, so numbers may decide. Tokens that would change places with those of
+    # a slice are in other slices.
     what = what or f"{op.name!r} along the {op.axis.name}"
     return op.mixed(what) if op.axis.name == "tokens" else op.unknown(what)
 
@@ -242,7 +243,7 @@ def _random(op: EquationPair) -> Mark:
     # Nothing that grows is drawn, as for dropout of weights: no number belongs to a row.
     if not new:
         return Mark(trained=op.trained, anew=op.anew)
-    if not op.anew:  # the key is closed over, so every part draws what the first rows of the whole draw
+    if not op.anew:  # the key is closed over, so every part draws the same numbers
         return op.repeated()
     dim, size = new[0], op.axis.sizes[0]
     if len(new) > 1 or op.outs[0][0][dim] % size:

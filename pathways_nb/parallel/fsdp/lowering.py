@@ -69,7 +69,8 @@ def over_devices(
     """
     results = [PartitionSpec(*[None] * one.rows, tuple(axes)) if one.how == "rows" else PartitionSpec()
                for one in graph.joins]  # fmt: skip
-    # Without check_vma: JAX cannot know that what is gathered or reduced is the same on all devices.
+    # Without check_vma: the equations were traced for one device, so they lack the casts by which JAX would follow what
+    # varies between devices.
     return jax.shard_map(
         _with_own_keys(per_device(graph), graph, tuple(axes)), in_specs=(*shards, *batch),
         out_specs=[*results, *gradients], axis_names=set(axes), check_vma=False,

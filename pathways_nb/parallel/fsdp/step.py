@@ -295,7 +295,7 @@ class FsdpStep:
                 "init": lambda *args: made.laid_out(init(*args)), "lay_out": made.laid_out, "whole": made.whole,
                 "step": made.step, "value_and_grad": made.value_and_grad,
             }  # fmt: skip
-            donated = (0, 1) if form == "step" and spec.donate else ()  # never the batch: its user may step again
+            donated = (0, 1) if form == "step" and spec.donate else ()  # never the batch, which may be used again
             layouts = spec.layout, spec.state_layout
             call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
             self._programs[key] = program_of(call, form, spec.optimizer is not None, made.check, donated)

@@ -238,7 +238,6 @@ def feeders(graph: StepGraph, collective: CollectiveOp) -> list[Runnable]:
 
 def is_view(flat: FlatFunction, op: Runnable) -> bool:
     """Return whether an operation only views or converts one array: it makes no more elements than it reads."""
-    # A broadcast that makes more elements is no view here: to repeat it would not save what it makes.
     alone = op.name in _VIEWS_AND_CONVERSIONS and len(op.inputs) == 1
     return alone and flat.avals[op.outputs[0]].size <= flat.avals[op.inputs[0]].size
 

@@ -161,7 +161,8 @@ def _is_whole(op: Runnable) -> bool:
 def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Mapping[str, int]) -> ShardedOperation:
     if not _is_whole(op):
         return operation_of(op.eqn, [read(value) for value in op.operands], sizes)
-    # What passes and modes add has no equation: conversions, and copies, which move bytes as a concatenation does.
+    # What a mode adds has no equation: conversions, sums of shards, the scaling of the loss. They count by the bytes
+    # that they move, as a concatenation does.
     name = {"convert": "convert_element_type"}.get(op.name, "concatenate")
     inputs, outputs = tuple(map(read, op.inputs)), tuple(map(read, op.outputs))
     if op.name == "barrier":  # its results lie in the memory of its operands
