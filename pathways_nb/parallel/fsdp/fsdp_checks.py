@@ -104,15 +104,17 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
     """
     still = truths("fsdp", "frozen", "params", params, frozen)
     require_match("fsdp", "frozen", "params", names_of(params), frozen, still)
-    for path, leaf in tree_leaves_with_path(params):
+    trained = [not one for one in still]
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(params)]
+    # A key, which has no gradient either, is refused even if it is frozen. The first leaf that does not fit is named.
+    wanted = [one or key for one, key in zip(trained, keys, strict=True)]
+    for path, leaf in step_checks.without_gradient(params, wanted):
+        name = name_of(path)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UsageError(
-                f"fsdp: parameter {name_of(path)} is {leaf.dtype}, a random key, which no device can have a part of. "
-                f"Close over it in the loss, or give it in the batch."
+                f"fsdp: parameter {name} is {leaf.dtype}, a random key, which no device can have a part of. Close over "
+                f"it in the loss, or give it in the batch."
             )
-    trained = [not one for one in still]
-    for path, leaf in step_checks.without_gradient(params, trained):
-        name = name_of(path)
         raise UsageError(
             f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
             f"frozen=lambda name: name == {name!r}; or close over it in the loss."

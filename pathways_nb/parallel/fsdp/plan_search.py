@@ -91,25 +91,26 @@ class PlanSearch:
         """Return the plan that holds the fewest gathered bytes at once."""
         return min(self._starts(), key=self.gathered_bytes)
 
-    def ticks(self, choice: IndexedPlan) -> float:
+    def ticks(self, plan: IndexedPlan) -> float:
         """Return the ticks of the step under a plan; infinite for one that cannot be carried out."""
-        if choice not in self._ticks:
-            self._ticks[choice] = self._evaluated(choice)
-        return self._ticks[choice]
+        if plan not in self._ticks:
+            self._ticks[plan] = self._evaluated(plan)
+        return self._ticks[plan]
 
-    def _evaluated(self, choice: IndexedPlan) -> float:
-        by_graph, began = choice.needs_graph, time.perf_counter()
+    def _evaluated(self, plan: IndexedPlan) -> float:
+        by_graph, began = plan.needs_graph, time.perf_counter()
         self.evaluated += _BY_GRAPH if by_graph else 1
         try:
-            found = self.exact(choice)
+            found = self.exact(plan)
         except PlanError as error:
-            if choice.own:  # else buckets of several dtypes, which are only tried
+            # Without passes of the user's these are buckets of several dtypes, which the search only tried.
+            if plan.own:
                 self.refused.setdefault(str(error))
             return math.inf
         self.seconds.setdefault(by_graph, time.perf_counter() - began)
         return found
 
-    def gathered_bytes(self, choice: IndexedPlan) -> int:
+    def gathered_bytes(self, plan: IndexedPlan) -> int:
         """Return bytes that gathered parameters take at most, if every gather is done when it is issued.
 
         What a bucket gathers lies there twice while it is unpacked.
@@ -117,7 +118,7 @@ class PlanSearch:
         most = 0
         if not self.outline.forward:
             return most
-        for buckets in (choice.forward, choice.backward):
+        for buckets in (plan.forward, plan.backward):
             sizes = [sum(self._sizes[p] for p in bucket) for bucket in buckets]
             # The packed array and what is unpacked from it; a single parameter is gathered in its place.
             twice = [size * (2 if len(bucket) > 1 else 1) for size, bucket in zip(sizes, buckets, strict=True)]
@@ -126,7 +127,7 @@ class PlanSearch:
                 ends.append(ends[-1] + size)
             for at, size in enumerate(twice):
                 before = sizes[at - 1] if at else 0  # of the block that still computes
-                most = max(most, before + size + ends[min(at + 1 + choice.prefetch, len(sizes))] - ends[at + 1])
+                most = max(most, before + size + ends[min(at + 1 + plan.prefetch, len(sizes))] - ends[at + 1])
         return most
 
     @cached_property
@@ -141,8 +142,8 @@ class PlanSearch:
         backward = [one.param for one in self.outline.reductions]
         return forward, backward + [param for param in forward if param not in self.outline.trained]
 
-    def _fits(self, choice: IndexedPlan) -> bool:
-        return self.room is None or self.gathered_bytes(choice) <= self.room
+    def _fits(self, plan: IndexedPlan) -> bool:
+        return self.room is None or self.gathered_bytes(plan) <= self.room
 
     def _starts(self) -> Iterator[IndexedPlan]:
         forward, backward = self._orders

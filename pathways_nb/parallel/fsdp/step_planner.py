@@ -131,12 +131,12 @@ class Planner:
         plan.check([one.name for one in self.traced.parameters])
         return self._exact(plans.indexed_plan(plan, self.traced.parameters))
 
-    def _exact(self, choice: IndexedPlan) -> int:
+    def _exact(self, plan: IndexedPlan) -> int:
         """Return the ticks of the step under a plan, from its outline if its passes are edits, else from its graph."""
-        if not choice.needs_graph:
-            return self.outline.ticks(configured_passes(choice, self.mode.gathers_again), self.streams)
+        if not plan.needs_graph:
+            return self.outline.ticks(configured_passes(plan, self.mode.gathers_again), self.streams)
         # The outline knows collectives only; a pass on the graph may have changed anything.
-        *_, (_, graph) = carried_out(self.traced, choice, self.mode.gathers_again)
+        *_, (_, graph) = carried_out(self.traced, plan, self.mode.gathers_again)
         return timeline(graph, self.costs, self.streams).end
 
     def search(

@@ -104,7 +104,7 @@ def _value(text: str, like: Any) -> Any:
 
 @dataclass(frozen=True)
 class IndexedPlan:
-    """What the passes of a step are told.
+    """A plan whose parameters are positions: what the passes of a step are told.
 
     Args:
         forward: buckets of the forward pass.
@@ -126,35 +126,35 @@ class IndexedPlan:
         return any(pass_of(one.name).edits == "graph" for one in self.own)
 
 
-def configured_passes(choice: IndexedPlan, gathers_again: bool) -> tuple[ConfiguredPass, ...]:
+def configured_passes(plan: IndexedPlan, gathers_again: bool) -> tuple[ConfiguredPass, ...]:
     """Return the passes that carry out a plan, with their settings, in their order.
 
     Args:
-        choice: the plan.
+        plan: the plan.
         gathers_again: whether parameters may be gathered again for the backward pass.
     """
     settings: dict[str, Settings] = {
         "sink": (),
-        "regather": (("keep", choice.kept),),
-        "bucket": (("forward", choice.forward), ("backward", choice.backward)),
-        "prefetch": (("distance", choice.prefetch),),
+        "regather": (("keep", plan.kept),),
+        "bucket": (("forward", plan.forward), ("backward", plan.backward)),
+        "prefetch": (("distance", plan.prefetch),),
         "finish": (),
         "pace": (),
     }
     if not gathers_again:  # nothing is repeated, whatever a plan keeps
         del settings["regather"]
     # The user's own cannot have the name of a built-in pass, so nothing is replaced.
-    settings |= {one.name: one.settings for one in choice.own}
+    settings |= {one.name: one.settings for one in plan.own}
     return tuple((one, settings[one.name]) for one in ordered() if one.name in settings)
 
 
-def carried_out(graph: StepGraph, choice: IndexedPlan, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
+def carried_out(graph: StepGraph, plan: IndexedPlan, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
     """Yield a traced step after each pass that carries out a plan, with the name of the pass.
 
     Args:
         graph: the step before any pass.
-        choice: the plan.
+        plan: the plan.
         gathers_again: whether parameters may be gathered again for the backward pass.
     """
-    for one, settings in configured_passes(choice, gathers_again):
+    for one, settings in configured_passes(plan, gathers_again):
         yield one.name, (graph := one(graph, **dict(settings)))
