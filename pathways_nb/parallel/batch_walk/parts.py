@@ -69,7 +69,9 @@ def of_parts(
     elif means:
         computed = begin(_with_means(where, value, calls, whole, means))
     else:
-        computed = begin(_of_all(value, calls, whole))
+        of_part = Lowered(value_and_gradients(value, parts), *calls[0])
+        of_whole = Lowered(value_and_gradients(value), *whole)
+        computed = begin(lambda: _summed((of_part(*call) for call in calls), of_whole(*whole)))
 
     def conclude() -> Verdict:
         try:
@@ -110,17 +112,10 @@ def _summed(parts: Iterable[LossAndGradients], exact: LossAndGradients, places: 
     return [value * len(values) for value in values], sums, exact
 
 
-def _of_all(value: Callable[..., Any], calls: Calls, whole: tuple[Any, ...]) -> Callable[[], Compared]:
-    """Return what computes the loss and the gradients by the parameters, of all parts and of the whole."""
-    of_part = Lowered(value_and_gradients(value, len(calls)), *calls[0])
-    of_whole = Lowered(value_and_gradients(value), *whole)
-    return lambda: _summed((of_part(*call) for call in calls), of_whole(*whole))
-
-
 def _with_means(
     where: str, value: Callable[..., Any], calls: Calls, whole: tuple[Any, ...], means: int
 ) -> Callable[[], Compared]:
-    """Return what computes the same of a loss with calls of ``pw.mean``."""
+    """Return what computes loss and gradients, of all parts and of the whole, of a loss with calls of ``pw.mean``."""
     counting = Lowered(functools.partial(counts_of, where, value, 1), *calls[0])
     counts = [jax.ShapeDtypeStruct((), jnp.float32)] * means
     of_part = Lowered(value_and_gradients(with_counts(value), len(calls)), *calls[0], counts)

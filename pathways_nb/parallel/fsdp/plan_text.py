@@ -115,7 +115,12 @@ def _buckets(lines: Sequence[_BucketLine], model: ModelNames) -> Iterator[Bucket
         for item in line.items:
             matches = model.matches(item)
             if not matches:
-                raise PlanError(_unknown(line, ".".join(item), model.names))
+                names, wrong = model.names, ".".join(item)
+                near = did_you_mean(wrong, {".".join(beginning): None for beginning in model.beginning})
+                raise PlanError(
+                    f"line {line.number} of the buckets: {wrong!r} is no parameter and no part of the model.{near} "
+                    f"Write names such as {names[-1]}, or * for each of their parts."
+                )
             for name, stars in matches:
                 if not (line.starred and name in taken):
                     found.setdefault(stars, {})[name] = None
@@ -153,22 +158,11 @@ def _stars(item: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...] | N
     for wanted, part in zip(item, parts, strict=False):
         if wanted == "*":
             found.append(part)
-        elif wanted != part and not _in_range(wanted, part):
-            return None
+        elif wanted != part:
+            span = re.fullmatch(r"(\d+)-(\d+)", wanted) if "-" in wanted else None
+            if span is None or not part.isdecimal() or not int(span[1]) <= int(part) <= int(span[2]):
+                return None
     return tuple(found)
-
-
-def _in_range(wanted: str, part: str) -> bool:
-    span = re.fullmatch(r"(\d+)-(\d+)", wanted) if "-" in wanted else None
-    return span is not None and part.isdecimal() and int(span[1]) <= int(part) <= int(span[2])
-
-
-def _unknown(line: _BucketLine, item: str, names: Sequence[str]) -> str:
-    beginnings = dict.fromkeys(".".join(name.split(".")[: n + 1]) for name in names for n in range(name.count(".") + 1))
-    return (
-        f"line {line.number} of the buckets: {item!r} is no parameter and no part of the model."
-        f"{did_you_mean(item, beginnings)} Write names such as {names[-1]}, or * for each of their parts."
-    )
 
 
 # ---- a text from a plan

@@ -39,15 +39,15 @@ def check_graph(name: str, before: StepGraph, after: Any) -> None:
     # ``check`` asks of what is read; nothing in the list reads the outputs.
     made = {*after.flat.inputs, *after.flat.constants, *(value for op in after.ops for value in op.outputs)}
     if not made.issuperset(after.flat.outputs):
-        raise PlanError(f"pass {name!r} returned a graph in which nothing makes {_output(before, after, made)}.")
+        missing = next(value for value in after.flat.outputs if value not in made)
+        what = _outputs_in_words(before).get(missing, "the loss")
+        raise PlanError(f"pass {name!r} returned a graph in which nothing makes {what}.")
     _check_exchanges(name, before, after)
 
 
-def _output(before: StepGraph, after: StepGraph, made: set[int]) -> str:
-    """Return in words an output that is not made."""
-    missing = next(value for value in after.flat.outputs if value not in made)
-    of = {value: param for param, value in before.gradients.items()}
-    return f"the gradient of {before.names([of[missing]])[0]}" if missing in of else "the loss"
+def _outputs_in_words(graph: StepGraph) -> dict[int, str]:
+    """Return the words for the outputs of a step that are gradients, by value."""
+    return {value: f"the gradient of {graph.names([param])[0]}" for param, value in graph.gradients.items()}
 
 
 def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
@@ -60,7 +60,7 @@ def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
         word = "no longer" if len(gathered[0]) > len(gathered[1]) else "also"
         raise PlanError(f"pass {name!r} returned a graph that {word} gathers {first}; a pass computes the same.")
     passed = _reductions(before), _reductions(after)
-    what = {value: f"the gradient of {before.names([param])[0]}" for param, value in before.gradients.items()}
+    what = _outputs_in_words(before)
     for value in before.flat.outputs:
         # Counted by name and axis, not by collective: buckets are other collectives that reduce the same.
         old, new = (Counter(one.get(value, ())) for one in passed)
