@@ -1,4 +1,4 @@
-"""What each operation of a traced step computes and moves, whatever the chip: ``costs`` makes seconds of it.
+"""What each operation of a traced step computes and moves, whatever the chip: ``operation_costs`` makes seconds of it.
 
 It is read once for each loss. Other modes and other numbers of devices change what is exchanged and the sizes of
 shards; what the loss itself computes stays the same.
