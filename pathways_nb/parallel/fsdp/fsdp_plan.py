@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.choice import PassChoice
-from pathways_nb.parallel.fsdp.passes.registry import Value
+from pathways_nb.parallel.fsdp.passes.pass_registry import Value
+from pathways_nb.parallel.fsdp.passes.plan_passes import PassChoice
 from pathways_nb.util import json_text
 from pathways_nb.util.json_forms import Form, list_of, optional, record
 from pathways_nb.util.json_text import DamagedError, Field
