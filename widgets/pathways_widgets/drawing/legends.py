@@ -73,6 +73,7 @@ def add_legend(fig: figure, name: str, items: Sequence[LegendItem], looks: style
     legend = Legend(items=list(items), name=name, orientation="horizontal", location="top_left", **more)
     legend.border_line_color = None
     legend.label_text_font_size = f"{looks.font}px"
+    # Bokeh adds outwards from the plot, so a later legend is above an earlier one.
     fig.add_layout(legend, "above")
 
 

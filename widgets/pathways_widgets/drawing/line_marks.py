@@ -60,6 +60,7 @@ class LineMark(PictureMark):
         if not self.line:
             return
         x0, y0, x1, y1 = self.ends
+        # In the order of SVG: the control points are between the ends.
         corners = [(x0, y0), ("cx0", "cy0"), ("cx1", "cy1"), (x1, y1)] if self.is_bent else [(x0, y0), (x1, y1)]
         points = [(frame.x(numbers_in(x, rows)).tolist(), frame.y(numbers_in(y, rows)).tolist()) for x, y in corners]
         count = len(points[0][0])

@@ -90,6 +90,7 @@ class TextMark(PictureMark):
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the lines of the texts whose positions are in the plot."""
         x, y = frame.x(numbers_in(self.x, rows)), frame.y(numbers_in(self.y, rows))
+        # The ratio first: so ordinary text has exactly the size of the style.
         size = frame.font * (self.size / FONT)
         looks = [colours_in(look, rows, len(x)) for look in (self.text_colour, self.background)]
         # The style has scaled pixels in columns already; a number is for a screen.

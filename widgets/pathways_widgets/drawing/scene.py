@@ -159,6 +159,7 @@ class Scene:
         """
         size = max(round(self.width * scale), 1), max(round(self.height * scale), 1)
         image = Image.new("RGB", size, self.background)
+        # With opacity, so that the lines of patterns are mixed with what they cover.
         draw = ImageDraw.Draw(image, "RGBA")
         for shape in self.shapes:
             _paint(draw, shape, scale)
@@ -245,6 +246,7 @@ def _svg(shape: Shape) -> Iterator[str]:
 def _behind(shape: Text) -> Rect:
     """Return the background of a text, a little larger than the text."""
     width = text_width(shape.text, shape.size) + 4
+    # Two pixels more than the text on either side.
     left = shape.x - {"start": 2.0, "middle": width / 2, "end": width - 2}[shape.align]
     return Rect(left, shape.y - 0.65 * shape.size, width, 1.3 * shape.size, shape.background)
 
@@ -325,6 +327,7 @@ def _written(text: str) -> str:
 
 def _visible(text: str) -> str:
     """Return the text with escapes in place of characters that SVG cannot hold or a font cannot lay out."""
+    # Nearly all texts are; only the others are looked at letter by letter.
     if text.isprintable():
         return text
     return "".join(one.encode("unicode_escape").decode() if _is_unseen(one) else one for one in text)

@@ -92,6 +92,7 @@ class Frame:
         for position, text in labels.items():
             # How many times as wide as the space left of the plot.
             too_wide = max(text_width(text, self.font) / (self.left - 12), 1.0)
+            # Broken at its first separator: the island above, the device below.
             lines = text.replace(" · ", ", ").split(", ", 1) if too_wide > 1 and row >= 2.4 * self.font else [text]
             used = self.font / too_wide if len(lines) == 1 else self.font
             for number, line in enumerate(lines):

@@ -89,12 +89,14 @@ def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figur
         name=name,
         height=height,
         sizing_mode="stretch_width",
+        # Its own until a panel gives it that of the first picture over time.
         x_range=Range1d(0, 1, name=TIME_RANGE),
         y_range=y_range,
         tools="xpan,xbox_zoom,reset,save",
         active_drag="xpan",
         output_backend="canvas",
         lod_threshold=None,  # otherwise Bokeh omits boxes during a drag
+        # Transparent: the page behind it has the theme that the reader chose.
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,

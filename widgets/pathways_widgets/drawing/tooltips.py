@@ -56,6 +56,7 @@ class Tooltip(NamedTuple):
         }
         rows = []
         for label, value in self.rows:
+            # The first column of a row: its format begins with ``@column``, perhaps followed by ``{custom}``.
             column = value.split("{")[0].split()[0]
             if label in self.optional:  # Bokeh shows every label, so this one is made with the value
                 script = formatters[column].code if column in formatters else "return value"

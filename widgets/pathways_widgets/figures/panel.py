@@ -83,6 +83,7 @@ class Panel:
         self.failures: dict[str, str] = {}
         self.views: dict[str, View] = {}
         for name in check_show(show):
+            # A view that cannot even be made leaves the others as they are.
             self._guard(name, partial(self._make, name))
         roots = [view.root for view in self.views.values()]
         _pan_together(roots)

@@ -205,6 +205,7 @@ class Timeline(View):
         self._pixels = right - left
         self.update(run)
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
+        # From the top: the last legend of a figure is its uppermost.
         rows = [shown_swatches(swatches, self.properties) for swatches in reversed(LEGENDS)]
         shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
         first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
@@ -282,6 +283,7 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
 def _draw_legends(fig: figure, style: Style) -> None:
     """Add the legends, whose entries hide their kind, or the dashed edges."""
     rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
+    # In the order of ``palette.KINDS``: the script takes the position of a swatch for the code of its kind.
     _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
     for name, item in zip(DASHES, rows[-1], strict=True):
         # A click hides all renderers of an entry: the swatch, and the edges themselves.
