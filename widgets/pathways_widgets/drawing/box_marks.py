@@ -75,8 +75,8 @@ class _Filled(PictureMark):
 
     def _look(self, style: Style) -> dict[str, Any]:
         """Return the properties of Bokeh's glyph for fill and border."""
-        look = {"fill_color": colour(self.fill), "line_color": colour(self.line), "name": self.name or None}
-        return look | {"line_width": self.line_width * style.line}
+        width = self.line_width * style.line
+        return {"fill_color": colour(self.fill), "line_color": colour(self.line), "line_width": width}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ def draw_swatch(fig: figure, swatch: Swatch, looks: style.Style) -> GlyphRendere
     """Add the mark of an entry to a figure, at no position: it only carries the entry's look and visibility."""
     # One row, since Bokeh draws no entry of an empty table.
     nowhere = ColumnDataSource({column: [math.nan] for column in (*SIDES, *ENDS, "x", "y")})
-    return fig.add_glyph(nowhere, swatch.mark.glyph(looks))
+    return fig.add_glyph(nowhere, swatch.mark.named_glyph(looks))
 
 
 def swatch_items(fig: figure, swatches: Sequence[Swatch], looks: style.Style) -> list[LegendItem]:

@@ -52,7 +52,7 @@ class LineMark(PictureMark):
         look = {"line_width": pixels(self.line_width, style.line), "line_dash": list(self.dash)}
         # Without a colour the pointer would find nothing, so an invisible line is a transparent one.
         look |= {"line_color": colour(self.line)} if self.line else {"line_alpha": 0.0}
-        look |= dict(zip(("x0", "y0", "x1", "y1"), self.ends, strict=True)) | {"name": self.name or None}
+        look |= dict(zip(("x0", "y0", "x1", "y1"), self.ends, strict=True))
         return Bezier(**look, **{end: end for end in ("cx0", "cy0", "cx1", "cy1")}) if self.is_bent else Segment(**look)
 
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
@@ -92,7 +92,7 @@ class SpanMark(PictureMark):
     def glyph(self, style: Style) -> Glyph:
         """Return Bokeh's glyph."""
         look = {"line_color": colour(self.line), "line_width": self.line_width * style.line}
-        return HSpan(y="y", line_dash=list(self.dash), name=self.name or None, **look)
+        return HSpan(y="y", line_dash=list(self.dash), **look)
 
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the lines."""
@@ -113,7 +113,7 @@ class AreaMark(PictureMark):
 
     def glyph(self, style: Style) -> Glyph:
         """Return Bokeh's glyph."""
-        return Patch(x="x", y="y", fill_color=self.fill, line_color=None, name=self.name or None)
+        return Patch(x="x", y="y", fill_color=self.fill, line_color=None)
 
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the polygons."""

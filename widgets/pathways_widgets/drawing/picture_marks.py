@@ -75,6 +75,12 @@ class PictureMark(ABC):
     def glyph(self, style: Style) -> Glyph:
         """Return Bokeh's glyph."""
 
+    def named_glyph(self, style: Style) -> Glyph:
+        """Return Bokeh's glyph with the name by which a theme finds it."""
+        glyph = self.glyph(style)
+        glyph.name = self.name or None
+        return glyph
+
     @abstractmethod
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the shapes of some rows.
@@ -112,7 +118,7 @@ def draw(
     """
     drawn, tools = dict[PictureMark, GlyphRenderer](), dict[Tooltip, list[GlyphRenderer]]()
     for mark in marks:
-        glyph = mark.glyph(style)
+        glyph = mark.named_glyph(style)
         # Without a glyph for rows that are not selected Bokeh makes a fainter one itself, in the browser.
         faded = {"nonselection_glyph": _faded(glyph)} if mark.is_dimmed else {}
         drawn[mark] = fig.add_glyph(tables[mark.source], glyph, **faded)

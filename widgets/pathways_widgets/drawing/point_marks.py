@@ -73,7 +73,7 @@ class TextMark(PictureMark):
 
     def glyph(self, style: Style) -> Glyph:
         """Return Bokeh's glyph."""
-        look: dict[str, Any] = {"text_color": colour(self.text_colour), "name": self.name or None}
+        look: dict[str, Any] = {"text_color": colour(self.text_colour)}
         look |= {"text_font_size": f"{style.font * (self.size / FONT):.6g}px", "text_baseline": self.anchor}
         look |= {"text_align": self.align.name if isinstance(self.align, Column) else self.align}
         look |= {"y_offset": pixels(self.lift, style.factor)} if self.lift else {}
@@ -134,7 +134,7 @@ class DotMark(PictureMark):
 
     def glyph(self, style: Style) -> Glyph:
         """Return Bokeh's glyph."""
-        form: dict[str, Any] = {"marker": self.shape, "size": self.size * style.factor, "name": self.name or None}
+        form: dict[str, Any] = {"marker": self.shape, "size": self.size * style.factor}
         if self.shape == "arrow":
             # A triangle of Bokeh points upwards.
             form |= {"marker": "triangle", "angle": -math.pi / 2}
