@@ -263,7 +263,7 @@ def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any])
     return Controller(attach_options, start, (each,) * count, budgets)
 
 
-def _local(session: Session, attachment: islands_module.Attachment) -> LocalDriver:
+def _local(session: Session, attachment: islands_module.LocalAttachment) -> LocalDriver:
     """Return the driver that runs a session's instructions on the devices of ``attachment``."""
     latency = session.attach_options.dcn_latency
     return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import ray_cluster
@@ -195,7 +195,7 @@ def lose_island(session: Session, island: int) -> None:
     """Note what is known when an island loses its hosts, and let no further call use it."""
     driver = session.driver_or_none
     if driver is not None:
-        _tell(session, driver.attachment.islands[island].loss)
+        _tell(session, cast(ClusterDriver, driver).islands[island].loss)
     elasticity.withdraw(session, island)
 
 

@@ -30,7 +30,11 @@ from pathways_nb.program.items import Const, closed_over, equations
 
 
 def emit(
-    code: Code, mesh: Mesh, arriving: Sequence[Any], traced: tuple[tuple[str, int], ...] = (), kept: Kept | None = None
+    code: Code,
+    mesh: Mesh | AbstractMesh,
+    arriving: Sequence[Any],
+    traced: tuple[tuple[str, int], ...] = (),
+    kept: Kept | None = None,
 ) -> Callable[..., list[Any]]:
     """Return the node as a function of its input arrays, which returns its output arrays as a list.
 
@@ -83,7 +87,7 @@ def _plain(name: str) -> str:
     return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node")
 
 
-def out_shardings(code: Code, mesh: Mesh) -> list[NamedSharding | None]:
+def out_shardings(code: Code, mesh: Mesh | AbstractMesh) -> list[NamedSharding | None]:
     """Return the declared sharding of each output; ``None`` leaves the choice to the compiler.
 
     Args:
@@ -170,13 +174,15 @@ def _param_key(value: Any) -> Hashable:
 
 
 def _on_mesh(
-    closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
+    closed: jex.ClosedJaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
 ) -> jex.ClosedJaxpr:
     """Return a closed jaxpr on a concrete mesh."""
     return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced, kept), closed.consts)
 
 
-def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...], kept: Kept | None) -> jex.Jaxpr:
+def _rebind(
+    jaxpr: jex.Jaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
+) -> jex.Jaxpr:
     """Return a jaxpr with the abstract mesh it was traced on replaced by a concrete one, at any depth.
 
     Only shardings that name devices (``ON_DEVICES``) get the concrete mesh. The others describe types and stay

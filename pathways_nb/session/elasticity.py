@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterator
-from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime import islands as islands_module
 from pathways_nb.runtime.faults import Fault
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
@@ -88,7 +87,7 @@ def follow_return(session: Session, island: int) -> None:
         session.begin_epoch()
 
 
-def follow_joining(session: Session, made: Any, budget: int) -> None:
+def follow_joining(session: Session, made: Island, budget: int) -> None:
     """Take in an island that a shared controller has added."""
     with session.life:
         _take_in(session, made, len(made.devices), budget)
@@ -129,7 +128,7 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         _check_added(session, count)
         count = operator.index(count)  # a NumPy number could not be saved
         island = len(session.islands)
-        made = _made(session, island, count)
+        made = session.driver.attachment.one_more(count)
         if made is None:  # a shared controller has added it, and tells all kernels
             return island
         _take_in(session, made, count, session.budgets[0])
@@ -139,7 +138,7 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
     return island
 
 
-def _take_in(session: Session, made: Any, devices: int, budget: int) -> None:
+def _take_in(session: Session, made: Island, devices: int, budget: int) -> None:
     session.driver.add(made, budget)
     session.islands, session.budgets = (*session.islands, devices), (*session.budgets, budget)
     session.resources.add(devices)
@@ -150,12 +149,6 @@ def _check_added(session: Session, count: int) -> None:
     limits.check_counts("add", devices=count)
     check = limits.check_simulated if session.attach_options.kind == "sim" else limits.check_virtual
     check(f"add(devices={shortened(count)})", len(session.islands) + 1, sum(session.islands) + count)
-
-
-def _made(session: Session, island: int, devices: int) -> Any:
-    if session.attach_options.kind in ("sim", "ray"):
-        return session.driver.attachment.one_more(devices)
-    return islands_module.one_more(island, devices, session.attach_options.pin)
 
 
 def _is_island(session: Session, island: object) -> bool:

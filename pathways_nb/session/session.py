@@ -163,7 +163,7 @@ class Session(Unique):
         """Return the abstract mesh of a virtual slice, with the axis types that its devices give it."""
         return self.located(place)[1].abstract_mesh
 
-    def located(self, place: VirtualSlice) -> tuple[Placement, Mesh]:
+    def located(self, place: VirtualSlice) -> tuple[Placement, Mesh | AbstractMesh]:
         """Return the placement of a virtual slice and the mesh of its devices."""
         placement = self.place([place])[place.serial]
         return placement, self.driver.attachment.islands[placement.island].mesh(placement, place)

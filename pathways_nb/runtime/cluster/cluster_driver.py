@@ -521,9 +521,9 @@ class ClusterDriver(Driver):
         self.messenger.bring_back(island)
         self.messenger.post(island, messages.Devices(frozenset()))
 
-    def _joined(self, island: HostIsland) -> None:
-        self.messenger.islands.append(island)
-        self.messenger.listen(island)
+    def _joined(self, island: int) -> None:
+        self.messenger.islands.append(self.islands[island])
+        self.messenger.listen(self.islands[island])
 
     def close(self, patience: float = 60.0) -> None:
         """Cancel what is queued, end all threads and let go of the hosts; results on them are lost."""

@@ -15,9 +15,9 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.runtime.driver import Driver, taken
 from pathways_nb.runtime.event_loop import Clock
-from pathways_nb.runtime.islands import Attachment, Island
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange
+from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.lowering.host_steps import HOST
@@ -123,8 +123,8 @@ class LocalDriver(Driver):
     def _restored(self, island: int) -> None:
         self._dispatchers[island].gone = set()
 
-    def _joined(self, island: Island) -> None:
-        self._dispatchers.append(self._dispatcher(island))
+    def _joined(self, island: int) -> None:
+        self._dispatchers.append(self._dispatcher(self.attachment.islands[island]))
         self._dispatchers[-1].start()
 
     def _dispatcher(self, island: Island) -> Dispatcher:

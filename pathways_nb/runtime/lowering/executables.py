@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
@@ -59,7 +59,8 @@ class CompileRequest:
     """What to compile: a node's code, its devices, and how its inputs arrive."""
 
     code: Code
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
+    """An abstract one where this process has no devices of the node's place."""
     structs: tuple[jax.ShapeDtypeStruct, ...]
     arriving: tuple[Any, ...]
     donated: tuple[int, ...]
@@ -195,7 +196,7 @@ class _Spread:
         return getattr(self.compiled, name)
 
 
-def is_on_one(sharding: Any, mesh: Mesh) -> bool:
+def is_on_one(sharding: Any, mesh: Mesh | AbstractMesh) -> bool:
     """Return whether the compiler has left an output on the first of several devices.
 
     It does so with what a host callback returns (``maximal``): the other devices' memory is undefined. JAX calls such a

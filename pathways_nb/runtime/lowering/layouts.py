@@ -18,6 +18,7 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 from pathways_nb.program.specs import trimmed
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.sharding_propagation import Propagation
 
@@ -52,7 +53,7 @@ class Layouts:
     """Compiled plans, by the layouts of undeclared arguments in a call, and by those in which they are brought."""
 
     @classmethod
-    def of(cls, traced: Traced, plan: Plan, islands: Sequence[Any]) -> Layouts:
+    def of(cls, traced: Traced, plan: Plan, islands: Sequence[Island]) -> Layouts:
         """Find the declared layout of each argument, or guess it.
 
         Args:

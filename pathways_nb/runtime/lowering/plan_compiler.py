@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.plan.footprint import Sizes, footprint_of
@@ -21,6 +21,7 @@ from pathways_nb.program.build import Code
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.lowering.donations import Donations
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
@@ -52,7 +53,9 @@ class PlanCompiler:
         executables: makes executables of nodes.
     """
 
-    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: NodeCompiler):
+    def __init__(
+        self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Island], executables: NodeCompiler
+    ):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
@@ -335,7 +338,7 @@ def _first_readers(plan: Plan) -> dict[int, int]:
     return found
 
 
-def _named(sharding: Any, mesh: Mesh) -> Any:
+def _named(sharding: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Return a replicated sharding in one form: JAX names single devices and replicas in several ways."""
     if not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated:
         return NamedSharding(mesh, PartitionSpec())

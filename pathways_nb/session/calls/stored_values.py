@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.errors import LostError, UsageError
@@ -238,7 +238,7 @@ def _checked(tree: Any, name: str, leaf: Any, spec: Any, place: VirtualSlice) ->
 
 def _put(
     session: Session, name: str, leaf: Any, spec: Any, aval: Aval, place: VirtualSlice, placement: Placement,
-    mesh: Mesh, category: str,
+    mesh: Mesh | AbstractMesh, category: str,
 ) -> Future:  # fmt: skip
     value = session.driver.take(leaf, name)
     sharding = NamedSharding(mesh, spec or PartitionSpec())

@@ -44,14 +44,14 @@ def test_a_backend_that_does_not_tell_what_programs_need(analysis: Any, why: str
 
 
 def test_devices_that_refuse_to_tell_their_memory() -> None:
-    island = islands.Island(0, (SimpleNamespace(memory_stats=refuses),))
+    island = islands.LocalIsland(0, (SimpleNamespace(memory_stats=refuses),))
     with pytest.warns(RuntimeWarning, match=r"memory of the attached devices cannot be read \(RuntimeError.*hbm=16e9"):
         assert islands.capacity(island) == 0
     assert _in_use(island.devices) == ", memory in use unknown (RuntimeError: UNIMPLEMENTED: not here)"
 
 
 def test_devices_that_have_nothing_to_tell_of_memory_are_no_failure() -> None:
-    assert islands.capacity(islands.Island(0, (SimpleNamespace(memory_stats=lambda: None),))) == 0
+    assert islands.capacity(islands.LocalIsland(0, (SimpleNamespace(memory_stats=lambda: None),))) == 0
 
 
 def test_threads_whose_priority_stays(monkeypatch: pytest.MonkeyPatch) -> None:
