@@ -78,7 +78,7 @@ class Computation(Unique):
         self._jitted: dict[Any, Callable[..., Any]] = {}
         self.staged: dict[Any, Any] = {}
         """Calls made outside programs, traced at their lines, by signature."""
-        self.gathered: OrderedDict[Any, Any] = OrderedDict()
+        self.batch_programs: OrderedDict[Any, Any] = OrderedDict()
         """Programs made of batched calls of which this is the newest computation."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ class Computation(Unique):
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is None:
-            return context.runner().call(self, args, kwargs)
+            return context.call_outside(self, args, kwargs)
         if trace.inside:
             return self._inline(trace, args, kwargs)
         return self.stage(trace, self.signature(args, kwargs))

@@ -1,7 +1,7 @@
-"""The surroundings of a trace, and the interface to whatever carries out calls.
+"""The surroundings of a trace, and the way to the function that carries out calls made outside any.
 
-Tracing happens on the caller's thread, so the trace under way is a context variable. ``session`` registers a ``Runner``
-on import; computations and programs know nothing else of it, which keeps this package below ``runtime``.
+Tracing happens on the caller's thread, so the trace under way is a context variable. ``session.calls.program``
+registers the function on import; computations know nothing else of it, which keeps this package below ``runtime``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -22,9 +22,9 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Deferred, Signature
 
 MeshOf = Callable[[VirtualSlice], jax.sharding.AbstractMesh]
+CallOutside = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Carries out a call of a computation or a program, with its positional and keyword arguments, outside any trace."""
 T = TypeVar("T")
-ComputationT = TypeVar("ComputationT", contravariant=True)
-ProgramT = TypeVar("ProgramT", contravariant=True)
 
 
 class Body(NamedTuple):
@@ -83,33 +83,9 @@ class Tracing:
                 )
 
 
-class Runner(Protocol[ComputationT, ProgramT]):
-    """Carries out calls of computations and programs that are made outside any trace."""
-
-    def call(self, computation: ComputationT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a computation."""
-
-    def call_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a program."""
-
-    def run_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a program, wait for it, and return its run."""
-
-    def peaks_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the memory that one run of a program needs at its peak, for each placement."""
-
-    def cost_model(self) -> Any:
-        """Return the cost model of the attached devices if they are simulated, else ``None``."""
-
-    def compiled_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what each node of a program was compiled to."""
-
-    def graph_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the program's graph for these arguments."""
-
-
 _tracing: ContextVar[Tracing | None] = ContextVar("pathways_tracing", default=None)
-_runner: list[Runner[Any, Any]] = []
+_call_outside: list[CallOutside] = []
+"""The registered function; none until ``session.calls.program`` is imported, as ``import pathways_nb`` does."""
 
 
 def tracing() -> Tracing | None:
@@ -167,11 +143,21 @@ def inside(body: Body) -> Iterator[None]:
             trace.inside.pop()
 
 
-def set_runner(runner: Runner[Any, Any]) -> None:
-    """Register the runner that carries out calls."""
-    _runner[:] = [runner]
+def carry_out_calls_by(function: CallOutside) -> None:
+    """Register the function that carries out calls made outside any trace."""
+    _call_outside[:] = [function]
 
 
-def runner() -> Runner[Any, Any]:
-    """Return the registered runner."""
-    return _runner[0]
+def call_outside(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Carry out a call made outside any trace.
+
+    Args:
+        target: the computation or the program.
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    Returns:
+        Its outputs as futures.
+    """
+    __tracebackhide__ = True
+    return _call_outside[0](target, args, kwargs)

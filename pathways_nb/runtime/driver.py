@@ -44,7 +44,7 @@ from pathways_nb.controller.state_machine import NOTABLE, StateMachine
 from pathways_nb.errors import CancelledError, LostError, UsageError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault

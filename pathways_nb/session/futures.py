@@ -20,8 +20,8 @@ from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageEr
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
-from pathways_nb.program.program import program
-from pathways_nb.program.signature import Aval, Deferred
+from pathways_nb.program.program_tracer import ProgramTracer
+from pathways_nb.program.signature import Aval, Deferred, Statics
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.lowering.transfers import listed
@@ -286,7 +286,7 @@ class Future(Unique, NotAnArray, Deferred):
                 return self.shadow.array()
             raise _no_value(self, line)
         if self.aval.padded is not None:
-            return context.runner().call_program(_COPY, (self,), {}).array()
+            return context.call_outside(_COPY, (self,), {}).array()
         return array
 
     @property
@@ -451,7 +451,7 @@ class Future(Unique, NotAnArray, Deferred):
         return self
 
 
-_COPY = program(jnp.copy, name="without padding")
+_COPY = ProgramTracer(jnp.copy, Statics.of(jnp.copy, (), (), (), ()), "without padding")
 
 
 def _no_value(future: Future, line: str) -> UsageError:

@@ -23,7 +23,7 @@ from pathways_nb.plan.graph import ActionKey
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.action_marks import marked
-from pathways_nb.program.program import Program, program
+from pathways_nb.session.calls.program import Program, program
 
 
 class SliceTimer:

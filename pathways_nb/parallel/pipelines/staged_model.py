@@ -38,6 +38,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts, specs
 from pathways_nb.program.computation import jit
+from pathways_nb.session import default_controller
 
 
 @dataclass(eq=False)
@@ -246,7 +247,7 @@ class StagedModel:
             parts, batch = self.schedule.size.microbatches, (inputs, wanted)
             return of_parts("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts, found.means)
 
-        real = context.tracing() is None and context.runner().cost_model() is None
+        real = context.tracing() is None and default_controller.cost_model() is None
         conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)
 
         def note() -> None:

@@ -22,7 +22,7 @@ from pathways_nb.controller.messages import Completed, Fail, Finish, Free, Instr
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler

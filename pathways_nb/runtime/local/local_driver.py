@@ -12,7 +12,7 @@ import jax
 from pathways_nb.controller.messages import Completed, Launch, Voided
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.driver import Driver, taken
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.local.dispatcher import Dispatcher

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pathways_nb.plan.plan import Plan, Step
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 
 
 class Donations:

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.items import Const
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan

@@ -20,7 +20,7 @@ from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.lowering.donations import Donations

@@ -25,7 +25,7 @@ from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.program import Program, captured_name
+from pathways_nb.program.program_tracer import ProgramTracer, captured_name
 from pathways_nb.program.signature import Aval, Signature, Statics, snapshot
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls.donation import check_futures, consume
@@ -266,15 +266,15 @@ def pending(session: Session) -> Pending:
     return session.recordings[-1][1] if session.recordings else CallBatcher(session)
 
 
-def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
+def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> ProgramTracer:
     calls, names, donated = batch.calls, batch.names, frozenset(batch.donated)
     key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
     # Not in a global, nor with one that lives longer than the others: computations and places must be let go.
-    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).gathered
+    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).batch_programs
     if key not in programs:
         name = calls[0].computation.name if len(calls) == 1 else NAME
         statics = Statics.of(None, (), (), donated, ())
-        programs[key] = Program(_replay(calls, wanted, names), statics, name)
+        programs[key] = ProgramTracer(_replay(calls, wanted, names), statics, name)
         if len(programs) > _KEPT:
             programs.popitem(last=False)
     programs.move_to_end(key)

@@ -19,7 +19,7 @@ import jax
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program import jax_contexts
-from pathways_nb.program.program import Program, Traced
+from pathways_nb.program.program_tracer import ProgramTracer, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -41,7 +41,7 @@ _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: Program | Traced, make: Callable[..., T], *args: Any) -> T:
+def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[..., T], *args: Any) -> T:
     """Make a trace or plan, which ``made_once`` owns, while no other thread makes one; of several only one makes it."""
     what = "plan" if isinstance(made_once, Traced) else "trace"
     with _finding:
@@ -49,7 +49,7 @@ def _alone(session: Session, made_once: Program | Traced, make: Callable[..., T]
     return found.run(session, make, *args)
 
 
-def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
+def dispatch(session: Session, program: ProgramTracer, call: Signature, gathered: bool = False) -> Any:
     """Trace and compile what is new, and submit the run.
 
     Args:
@@ -85,7 +85,7 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
     return jax.tree.unflatten(traced.out_tree, made)
 
 
-def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequence[Future]) -> None:
+def _compute_beside(twin: Session, program: ProgramTracer, call: Signature, made: Sequence[Future]) -> None:
     """Compute on real devices the values that simulated devices only take the time of, and give them to ``made``."""
     leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
     for name, leaf in zip(call.names, leaves, strict=True):
@@ -97,7 +97,7 @@ def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequ
 
 
 def _traced(
-    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: ProgramTracer, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the program's trace for these arguments.
 
@@ -111,7 +111,7 @@ def _traced(
 
 
 def _traced_once(
-    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: ProgramTracer, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the cached trace, or trace the program and record the time this takes."""
     found = program.cached(call, avals, session.platform)
@@ -119,7 +119,7 @@ def _traced_once(
 
 
 def _trace(
-    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: ProgramTracer, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     traced = program.cached(call, avals, session.platform)
     if traced is None:
@@ -138,7 +138,7 @@ def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> No
         _refuse_too_large(ready, limits, f"give {client!r} a larger memory=")
 
 
-def _wait_for_capacity(session: Session, program: Program, client: str, record: Record) -> None:
+def _wait_for_capacity(session: Session, program: ProgramTracer, client: str, record: Record) -> None:
     waited = session.driver.wait_for_capacity(client)
     if waited > 1e-3:
         now = session.clock()
@@ -175,7 +175,7 @@ def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
             yield aval
 
 
-def traced(session: Session, program: Program, call: Signature) -> Traced:
+def traced(session: Session, program: ProgramTracer, call: Signature) -> Traced:
     """Return the program's trace for these arguments; the time it takes is not recorded."""
     return _traced(session, program, call, call.avals(), None)
 
