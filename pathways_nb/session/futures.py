@@ -77,9 +77,9 @@ class Future(Unique, NotAnArray, Deferred):
         if self._flush is not None:
             self._flush = None
 
-    def crop(self, shape: tuple[int, ...]) -> None:
-        """Record that its array has padding at its end: the value is the part of this shape."""
-        self.aval = replace(self.aval, shape=shape, padded=self.aval.shape)
+    def crop(self, shape: tuple[int, ...], padded: tuple[int, ...]) -> None:
+        """Record that its array, of shape ``padded``, ends in padding: the value is its part of shape ``shape``."""
+        self.aval = replace(self.aval, shape=shape, padded=padded)
 
     def cast(self, shadow: Any) -> None:
         """Attach the value of a simulated future: ``shadow`` is a future of real devices or a host value."""
@@ -96,13 +96,6 @@ class Future(Unique, NotAnArray, Deferred):
     def await_flush(self, flush: Callable[[], None]) -> None:
         """Mark the call as batched and not dispatched; ``flush`` dispatches it."""
         self._flush = flush
-
-    def take(self, other: Future) -> None:
-        """Become ``other``, the dispatched future of the same value."""
-        assert other._held is not None
-        assert other._entry is not None
-        self.place, self.copies = other.place, other.copies
-        self.bind(other._held, other._entry, other._sharding)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call could not be dispatched, or was interrupted before it was."""

@@ -142,6 +142,17 @@ class _Batch:
             for number, (call, outputs) in enumerate(zip(self.calls, held, strict=True))
         )
 
+    def futures(self, session: Session, wanted: tuple[tuple[int, ...], ...]) -> list[Future]:
+        """Return the futures of the wanted outputs; in place of one that nobody holds a new one, which goes at once."""
+        found = []
+        for call, positions in zip(self.calls, wanted, strict=True):
+            for position in positions:
+                future = call.outputs[position]()
+                if future is None:
+                    future = Future(session, call.staged.outputs[position], call.computation.name)
+                found.append(future)
+        return found
+
     def fail(self, error: BaseException) -> None:
         """Record that the batch was never dispatched: its futures say so, and what it had donated is usable again."""
         for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
@@ -223,13 +234,9 @@ class CallBatcher:
         assert contexts is not None
         try:
             program = _program(batch, wanted)
-            call = program.signature(tuple(batch.outside), {}, contexts)
+            call, futures = program.signature(tuple(batch.outside), {}, contexts), batch.futures(self.session, wanted)
             with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
-                futures = dispatch(self.session, program, call, gathered=True)
-            chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
-            for placeholder, future in zip(chosen, futures, strict=True):
-                if placeholder is not None:
-                    placeholder.take(future)
+                dispatch(self.session, program, call, futures)
         except BaseException as error:
             batch.fail(error)
             raise

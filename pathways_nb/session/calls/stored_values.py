@@ -142,19 +142,32 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     return jax.tree.unflatten(structure, placed)
 
 
-def futures(session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold]) -> list[Future]:
-    """Return the results of a run as futures, each with the copies that the run left at other places."""
-    driver = session.driver
-    made: list[Future] = []
-    for held, aval, slot in zip(holds, compiled_plan.results, compiled_plan.plan.results, strict=True):
-        future = Future(session, aval, compiled_plan.name)
+def bind(
+    session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold], futures: Sequence[Future] | None
+) -> list[Future]:
+    """Bind futures to the results of a run, each with the copies that the run left at other places.
+
+    Args:
+        session: the session.
+        compiled_plan: of the run.
+        holds: tokens of the results, and after them of the copies.
+        futures: of the results, if there are any yet; else they are made.
+
+    Returns:
+        The futures of the results.
+    """
+    driver, plan = session.driver, compiled_plan.plan
+    missing = compiled_plan.results if futures is None else compiled_plan.results[len(futures) :]
+    made = [Future(session, aval, compiled_plan.name) for aval in missing]
+    found = made if futures is None else [*futures, *made]
+    count = len(found) - len(plan.copies)
+    for copy, slot, position in zip(found[count:], plan.results[count:], plan.copies, strict=True):
+        found[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
+    for future, held, slot in zip(found, holds, plan.results, strict=True):
+        # Its place first: from the moment it is bound, another thread may pass it to a call, which asks where it lies.
+        future.place = plan.slots[slot].place
         future.bind(held, driver.entry_of(held.buffer), compiled_plan.shardings[slot])
-        future.place = compiled_plan.plan.slots[slot].place
-        made.append(future)
-    plan, count = compiled_plan.plan, len(made) - len(compiled_plan.plan.copies)
-    for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
-        made[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
-    return made[:count]
+    return found[:count]
 
 
 class Reservation:

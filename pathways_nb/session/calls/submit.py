@@ -49,14 +49,15 @@ def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[.
     return found.run(session, make, *args)
 
 
-def dispatch(session: Session, program: ProgramTracer, call: Signature, gathered: bool = False) -> Any:
+def dispatch(session: Session, program: ProgramTracer, call: Signature, futures: Sequence[Future] | None = None) -> Any:
     """Trace and compile what is new, and submit the run.
 
     Args:
         session: the session.
         program: the program to call.
         call: its arguments.
-        gathered: whether it stands for batched calls, which were checked and have donated already.
+        futures: those of batched calls that the program stands for, in the order of its results. Such calls were
+            checked and have donated already. For any other program, futures are made.
 
     Returns:
         The program's output tree, with a future for each array.
@@ -66,7 +67,7 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, gathered
     """
     session.driver.event_loop.refuse_policies()
     avals = call.avals()
-    if not gathered:
+    if futures is None:
         check_futures(call)
     record = session.active_record()
     traced = _traced(session, program, call, avals, record)
@@ -77,9 +78,9 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, gathered
     client = tenant_scope.registered_name(session)
     _refuse_for_tenant(session, ready, client)
     _wait_for_capacity(session, program, client, record)
-    made = _submit(session, ready, call, client, record, gathered)
+    made = _submit(session, ready, call, client, record, futures)
     for at, shape in traced.cropped:
-        made[at].crop(shape)
+        made[at].crop(shape, ready.results[at].shape)
     if session.twin is not None:
         _compute_beside(session.twin, program, call, made)
     return jax.tree.unflatten(traced.out_tree, made)
@@ -147,8 +148,13 @@ def _wait_for_capacity(session: Session, program: ProgramTracer, client: str, re
 
 
 def _submit(
-    session: Session, ready: CompiledPlan, call: Signature, client: str, record: Record, gathered: bool
-) -> list[Any]:
+    session: Session,
+    ready: CompiledPlan,
+    call: Signature,
+    client: str,
+    record: Record,
+    futures: Sequence[Future] | None,
+) -> list[Future]:
     """Queue a run.
 
     Returns:
@@ -158,14 +164,14 @@ def _submit(
     buffers, temporary = stored_values.hold(session, ready.plan, call, client)
     run, results = driver.submit(ready, buffers, record, client)
     del temporary  # their buffers live on while the run needs them
-    if not gathered:
+    if futures is None:
         consume(call)
     for recording, _ in session.recordings[-1:]:
         recording.add(run)
         if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]
             recording.take_as_placed(len(sizes), sum(sizes))
-    return stored_values.futures(session, ready, results)
+    return stored_values.bind(session, ready, results, futures)
 
 
 def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
