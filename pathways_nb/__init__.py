@@ -50,7 +50,7 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.program.all_reduce import all_reduce
 from pathways_nb.program.computation import Computation, jit, shard_map
-from pathways_nb.program.host import HostFunction, host
+from pathways_nb.program.host_function import HostFunction, host
 from pathways_nb.program.timed_work import work
 from pathways_nb.results.run import Run, load, runs, style
 from pathways_nb.session.calls.client import get, profile, put, record, wait

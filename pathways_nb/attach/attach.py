@@ -170,7 +170,7 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
     made = simulator.controller(asked, before)
     if asked.simulated is not None and asked.simulated.values:
         # The simulator moves no values. A second controller of the same shape on CPU devices computes them.
-        made.twin = _controller(
+        made.value_session = _controller(
             AttachOptions("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
         )
     default_controller.replace(made)

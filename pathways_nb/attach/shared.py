@@ -26,7 +26,7 @@ from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, c
 from pathways_nb.runtime.shared.remote_core import RemoteMachine
 from pathways_nb.runtime.shared.shared_driver import SharedDriver
 from pathways_nb.session import elasticity
-from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, named
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, option_name
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.words import counted
@@ -145,7 +145,7 @@ def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
     say_line(f"starting the controller {name!r} with {counted(spelled.islands, 'island')} of hosts …")
     terms = Terms(
         spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
-        named(spelled.policy), spelled.pin, by_device(options, platform),
+        option_name(spelled.policy), spelled.pin, by_device(options, platform),
         options.unresponsive_after or UNRESPONSIVE_AFTER,
     )  # fmt: skip
     return create(ray, name, terms, cores_of(spelled, platform))
@@ -163,7 +163,7 @@ def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
         ("devices_per_island", asked.devices_per_island, terms.devices),
         ("devices_per_host", options.devices_per_host, terms.per_host),
         ("transfers", options.transfers, "device" if terms.by_device else "ray"),
-        ("policy", None if asked.policy == "stride" else named(asked.policy), terms.policy_name),
+        ("policy", None if asked.policy == "stride" else option_name(asked.policy), terms.policy_name),
         ("pin", None if asked.pin else False, terms.pin),
         ("dispatch", None if asked.dispatch == "parallel" else asked.dispatch, terms.dispatch),
         ("hbm", asked.hbm, terms.hbm),

@@ -125,7 +125,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
             attached a second time, so the user has to attach them without.
     """
     if controller.driver_or_none is not None:
-        controller.settle()
+        controller.wait_all()
     asked = controller.attach_options
     if asked.kind == "cpu":
         policy = "stride" if asked.policy == "fifo" else "fifo"  # equal options would give the same controller

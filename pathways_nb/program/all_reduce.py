@@ -20,7 +20,7 @@ import numpy as np
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
-from pathways_nb.program.exchange import Part, marked
+from pathways_nb.program.exchange_sums import ExchangeSum, marked_as_sum
 from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.program.specs import Spec
 from pathways_nb.util.words import a_type_of, counted
@@ -83,7 +83,8 @@ def all_reduce(
         if not nothing:
             _check_numbers(leaf, mean)
         for own, found in enumerate(sums):
-            with marked(Part(number, position, own, len(places), int(bucket_mb * _MB))):
+            # Every place adds all parts in the order of ``across``, so all sums are equal to the last bit.
+            with marked_as_sum(ExchangeSum(number, position, own, len(places), int(bucket_mb * _MB))):
                 found.append(leaf.parts[own] if nothing else add[own](*leaf.parts))
     return tuple(jax.tree.unflatten(structure, found) for found in sums)
 

@@ -27,7 +27,7 @@ CallOutside = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 T = TypeVar("T")
 
 
-class Body(NamedTuple):
+class TracedBody(NamedTuple):
     """A computation whose body is being traced: its name and its virtual slice."""
 
     name: str
@@ -43,7 +43,7 @@ class Tracing:
     captured: Callable[[object], str]
     """Returns the name of the variable that holds a captured object, for errors."""
     places: dict[int, VirtualSlice] = field(default_factory=dict)
-    inside: list[Body] = field(default_factory=list)
+    inside: list[TracedBody] = field(default_factory=list)
     host_work: list[str] = field(default_factory=list)
     """Names of the host functions that were called so far."""
     padded: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -131,7 +131,7 @@ _reset: Callable[[], object] = getattr(_core, "reset_trace_state", lambda: None)
 
 
 @contextlib.contextmanager
-def inside(body: Body) -> Iterator[None]:
+def inside(body: TracedBody) -> Iterator[None]:
     """Return a context in which calls of computations are part of a body that is being traced."""
     trace = tracing()
     if trace is not None:

@@ -65,6 +65,7 @@ def emit(
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             values: dict[int, Any] = dict(zip(code.inputs, arrays, strict=True))
             for item, body in zip(code.items, bodies, strict=True):
+                # ``zip_longest``: a computation has a spec for each value, an ordinary operation has none.
                 operands = [
                     x.value if isinstance(x, Const) else laid_out(x, values[x], spec)
                     for x, spec in zip_longest(item.inputs, item.in_specs)
@@ -102,6 +103,7 @@ def out_shardings(code: Code, mesh: Mesh | AbstractMesh) -> list[NamedSharding |
         if spec is None and not code.inputs:
             spec = PartitionSpec()
         found.append(None if spec is None else NamedSharding(mesh, spec))
+    # A node without outputs returns zeros instead, see ``emit``.
     return found or [NamedSharding(mesh, PartitionSpec())]
 
 
@@ -132,10 +134,12 @@ def digest(code: Code, *texts: str) -> str:
             callbacks by identity, so a cache must keep the code of a node that has any.
         *texts: the lowered text, and what else distinguishes executables.
     """
+    # The null byte keeps texts apart: ("ab", "c") is another node than ("a", "bc").
     found = hashlib.sha256("\0".join(texts).encode())
     for item in code.items:
         found.update(repr(list(_callbacks(item.jaxpr))).encode())
         for const in [*closed_over(item.jaxpr), *(x.value for x in item.inputs if isinstance(x, Const))]:
+            # Typed keys have no form in NumPy.
             data = jax.random.key_data(const) if jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key) else const
             found.update(np.asarray(data).tobytes())
     return found.hexdigest()

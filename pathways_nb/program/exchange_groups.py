@@ -1,23 +1,29 @@
-"""The sums of an exchange as groups of items: one for each bucket and place, in the order in which leaves are made."""
+"""The sums of an exchange as groups of items: one for each bucket and place, in the order in which leaves are made.
+
+That order is that of the nodes that make the leaves, so it is known only once the whole program is traced.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program.exchange import Part, buckets
-from pathways_nb.program.items import Const, Item
+from pathways_nb.program.exchange_sums import ExchangeSum
+from pathways_nb.program.items import Const, ProgramItem
 from pathways_nb.program.signature import Aval
 
 
-def sum_of(item: Item) -> Part:
+def sum_of(item: ProgramItem) -> ExchangeSum:
     """Return which sum an item is that is one."""
-    assert item.part is not None
-    return item.part
+    assert item.exchange_sum is not None
+    return item.exchange_sum
 
 
-def grouped(sums: Sequence[Item], made_in: Mapping[int, int], avals: Sequence[Aval]) -> Iterator[list[Item]]:
+def grouped(
+    sums: Sequence[ProgramItem], made_in: Mapping[int, int], avals: Sequence[Aval]
+) -> Iterator[list[ProgramItem]]:
     """Yield the items of each group.
 
     Args:
@@ -25,7 +31,7 @@ def grouped(sums: Sequence[Item], made_in: Mapping[int, int], avals: Sequence[Av
         made_in: by value, the position of what makes it; arguments are absent.
         avals: shape and dtype of each value.
     """
-    leaves: dict[int, list[Item]] = {}
+    leaves: dict[int, list[ProgramItem]] = {}
     for item in sums:
         leaves.setdefault(sum_of(item).leaf, []).append(item)
     made = sorted(leaves.values(), key=lambda leaf: max((made_in.get(v, -1) for v in leaf[0].values()), default=-1))
@@ -35,8 +41,24 @@ def grouped(sums: Sequence[Item], made_in: Mapping[int, int], avals: Sequence[Av
             yield [item for item in together if sum_of(item).own == own]
 
 
+def buckets(sizes: Sequence[int], most: int) -> list[range]:
+    """Return the positions of each bucket: neighbours, as many as fit.
+
+    Args:
+        sizes: bytes of each leaf, in the order in which they are made.
+        most: the most bytes of a bucket; a leaf that is larger has one of its own.
+    """
+    starts, held = [0], 0
+    for position, size in enumerate(sizes):
+        if held and held + size > most:
+            starts.append(position)
+            held = 0
+        held += size
+    return [range(start, stop) for start, stop in pairwise([*starts, len(sizes)])] if sizes else []
+
+
 def check_place(
-    item: Item, homes: Mapping[int, int], places: Mapping[int, VirtualSlice], avals: Sequence[Aval]
+    item: ProgramItem, homes: Mapping[int, int], places: Mapping[int, VirtualSlice], avals: Sequence[Aval]
 ) -> None:
     """Refuse a sum whose own part is made at another place.
 

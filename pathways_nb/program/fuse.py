@@ -44,7 +44,9 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
         first = groups[members[0]]
         if groups[i].host or groups[i].action or first.action or groups[i].compiler_options != first.compiler_options:
             return False
+        # What has ended when the fused node begins, and the parts of that node.
         there = earlier[members[0]] | sum(1 << member for member in members)
+        # The second condition: whoever reads from the node elsewhere waits for group i anyway, so it begins no later.
         return all(there >> need & 1 for need in needs[i]) and all(
             earlier[reader] >> i & 1 for member in members for reader in readers[member]
         )

@@ -81,8 +81,10 @@ class LaunchToTheEnd:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Launch it, wait, and raise the first exception of a callback."""
+        # One launch at a time: the callbacks do not know of which launch they are.
         with self.kept.lock:
             self.kept.errors.clear()
+            # Waits: only at the end of all devices is it known that no callback raised.
             arrays = jax.block_until_ready(list(self.compiled(*inputs)))
             first = next(iter(self.kept.errors), None)
             self.kept.errors.clear()

@@ -80,6 +80,7 @@ def _settings() -> _Settings:
         found = _private()
         values = found.read()
         hash(values)
+        # Then names and values would not belong together.
         if len(values) < len(found.names):
             raise TypeError(f"{len(values)} values of {len(found.names)} settings")
         return found
@@ -210,6 +211,7 @@ def adopt(contexts: Contexts) -> None:
     if before is contexts:
         return
     _thread.contexts = None  # should a setting be refused half-way, the next ones set all again
+    # Entered and never left: the setting stays for this thread until the next call changes it.
     for manager in _changes(() if before is None else before.values, contexts.values):
         manager.__enter__()
     _thread.contexts = contexts

@@ -125,6 +125,8 @@ class ProgramTracer(Unique):
         cropped: list[tuple[int, tuple[int, ...]]] = []
 
         def flat_fn(*leaves: Any) -> list[Any]:
+            # The function sees its values without padding. Where it returns one as it came, ``kept`` finds the padded
+            # array again, so that parameters of FSDP stay as they are.
             values = [leaf if aval.padded is None else trace.cropped(leaf, aval.shape)
                       for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
             args, kwargs = call.rebuild(values)
@@ -150,6 +152,8 @@ class ProgramTracer(Unique):
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
         for item in flat.ops:
             if item.place is not None:
+                # JAX may give the jaxpr of a user's ``jax.jit`` to a later program, which finds the place by its
+                # serial.
                 keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse, homes)
@@ -210,6 +214,7 @@ class ProgramTracer(Unique):
                 f"the program {self.name!r} calls {trace.host_work[-1]}, which is host work, inside jax.checkpoint, "
                 f"which would call it again for the backward pass. Call it outside, and pass what it returns."
             ) from None
+        # ``AttributeError``: a tracer has no ``result`` or ``wait``, which the future outside the trace has.
         except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, AttributeError) as error:
             does = _needs_value(error)
             if not does:
@@ -221,6 +226,8 @@ class ProgramTracer(Unique):
             ).with_traceback(error.__traceback__) from None  # which ends in that line
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
+        # The platform, because meshes of simulated and of real devices differ; the contexts, because JAX traces under
+        # them.
         return call.tree, avals, call.static_key, call.donated, platform, call.homes, call.contexts
 
     def _check_results(self, trace: context.Tracing, leaves: list[Any]) -> None:
@@ -238,6 +245,8 @@ class ProgramTracer(Unique):
 
     def _refuse_captured(self, closed: Any) -> None:
         for const in closed_over(closed):
+            # Committed to devices that may not be those of the program. JAX's own constants and uncommitted arrays may
+            # go anywhere.
             if isinstance(const, jax.Array) and not isinstance(const, jax.core.Tracer) and const.committed:
                 raise UsageError(
                     f"the program {self.name!r} uses the device array {captured_name(self.fn, const)} from outside. "

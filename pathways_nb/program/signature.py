@@ -178,6 +178,7 @@ class Statics:
         Raises:
             UsageError: the arguments do not fit the function's parameters.
         """
+        # The usual call: ``inspect.Signature.bind`` would cost more than the rest of this method, at every call.
         if not kwargs and self._plain is not None and len(args) == len(self._plain):
             return args, kwargs, self._plain
         if self.parameters is None:

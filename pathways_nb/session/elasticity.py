@@ -132,8 +132,8 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         if made is None:  # a shared controller has added it, and tells all kernels
             return island
         _take_in(session, made, count, session.budgets[0])
-        if session.twin is not None:
-            add(session.twin, count, None)
+        if session.value_session is not None:
+            add(session.value_session, count, None)
     session.begin_epoch()
     return island
 
@@ -213,7 +213,7 @@ def inject_fault(
     session.flush()  # what was called before is not meant
     if island is not None and not _is_island(session, island):
         raise UsageError(f"inject_fault(island={island!r}): there are {session.size_text}, numbered from 0.")
-    fault = Fault(node, program, client, place, island, times, after, probability, seed, settle=session.settle)
+    fault = Fault(node, program, client, place, island, times, after, probability, seed, wait_all=session.wait_all)
     faults = session.driver.faults
     faults[:] = [*(known for known in faults if not known.over), fault]
     return fault

@@ -81,17 +81,17 @@ class Future(Unique, NotAnArray, Deferred):
         """Record that its array, of shape ``padded``, ends in padding: the value is its part of shape ``shape``."""
         self.aval = replace(self.aval, shape=shape, padded=padded)
 
-    def cast(self, shadow: Any) -> None:
-        """Attach the value of a simulated future: ``shadow`` is a future of real devices or a host value."""
+    def set_value_holder(self, holder: Any) -> None:
+        """Attach the value of a simulated future: ``holder`` is a future of real devices or a host value."""
         assert self._entry is not None
-        self._entry.shadow = shadow
+        self._entry.value_holder = holder
 
     @property
-    def shadow(self) -> Any:
-        """What has the value: the future itself, or a simulated one's shadow; ``None`` if nothing has."""
+    def value_holder(self) -> Any:
+        """What has the value: the future itself, or what a simulated one has; ``None`` if nothing has."""
         if self._session.attach_options.simulated is None:
             return self
-        return self._entry.shadow if self._entry is not None else None
+        return self._entry.value_holder if self._entry is not None else None
 
     def await_flush(self, flush: Callable[[], None]) -> None:
         """Mark the call as batched and not dispatched; ``flush`` dispatches it."""
@@ -275,8 +275,8 @@ class Future(Unique, NotAnArray, Deferred):
                 f"Fetch it, y.result(), or pass the future to a computation."
             )
         if isinstance(array, Abstract):
-            if isinstance(self.shadow, Future):
-                return self.shadow.array()
+            if isinstance(self.value_holder, Future):
+                return self.value_holder.array()
             raise _no_value(self, line)
         if self.aval.padded is not None:
             return context.call_outside(_COPY, (self,), {}).array()
@@ -461,10 +461,10 @@ def _to_host(array: Any, future: Future, line: str) -> Any:
     driver = future._session.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if isinstance(array, Abstract):
-        shadow = future.shadow
-        if shadow is None:
+        holder = future.value_holder
+        if holder is None:
             raise _no_value(future, line)
-        return shadow.result() if isinstance(shadow, Future) else np.array(shadow)[()]
+        return holder.result() if isinstance(holder, Future) else np.array(holder)[()]
     if isinstance(array, RemoteArray):
         value: Any = array.host_value()
         future._note("fetch", began, line)

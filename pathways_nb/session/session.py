@@ -103,7 +103,7 @@ class Session(Unique):
         """Called once, when the devices are released for good."""
         self.lost: Callable[[], str] = lambda: ""
         """Returns why its devices will never come back; empty while they may."""
-        self.twin: Session | None = None
+        self.value_session: Session | None = None
         """Only of a simulated session attached with ``values=True``: the real devices that compute the values."""
         self.recordings: list[tuple[Run, Pending]] = []
         self.scopes: list[Session | None] = []
@@ -198,7 +198,7 @@ class Session(Unique):
         kinds = {self.attach_options.kind, other.attach_options.kind}
         return not self.closed and not self.lost() and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait until all calls made so far have ended, failed ones included, and the buffers they dropped are freed."""
         self.flush()
         driver, runs = self.driver, tuple(self.driver.runs)
@@ -255,8 +255,8 @@ class Session(Unique):
             self.begin_epoch()
             self.record.clear()
             self.recordings.clear()
-            if self.twin is not None:
-                self.twin.reset()
+            if self.value_session is not None:
+                self.value_session.reset()
             if self.attach_options.simulated is not None:
                 _ = self.driver  # as at the beginning: this thread takes part
 
@@ -268,8 +268,8 @@ class Session(Unique):
             if not self.closed:
                 self.closed = True
                 self._close_driver()
-                if self.twin is not None:
-                    self.twin.close()
+                if self.value_session is not None:
+                    self.value_session.close()
                 self.on_close()
 
     def _close_driver(self) -> None:

@@ -96,7 +96,10 @@ class SliceTimer:
         trace = context.tracing()
         assert trace is not None, "it runs inside a program"
         by_input = all(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(shapes.x))
-        with context.inside(context.Body("slice", self.on)), jax.sharding.use_abstract_mesh(trace.mesh_of(self.on)):
+        with (
+            context.inside(context.TracedBody("slice", self.on)),
+            jax.sharding.use_abstract_mesh(trace.mesh_of(self.on)),
+        ):
             parts = trace_stage(self.call, shapes, at, None, 1.0, by_input)
         specs = tuple(PartitionSpec() for _ in jax.tree.leaves(shapes.params))
         return StageComputations(0, parts, Placed(self.on, specs, PartitionSpec(), [True] * len(specs)))

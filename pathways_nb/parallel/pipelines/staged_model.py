@@ -321,7 +321,7 @@ class StagedModel:
     def _inside(self, stage: int) -> Iterator[None]:
         """Return a context in which a stage is traced; one that is split over devices is the code of one of them."""
         mesh = self._mesh_of(stage) if self.fsdp is None else AbstractMesh((), ())
-        body = context.Body(f"stage {stage}", self.place_of(stage))
+        body = context.TracedBody(f"stage {stage}", self.place_of(stage))
         with context.inside(body), jax.sharding.use_abstract_mesh(mesh):
             yield
 

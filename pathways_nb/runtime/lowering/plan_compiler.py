@@ -35,7 +35,7 @@ from pathways_nb.util.progress import Progress
 from pathways_nb.util.waiting import Promise
 
 
-class NodeCompiler(Protocol):
+class ExecutableMaker(Protocol):
     """Makes an executable of a node, or in the simulator an estimate that stands for one."""
 
     def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
@@ -54,7 +54,7 @@ class PlanCompiler:
     """
 
     def __init__(
-        self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Island], executables: NodeCompiler
+        self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Island], executables: ExecutableMaker
     ):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
@@ -258,8 +258,8 @@ class PlanCompiler:
         """Return the layout of the value at the step's place to which a moved value is added (``pw.all_reduce``)."""
         code = self.traced.codes.get(step.node)  # the result has none
         for item in code.computations if code is not None else ():
-            if item.part is not None and value in item.inputs:
-                part = item.inputs[item.part.own]
+            if item.exchange_sum is not None and value in item.inputs:
+                part = item.inputs[item.exchange_sum.own]
                 own = None if isinstance(part, Const) else self.slots.get((part, step.place))
                 if own is None or (self.shardings[own] is None and own not in self.made_by):
                     return None  # it is brought later, as the first reader wants it

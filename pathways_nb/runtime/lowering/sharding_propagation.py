@@ -23,7 +23,7 @@ from pathways_nb.cost.jaxpr.primitives import CONTROL, op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
 from pathways_nb.jaxpr.flat import Walk, called
 from pathways_nb.program.build import Code
-from pathways_nb.program.items import Const, Item
+from pathways_nb.program.items import Const, ProgramItem
 from pathways_nb.program.specs import trimmed
 
 Shape = tuple[int, ...]
@@ -131,7 +131,7 @@ class Propagation(Walk[Hashable]):
             if spec is not None and not isinstance(value, Const):
                 self._splits.setdefault(self._root(value), read_spec(spec, len(self._shape(value))))
 
-    def _estimate(self, item: Item) -> None:
+    def _estimate(self, item: ProgramItem) -> None:
         """Set the outputs whose layout is the compiler's choice, by the same rules as the simulator."""
         if all(spec is not None or not self.shapes[x] for x, spec in zip(item.outputs, item.out_specs, strict=True)):
             return

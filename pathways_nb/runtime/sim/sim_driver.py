@@ -23,7 +23,7 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.host import check_seconds
+from pathways_nb.program.host_function import check_seconds
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.runtime import abstract_places

@@ -174,7 +174,7 @@ class CallBatcher:
 
     def _begin(self) -> _Batch:
         session = self.session
-        return _Batch(needs_values=session.attach_options.simulated is None or session.twin is not None)
+        return _Batch(needs_values=session.attach_options.simulated is None or session.value_session is not None)
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Add a call, which is dispatched later.

@@ -83,7 +83,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     run = Run(name, session.islands, about=about)
     if profiler is not None:
         run.launched = {}
-        session.settle()  # launches of earlier calls that it saw would be taken for launches of this block
+        session.wait_all()  # launches of earlier calls that it saw would be taken for launches of this block
         profiler.start()
     elif session.recordings:
         run.launched = session.recordings[-1][0].launched

@@ -199,14 +199,14 @@ class Reservation:
         client = tenant_scope.registered_name(session)
         self._held: Hold | None = session.driver.reserve(need, aval.kept.bytes, client, name)
 
-    def fill(self, array: Any, kind: str, serial: int | None, shadow: Any = None) -> Future:
+    def fill(self, array: Any, kind: str, serial: int | None, value_holder: Any = None) -> Future:
         """Put an array there.
 
         Args:
             array: on these devices, in this sharding.
             kind: ``"put"`` or ``"restore"``, for the record.
             serial: of the virtual slice.
-            shadow: what has the value of a simulated array.
+            value_holder: what has the value of a simulated array.
 
         Returns:
             Its future.
@@ -221,8 +221,8 @@ class Reservation:
         future = Future(session, self.aval, name)
         future.bind(self._held, driver.entry_of(self._held.buffer), self.sharding)
         future.place = serial
-        if session.twin is not None:
-            future.cast(shadow)
+        if session.value_session is not None:
+            future.set_value_holder(value_holder)
         return future
 
     def give_up(self) -> None:
@@ -262,4 +262,4 @@ def _put(
     except BaseException:
         room.give_up()
         raise
-    return room.fill(array, "put", place.serial, leaf.shadow if isinstance(leaf, Future) else leaf)
+    return room.fill(array, "put", place.serial, leaf.value_holder if isinstance(leaf, Future) else leaf)

@@ -81,20 +81,20 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     made = _submit(session, ready, call, client, record, futures)
     for at, shape in traced.cropped:
         made[at].crop(shape, ready.results[at].shape)
-    if session.twin is not None:
-        _compute_beside(session.twin, program, call, made)
+    if session.value_session is not None:
+        _compute_values(session.value_session, program, call, made)
     return jax.tree.unflatten(traced.out_tree, made)
 
 
-def _compute_beside(twin: Session, program: ProgramTracer, call: Signature, made: Sequence[Future]) -> None:
+def _compute_values(value_session: Session, program: ProgramTracer, call: Signature, made: Sequence[Future]) -> None:
     """Compute on real devices the values that simulated devices only take the time of, and give them to ``made``."""
-    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
+    leaves = [leaf.value_holder if isinstance(leaf, Future) else leaf for leaf in call.leaves]
     for name, leaf in zip(call.names, leaves, strict=True):
         if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
             raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
-    results = jax.tree.leaves(dispatch(twin, program, replace(call, leaves=leaves)))
+    results = jax.tree.leaves(dispatch(value_session, program, replace(call, leaves=leaves)))
     for future, result in zip(made, results, strict=True):
-        future.cast(result)
+        future.set_value_holder(result)
 
 
 def _traced(

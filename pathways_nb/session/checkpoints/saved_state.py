@@ -25,17 +25,17 @@ from pathways_nb.session import default_controller
 from pathways_nb.session.calls.client import wait
 from pathways_nb.session.calls.stored_values import Reservation, with_padding
 from pathways_nb.session.checkpoints import state_files
-from pathways_nb.session.checkpoints.state_files import Wanted
-from pathways_nb.session.checkpoints.state_layout import (
+from pathways_nb.session.checkpoints.saved_layout import (
     NUMBERS,
-    Layout,
     Leaf,
     PaddedLeaf,
+    SavedLayout,
     check_names,
     flattened,
     number_type,
     rebuilt,
 )
+from pathways_nb.session.checkpoints.state_files import Wanted
 from pathways_nb.session.checkpoints.state_targets import Target, like_tree, on_place
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
@@ -73,7 +73,7 @@ def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) ->
     wait([leaf for _, leaf in leaves])
     stored = [_stored(path, leaf) for path, leaf in leaves]
     arrays = {leaf.name: array for leaf, array in stored if array.size}
-    state_files.write(folder, Layout(containers, tuple(leaf for leaf, _ in stored)), arrays, overwrite)
+    state_files.write(folder, SavedLayout(containers, tuple(leaf for leaf, _ in stored)), arrays, overwrite)
 
 
 def restore_state(
@@ -197,7 +197,7 @@ def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Seq
             target._replace(sharding=None, padded=None) if room and elsewhere else target
             for room, target in zip(rooms, targets, strict=True)
         ]
-        known = [room is None or not simulated or session.twin is not None for room in rooms]
+        known = [room is None or not simulated or session.value_session is not None for room in rooms]
         read = _read(folder, leaves, hosts, what, known)
         values = [_value(*one) for one in zip(leaves, targets, read, strict=True)]
         arrays = [_array(session, room, value) if room else value for room, value in zip(rooms, values, strict=True)]

@@ -29,7 +29,7 @@ import numpy as np
 
 from pathways_nb.errors import UsageError, both_ends, size
 from pathways_nb.session.checkpoints import state_digests, state_folders
-from pathways_nb.session.checkpoints.state_layout import Layout
+from pathways_nb.session.checkpoints.saved_layout import SavedLayout
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import DamagedError, Field, parse, said
 from pathways_nb.util.words import counted
@@ -64,7 +64,7 @@ def orbax(call: str) -> Any:
     return ocp
 
 
-def write(path: Path, layout: Layout, arrays: Mapping[str, Any], overwrite: bool) -> None:
+def write(path: Path, layout: SavedLayout, arrays: Mapping[str, Any], overwrite: bool) -> None:
     """Write a state: into a hidden folder beside ``path``, which takes its name when everything is on the disk.
 
     Args:
@@ -175,7 +175,7 @@ def version_of(path: Path) -> bytes:
         return b""
 
 
-def read_layout(path: Path) -> Layout:
+def read_layout(path: Path) -> SavedLayout:
     """Return the layout of a saved state; warns if it is so old that its files cannot be checked.
 
     Raises:
@@ -184,7 +184,7 @@ def read_layout(path: Path) -> Layout:
     what = called("restore_state", path)
     try:
         about = _about(path)
-        layout = Layout.from_json(about)
+        layout = SavedLayout.from_json(about)
     except (OSError, ValueError, RecursionError) as error:
         why = f"{_ABOUT}: {error}" if isinstance(error, DamagedError) else f"it has no readable {_ABOUT}"
         raise UsageError(f"{what}: that is no state that pw.save_state wrote ({why}).") from None

@@ -19,11 +19,11 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
 from pathways_nb.session import default_controller
-from pathways_nb.session.checkpoints.state_layout import (
+from pathways_nb.session.checkpoints.saved_layout import (
     NUMBERS,
-    Layout,
     Leaf,
     PaddedLeaf,
+    SavedLayout,
     check_same,
     flattened,
     number_type,
@@ -53,7 +53,7 @@ class Target(NamedTuple):
     padded: tuple[int, ...] | None = None
 
 
-def like_tree(layout: Layout, like: Any, what: str, elsewhere: bool) -> tuple[Layout, list[Target]]:
+def like_tree(layout: SavedLayout, like: Any, what: str, elsewhere: bool) -> tuple[SavedLayout, list[Target]]:
     """Return the layout with the shapes of a tree, and the targets of all leaves, each like that of the tree.
 
     Args:
@@ -127,7 +127,13 @@ def _target_of_future(path: str, leaf: Future, what: str) -> Target:
 
 
 def on_place(
-    layout: Layout, tree: Any, order: Sequence[int], like: Sequence[Target], place: VirtualSlice, prefix: Any, what: str
+    layout: SavedLayout,
+    tree: Any,
+    order: Sequence[int],
+    like: Sequence[Target],
+    place: VirtualSlice,
+    prefix: Any,
+    what: str,
 ) -> list[Target]:
     """Return the targets of all leaves on one place; Python's numbers stay on the host.
 

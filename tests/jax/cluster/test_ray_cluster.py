@@ -241,7 +241,7 @@ def held(actor: Any) -> tuple[int, int, int]:
 def nothing_left(controller: pw.Controller) -> None:
     """Wait until neither controller nor hosts hold anything."""
     driver = driver_of(controller)
-    controller.settle()
+    controller.wait_all()
     until_freed(lambda: not driver.entries and not driver.runs and not driver.messenger._homes)
     hosts = [link for island in driver.islands for link in island.links]
     until(lambda: all(in_actor(link, held) == (0, 0, 0) for link in hosts))
@@ -542,7 +542,7 @@ class TestTwoHosts:
         )
         values = np.full(8, 1.0, np.float32), np.full(8, 1000.0, np.float32)
         close((one(values[0]), two(values[1])), (8.0, 8000.0))
-        wide.settle()
+        wide.wait_all()
         process = links(wide, 0)[1].facts.process
         in_actor(links(wide, 0)[1], exchange_two_launches)
         results, outcomes = (one(values[0]), two(values[1])), dict[int, Any]()

@@ -142,7 +142,7 @@ def test_launches_in_flight_are_bounded_on_each_island(controller, left, right, 
         monkeypatch.setattr(d.computing, "inbox", Counting(inbox, d.island))
     f, g = busy(left, 1), busy(right, 1)
     pw.wait([f(matrix), g(matrix)])
-    controller.settle()
+    controller.wait_all()
 
     @pw.program
     def many(m):

@@ -78,7 +78,7 @@ class PaddedLeaf(Leaf):
 
 
 @dataclass(frozen=True)
-class Layout:
+class SavedLayout:
     """A tree without its values.
 
     Args:
@@ -97,7 +97,7 @@ class Layout:
         return {"may_be_padded": self.may_be_padded, "tree": self.tree, "leaves": leaves}
 
     @classmethod
-    def from_json(cls, found: Field) -> Layout:
+    def from_json(cls, found: Field) -> SavedLayout:
         """Return a layout that was read from a file.
 
         Raises:
