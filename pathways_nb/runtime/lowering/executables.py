@@ -88,6 +88,7 @@ class Executables:
         Returns:
             A promise of the executable.
         """
+        # On a single device no collective waits for a callback that raises, so XLA may raise its exception itself.
         start, kept = self.clock(), Kept() if request.mesh.size > 1 else None
         lowered = _lower(request, kept)
         record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
@@ -99,6 +100,8 @@ class Executables:
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
         key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices, request.contexts)
         with self._lock:
+            # Only the look-up is under the lock: threads compile different nodes at once, and equal ones wait for the
+            # promise.
             found = self._compiled.get(key)
             if found is None:
                 ours = self._compiled[key] = Promise()
@@ -107,6 +110,7 @@ class Executables:
         try:
             ours.set_result(_compile(lowered, kept, request))
         except BaseException as error:
+            # Whoever waits for the promise fails, too. The failure is not cached: the next call compiles again.
             ours.set_exception(error)
             with self._lock:
                 del self._compiled[key]
@@ -159,11 +163,13 @@ def _types(lowered: Any) -> str:
 
 def _compile(lowered: Any, kept: Kept | None, request: CompileRequest) -> Executable:
     compiled = accept_small_elements(lowered.compile(_options(request) or None))
+    # Outputs that callbacks leave on the first device count as replicated: ``_Spread`` copies them to the others.
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)
     shardings = tuple(whole if is_on_one(sharding, request.mesh) else sharding for sharding in found)
     on_one = [at for at, sharding in enumerate(found) if sharding is not shardings[at]]
     cost = compiled.cost_analysis() or {}
+    # XLA counts what one device computes.
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
     temporary, reused = memory_of(compiled)
     code = request.code if has_callbacks(request.code) else None

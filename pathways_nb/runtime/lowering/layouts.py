@@ -73,6 +73,8 @@ class Layouts:
             value, where = traced.arguments[plan.leaves[argument]], plan.placements[serial]
             mesh = islands[where.island].mesh(where, places[serial])
             spec = declared.get((value, serial))
+            # A scalar, and anything on one device, has one layout only: nothing to guess, and one compilation serves
+            # all calls.
             if spec is None and mesh.size > 1 and traced.avals[value].shape:
                 if serial not in guesses:
                     guesses[serial] = _propagation(traced, plan, serial, declared)
@@ -115,6 +117,7 @@ def _propagation(
     """Return the layouts of the values at one place."""
     places = {place.serial: place for place in traced.places}
     place = places[serial]
+    # What places of the same axes and shape declare for a value means the same here, and is the best guess.
     alike = {s for s, other in places.items() if (other.shape, other.axes) == (place.shape, place.axes) and s != serial}
     elsewhere = {value: spec for (value, other), spec in declared.items() if other in alike}
     found = Propagation(dict(zip(place.axes, place.shape, strict=True)), [aval.shape for aval in traced.avals])

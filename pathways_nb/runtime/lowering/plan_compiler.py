@@ -92,6 +92,7 @@ class PlanCompiler:
                     self.shardings[slot] = HOST
             else:
                 self._transfer(index, step)
+        # In a second pass, which waits: by then all nodes are with the compiling threads.
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
@@ -124,6 +125,7 @@ class PlanCompiler:
         temporary, reused = {}, {}
         for index, compiling in self.compiling.items():
             executable = compiling.result()
+            # XLA reports one number for all that is reused; it counts as memory of arguments first.
             from_arguments = min(executable.reused, sum(slots[slot] for slot in self.donations.of_arguments(index)))
             temporary[index] = executable.temporary
             reused[index] = from_arguments, executable.reused - from_arguments
@@ -147,6 +149,7 @@ class PlanCompiler:
             self.traced.contexts,
         )
         key = request.key()
+        # The microbatches of a stage are one node called many times: it is lowered and compiled once.
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
             self.progress.tell(lambda: self._under_way(index))
@@ -232,10 +235,13 @@ class PlanCompiler:
     def _arriving(self, step: Step, held: Any) -> NamedSharding:
         """Return the layout in which a moved value arrives."""
         mesh, value = self.meshes[step.place], self.plan.slots[step.outputs[0]].value
+        # Added to a value that lies there: in its layout, nothing needs resharding before the sum.
         if (own := self._own_part(step, value)) is not None:
             return own
+        # As it left, if these axes can say that: shards go from device to device, whole.
         if (same := translated(held, mesh)) is not None:
             return same
+        # Else pieces must be cut anyway, so they are cut as the first reader wants them.
         if (spec := self._wanted(step.node, value)) is not None:
             return NamedSharding(mesh, spec)
         return analogous(held, mesh, self.traced.avals[value].shape) or NamedSharding(mesh, PartitionSpec())
@@ -312,6 +318,7 @@ class PlanCompiler:
 
     def _waits_for(self, step: Step) -> tuple[int, ...]:
         def elsewhere(producer: Step) -> bool:
+            # A launch on a device they share is before this one in the device's own queue.
             ours, theirs = self.plan.placements[step.place], self.plan.placements[producer.place]
             apart = theirs.first >= ours.first + ours.count or ours.first >= theirs.first + theirs.count
             return producer.kind != "launch" or apart
@@ -323,6 +330,8 @@ class PlanCompiler:
 
         def cost(index: int) -> tuple[bool, int]:
             slot = step.outputs[index]
+            # An output whose memory is taken over is deleted in JAX when its taker is launched, and cannot be waited
+            # for.
             return slot in self.donations.slots, self.traced.avals[self.plan.slots[slot].value].bytes
 
         return min(range(len(step.outputs)), key=cost, default=0)

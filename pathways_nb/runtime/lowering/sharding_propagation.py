@@ -76,6 +76,7 @@ class Propagation(Walk[Hashable]):
         self._declare(here, [elsewhere[value] for value in here])
         for item in computations:
             self._estimate(item)
+        # Each pass may tell an operand of a later pass, so until nothing more is found.
         while self._forward():
             pass
 
@@ -90,6 +91,7 @@ class Propagation(Walk[Hashable]):
 
     def _root(self, array: Hashable) -> Hashable:
         while (other := self._alike.get(array, array)) != array:
+            # Halve the path on the way, so that long chains of elementwise operations stay quick.
             self._alike[array] = array = self._alike.get(other, other)
         return array
 
@@ -97,6 +99,7 @@ class Propagation(Walk[Hashable]):
         if any(isinstance(array, _Array) and array.is_constant for array in (one, other)):
             return
         shape = self._shape(one)
+        # A scalar has no layout, and one that is broadcast says nothing of the array.
         if shape and shape == self._shape(other):
             self._alike[self._root(one)] = self._root(other)
 
@@ -144,6 +147,7 @@ class Propagation(Walk[Hashable]):
         before = len(self._splits)
         for eqn, inputs, outputs in self._others:
             known = [self._splits.get(self._root(array)) for array in inputs]
+            # Replicated operands say nothing: the output may still get a layout from its readers.
             if not any(any(split) for split in known if split):
                 continue
             operands = [
