@@ -124,6 +124,7 @@ def attach(
         _refuse_for_real(kind, simulated)
     _refuse_elsewhere(kind, address=address, name=name, transfers=transfers, unresponsive_after=unresponsive_after)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
+    # Only checked here: the session makes the policy when it makes its core.
     policy_of(policy)
     limits.check_memory(hbm)
     limits.check_latency(dcn_latency)
@@ -149,6 +150,7 @@ def attach(
         islands, devices_per_island = _virtual(islands, devices_per_island)
     asked = _hashable(islands), devices_per_island
     attach_options = AttachOptions(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
+    # A cell that is run again keeps its devices, compiled programs and values.
     if isinstance(before, Controller) and before.attach_options == attach_options:
         return before
     made = _controller(attach_options, islands, devices)
@@ -183,7 +185,9 @@ def _attach_cluster(asked: AttachOptions, before: Session | None) -> Controller:
 
     spelled = cluster.spelled_out(asked)
     name = asked.cluster.name if asked.cluster is not None else None
+    # By name, what is left out is as the shared controller has it, so only what was given can be compared.
     wanted = spelled if name is None else asked
+    # A cluster that is lost never comes back: the same options then mean a new one.
     if isinstance(before, Controller) and before.attach_options == wanted and not before.lost():
         return before
     if name is None:

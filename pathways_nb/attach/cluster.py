@@ -58,6 +58,7 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
             f"attach('ray', devices_per_island={devices}, devices_per_host={per_host}): an island of {devices} devices "
             f"does not divide into hosts of {per_host}. Make devices_per_island a multiple of devices_per_host."
         )
+    # A cluster that is given by its address may have any number of machines.
     hosts = islands * devices // per_host
     if options.address is None and hosts > _MOST_HOSTS:
         raise PlaceError(
@@ -99,12 +100,14 @@ def controller(asked: AttachOptions) -> Controller:
     except BaseException:
         connection.release()
         raise
+    # Islands have one budget, so the smallest host decides.
     budget = int(asked.hbm or min(link.facts.memory for i in attachment.islands for link in i.links))
     counts = (asked.devices_per_island or 0,) * asked.islands
 
     def start(session: Session) -> ClusterDriver:
         """Return the driver, which learns when the cluster is lost."""
         driver = _driver(session, attachment, maker)
+        # Registered first: a loss between the two lines is then seen by one of them.
         connection.on_lost[maker] = partial(lose_cluster, session, driver)
         if connection.lost:  # meanwhile
             driver.lose_cluster(connection.lost)

@@ -87,6 +87,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     def start(session: Session) -> SharedDriver:
         """Return the driver of this kernel, which joins the controller."""
         link = RayControllerLink(connection.ray, actor, connection.gate)
+        # Removed before this kernel joined: its own resource manager must not place anything there.
         for where in link.welcome.gone:
             session.resources.remove(where)
         islands = tuple(link.island(view) for view in link.welcome.islands)
@@ -169,6 +170,7 @@ def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
         ("hbm", asked.hbm, terms.hbm),
         ("unresponsive_after", options.unresponsive_after, terms.unresponsive_after),
     )
+    # ``None`` stands for what was not given, or is the default: the kernel takes what there is.
     for option, wanted, has in pairs:
         if wanted is not None and wanted != has:
             raise UsageError(

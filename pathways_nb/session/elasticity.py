@@ -63,6 +63,7 @@ def _living(session: Session) -> Iterator[bool]:
         Whether it is held.
     """
     driver = session.driver_or_none
+    # Not ``with``: who closes the session holds its life and waits for this thread.
     while not (held := session.life.acquire(timeout=0.05)):
         if driver is None or session.driver_or_none is not driver:
             break
@@ -215,5 +216,6 @@ def inject_fault(
         raise UsageError(f"inject_fault(island={island!r}): there are {session.size_text}, numbered from 0.")
     fault = Fault(node, program, client, place, island, times, after, probability, seed, wait_all=session.wait_all)
     faults = session.driver.faults
+    # Those that are over go: each launch asks all that are left.
     faults[:] = [*(known for known in faults if not known.over), fault]
     return fault

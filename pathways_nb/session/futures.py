@@ -148,6 +148,7 @@ class Future(Unique, NotAnArray, Deferred):
         where = self._entry.placement if self._entry is not None and self._session is session else None
         if where is not None and session.attach_options.kind not in ("sim", "ray"):
             island = session.driver.attachment.islands[where.island]
+            # A reset may have made other devices: then the placement names devices on which it never lay.
             where = where if self._sharding.device_set <= set(island.devices) else None
         return self._sharding, where
 
@@ -247,6 +248,7 @@ class Future(Unique, NotAnArray, Deferred):
         __tracebackhide__ = True
         self._refuse_traced()
         entry = self._entry
+        # The usual case, a value that is there, ends here: ``pw.wait`` asks a thousand futures of a step one by one.
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.resolved:
             self._wait(self._line())
 
@@ -260,6 +262,7 @@ class Future(Unique, NotAnArray, Deferred):
         """
         __tracebackhide__ = True
         array = self._live()
+        # The user has the array from now on, so no node may take over its memory.
         if (entry := self._entry) is not None and self.aval.padded is None:
             entry.shared = True
         return array
@@ -318,6 +321,7 @@ class Future(Unique, NotAnArray, Deferred):
     def _wait(self, line: str, needed: bool = False) -> Any:
         __tracebackhide__ = True
         self._refuse_traced()
+        # A wait shows that a plain ``attach`` was meant and no ``with`` block: the replaced controller is closed.
         default_controller.close_replaced()
         self._dispatch()
         entry, driver = self._entry, self._session.driver_or_none
@@ -360,6 +364,7 @@ class Future(Unique, NotAnArray, Deferred):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self._session.attach_options.simulated is not None:
+            # No other thread may wait in its place: simulated time advances when the client threads wait.
             return self._polled(self._line()).__await__()
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
 

@@ -139,6 +139,7 @@ class Session(Unique):
             with self.life:
                 if self.closed:
                     return self.driver
+                # Again, under the lock: another thread may have started it meanwhile.
                 driver = self.driver_or_none or self._start()
         return driver
 
@@ -147,6 +148,7 @@ class Session(Unique):
             raise LostError(why)
         forks.started()
         driver = self.driver_or_none = self._start_driver(self)
+        # In simulated time neither a thread's switch nor a garbage collection takes any.
         if self.clock is time.perf_counter:
             self._interval = ShortInterval()
             self._pauses = Pauses(self.clock, self.note)
@@ -186,6 +188,7 @@ class Session(Unique):
         try:
             return self.resources.place(places)
         except PlaceError:
+            # Hosts that died may be on their way back, and with them the devices that are missing.
             self.driver.wait_for_devices()
             return self.resources.place(places)  # also where none are rebuilt: they may be back since
 
@@ -204,6 +207,7 @@ class Session(Unique):
         driver, runs = self.driver, tuple(self.driver.runs)
         driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
         if not driver.broken:
+            # The buffers that a run drops are freed in the event loop: one turn later all are.
             driver.event_loop.in_turn(lambda: None)
 
     # ---- records
@@ -247,6 +251,7 @@ class Session(Unique):
         with self.life:
             if self.driver_or_none is not None:
                 self._close_driver()
+            # Islands that were added later ended with the driver.
             self.islands, self.budgets = self._asked
             self.machine = self._machine()
             self.opened.clear()

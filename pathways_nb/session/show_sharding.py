@@ -258,6 +258,7 @@ def _placement(devices: Sequence[Any]) -> Placement | None:
     session = default_controller.peek()
     driver = None if session is None else session.driver_or_none
     for island in driver.attachment.islands if driver is not None else ():
+        # A placement is a range of an island's devices; any other selection has none.
         if devices[0] in island.devices:
             first = island.devices.index(devices[0])
             if tuple(island.devices[first : first + len(devices)]) == tuple(devices):

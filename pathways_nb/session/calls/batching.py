@@ -116,6 +116,7 @@ class _Batch:
                 return made
         value = snapshot(leaf) if self.needs_values and not isinstance(leaf, _UNCHANGEABLE) else leaf
         self.copied += getattr(value, "nbytes", 0) if value is not leaf else 0
+        # The same array passed to several calls is one argument: it is stored, and sent, once.
         position = self.known.setdefault(id(value), len(self.outside))
         if position == len(self.outside):
             self.outside.append(value)
@@ -186,6 +187,7 @@ class CallBatcher:
 
     def _add(self, computation: Computation, call: Signature) -> Any:
         tenant = tenant_scope.current()
+        # A batch becomes one program: it has one client, and is traced and lowered under one set of contexts.
         if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
             self.flush(call.contexts)
         if not self.batch.calls:
@@ -200,12 +202,14 @@ class CallBatcher:
             batch.wire(leaf, i in call.donated, name)
             for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
         )
+        # At once, and not when the batch goes out: a later call of the same batch must not read what this one donates.
         batch.consumed += consume(call)
         index = len(batch.calls)
         futures = [Future(self.session, leaf, computation.name) for leaf in staged.outputs]
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
             batch.made[id(future)] = (index, position)
+        # The batch refers to its futures weakly: a result that nobody holds any more need not be computed.
         batch.calls.append(_Call(computation, staged, call.donated, wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(staged.tree, futures)
         # While tenants compete, a call that waited here would have no claim on its tenant's share.
@@ -298,6 +302,7 @@ def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., 
         return [made[i][j] for i, group in enumerate(wanted) for j in group]
 
     kind = inspect.Parameter.POSITIONAL_ONLY
+    # Errors and the graph name a batch's arguments as the calls' own parameters.
     parameters = [inspect.Parameter(name, kind) for name in _different(map(_identifier, names))]
     cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return cell

@@ -85,6 +85,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
         run.launched = {}
         session.wait_all()  # launches of earlier calls that it saw would be taken for launches of this block
         profiler.start()
+    # A profile around this recording sees its launches, too.
     elif session.recordings:
         run.launched = session.recordings[-1][0].launched
     display = None
@@ -114,6 +115,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     _mark(session)
     before, book = turns_of(session), entered.event_loop.logbook
     beginning = book.begin() if book is not None else None
+    # In simulated time the block's thread is a client until the end: time must not advance while it prepares a call.
     entered.enter()
     try:
         interrupted.enter(run)
@@ -138,6 +140,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         try:
             _mark(session)
         finally:
+            # ``reset`` inside the block has removed it already.
             if entry in session.recordings:
                 session.recordings.remove(entry)
                 if book is not None and beginning is not None:

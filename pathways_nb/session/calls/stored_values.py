@@ -43,6 +43,7 @@ def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[li
         The logical buffer of each argument, and the tokens of those buffers that were made only for this call.
     """
     driver, leaves = session.driver, call.leaves
+    # A future of another controller has no buffer here: its value is fetched and stored like one of the user's.
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
     values = {at: _taken(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
@@ -195,6 +196,7 @@ class Reservation:
     ):
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
+        # On each device its shard, padding included; the whole value counts once, however many devices hold it.
         need = Allocation(where, bytes_on_device(aval.kept, sharding), category)
         client = tenant_scope.registered_name(session)
         self._held: Hold | None = session.driver.reserve(need, aval.kept.bytes, client, name)
@@ -256,6 +258,7 @@ def _put(
     value = session.driver.take(leaf, name)
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     held = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
+    # The memory is granted first: an array that is on the devices already could not wait for it.
     room = Reservation(session, aval, placement, sharding, held, place.label, category)
     try:
         array = session.driver.put(value, sharding)

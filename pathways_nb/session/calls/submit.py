@@ -45,6 +45,7 @@ def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[.
     """Make a trace or plan, which ``made_once`` owns, while no other thread makes one; of several only one makes it."""
     what = "plan" if isinstance(made_once, Traced) else "trace"
     with _finding:
+        # A lock for each program and each trace: threads that trace different programs do not wait for each other.
         found = _exclusive.setdefault(made_once, Exclusive(f"the {what} of {made_once.name!r}"))
     return found.run(session, make, *args)
 
@@ -65,6 +66,7 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     Raises:
         PathwaysError: the call cannot be carried out; nothing was submitted.
     """
+    # A policy is called while the core decides: a call from within it would wait for that decision for ever.
     session.driver.event_loop.refuse_policies()
     avals = call.avals()
     if futures is None:
@@ -73,6 +75,7 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     traced = _traced(session, program, call, avals, record)
     conclude = program.accept(traced, call)
     ready = compiled_plan(session, traced, call)
+    # It may refuse the values: before anything is stored, donated or queued.
     if conclude is not None:
         conclude()
     client = tenant_scope.registered_name(session)
@@ -81,6 +84,7 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     made = _submit(session, ready, call, client, record, futures)
     for at, shape in traced.cropped:
         made[at].crop(shape, ready.results[at].shape)
+    # After the simulated call: if that is refused, nothing is computed either.
     if session.value_session is not None:
         _compute_values(session.value_session, program, call, made)
     return jax.tree.unflatten(traced.out_tree, made)
@@ -221,6 +225,7 @@ def _compiled(session: Session, traced: Traced, call: Signature) -> CompiledPlan
     layouts = traced.layouts.get(epoch) or _alone(session, traced, _place, session, traced, epoch)
     leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
     location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
+    # By where the arguments lie: the usual call finds its compiled plan with one look-up.
     found = layouts.made.get(location)
     return found or _alone(session, traced, _lower_for, session, traced, layouts, location)
 
@@ -229,6 +234,7 @@ def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tup
     """Return the plan compiled for arguments in these layouts; layouts that are brought alike share one."""
     if (made := layouts.made.get(location)) is not None:
         return made
+    # Many locations lead to the same shardings: an optimizer's state from the host and from elsewhere, say.
     brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
     found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
     layouts.made[location] = layouts.made[brought] = found

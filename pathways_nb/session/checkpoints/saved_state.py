@@ -179,6 +179,7 @@ def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
 
 def _values(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of all leaves: memory on places first, then all arrays at once, then their futures."""
+    # On the host alone, no controller is needed, nor attached.
     if all(target.where is None for target in targets):
         read = _read(folder, leaves, targets, what)
         return [_value(*one) for one in zip(leaves, targets, read, strict=True)]
@@ -191,6 +192,7 @@ def _values(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], wha
 def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of leaves of which some lie on places."""
     simulated = session.attach_options.simulated is not None
+    # This process has no such devices, so arrays are read as NumPy's, and sent or only counted.
     elsewhere = simulated or session.attach_options.cluster is not None
     with _reserved(session, leaves, targets, what) as rooms:
         hosts = [
@@ -206,6 +208,7 @@ def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Seq
         for room, array, target, value in zip(rooms, arrays, targets, values, strict=True):
             filled.append(room.fill(array, "restore", target.serial, value) if room else value)
     except BaseException:  # the devices were lost meanwhile
+        # The one that failed has given up its memory itself; those after it still have theirs.
         for room in filter(None, rooms[len(filled) + 1 :]):
             room.give_up()
         raise

@@ -87,6 +87,7 @@ def write(path: Path, layout: SavedLayout, arrays: Mapping[str, Any], overwrite:
                 "files": state_digests.of_files(folder),
             }
             (folder / _ABOUT).write_text(state_digests.sealed(about))
+            # Digests first, then everything to the disk: the name that follows must stand for whole files.
             state_folders.sync(folder)
         except (OSError, ValueError) as error:
             raise _unwritten(path, error, arrays) from error
@@ -241,6 +242,7 @@ def _leaves_in(path: Path, files: Iterable[str], names: Iterable[str]) -> list[s
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.suppress(OSError):  # of all arrays, the folder itself is lost
             shutil.copytree(path / _ARRAYS, Path(folder) / _ARRAYS, copy_function=link)
+        # Which files an array lies in, only TensorStore knows: it is asked with the damaged files missing.
         for name in names:
             with contextlib.suppress(Exception):  # as in ``read``
                 if _load(Path(folder), {name: Wanted(None)}):

@@ -86,6 +86,7 @@ def _rename_twice(hidden: Path, path: Path) -> None:
             os.rename(path, older)
             sync_folder(path.parent)
             os.rename(hidden, path)
+        # An interrupt between the two renames: the older folder gets its name back.
         except BaseException:
             if older.exists() and not path.exists():
                 os.rename(older, path)
@@ -140,6 +141,7 @@ def remove(folder: Path) -> None:
 
 def sync(folder: Path) -> None:
     """Sync every file below a folder to the disk, then each folder: the innermost first, itself last."""
+    # A folder's names after its files, so that a name on the disk stands for a file that is there.
     for where, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(where) / name)
