@@ -23,7 +23,7 @@ from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.results.run import runs
-from pathways_nb.runtime import islands as islands_module
+from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.session import default_controller, interrupted
@@ -142,7 +142,7 @@ def attach(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
         )
         return _attach_cluster(asked_for, before)
-    found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
+    found, devices = local_islands.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
         islands = 2 if islands is None else islands
@@ -181,9 +181,9 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
 
 def _attach_cluster(asked: AttachOptions, before: Session | None) -> Controller:
     """Return a controller on a Ray cluster: the attached one if its options are equal, else a new current one."""
-    from pathways_nb.attach import cluster  # late: most processes never need it
+    from pathways_nb.attach import ray_attach  # late: most processes never need it
 
-    spelled = cluster.spelled_out(asked)
+    spelled = ray_attach.spelled_out(asked)
     name = asked.cluster.name if asked.cluster is not None else None
     # By name, what is left out is as the shared controller has it, so only what was given can be compared.
     wanted = spelled if name is None else asked
@@ -191,7 +191,7 @@ def _attach_cluster(asked: AttachOptions, before: Session | None) -> Controller:
     if isinstance(before, Controller) and before.attach_options == wanted and not before.lost():
         return before
     if name is None:
-        made = cluster.controller(spelled)
+        made = ray_attach.controller(spelled)
     else:
         from pathways_nb.attach import shared
 
@@ -252,9 +252,9 @@ def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any])
         devices: the accelerators that JAX lists; empty on CPU.
     """
     if attach_options.kind != "cpu":
-        attachment = islands_module.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
+        attachment = local_islands.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
-        hbm = [int(attach_options.hbm or islands_module.capacity(island)) for island in attachment.islands]
+        hbm = [int(attach_options.hbm or local_islands.capacity(island)) for island in attachment.islands]
         return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))
     count, each = attach_options.islands, attach_options.devices_per_island or 0
     # 0 means no budget: virtual CPU devices report no memory of their own.
@@ -262,12 +262,12 @@ def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any])
 
     def start(session: Session) -> LocalDriver:
         """Return the driver, with CPU clients made for it; called when the driver is first needed."""
-        return _local(session, islands_module.attach_cpu(count, each, attach_options.pin))
+        return _local(session, local_islands.attach_cpu(count, each, attach_options.pin))
 
     return Controller(attach_options, start, (each,) * count, budgets)
 
 
-def _local(session: Session, attachment: islands_module.LocalAttachment) -> LocalDriver:
+def _local(session: Session, attachment: local_islands.LocalAttachment) -> LocalDriver:
     """Return the driver that runs a session's instructions on the devices of ``attachment``."""
     latency = session.attach_options.dcn_latency
     return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pathways_nb.attach.cluster import (
+from pathways_nb.attach.ray_attach import (
     by_device,
     cores_of,
     lose_cluster,

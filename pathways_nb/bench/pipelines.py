@@ -23,7 +23,7 @@ from pathways_nb.bench import _first_calls
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines import activations
 from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
-from pathways_nb.runtime.islands import LocalAttachment
+from pathways_nb.runtime.local_islands import LocalAttachment
 
 MICROBATCHES, ROWS, TOKENS, BLOCKS = 8, 16, 128, 4
 ROUNDS = 5

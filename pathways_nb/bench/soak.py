@@ -23,7 +23,7 @@ import pathways_nb as pw
 from pathways_nb.bench._users import REASONS, SoakProgram, User, UserPopulation, fresh, kinds
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.runtime.islands import LocalAttachment
+from pathways_nb.runtime.local_islands import LocalAttachment
 from pathways_nb.session.calls import submit
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4

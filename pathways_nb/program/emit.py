@@ -25,7 +25,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from pathways_nb.cost.jaxpr.primitives import ON_DEVICES
 from pathways_nb.program.action_marks import unnumbered
 from pathways_nb.program.build import Code
-from pathways_nb.program.guarded_callbacks import Kept, guarded
+from pathways_nb.program.guarded_callbacks import KeptExceptions, guarded
 from pathways_nb.program.items import Const, closed_over, equations
 
 
@@ -34,7 +34,7 @@ def emit(
     mesh: Mesh | AbstractMesh,
     arriving: Sequence[Any],
     traced: tuple[tuple[str, int], ...] = (),
-    kept: Kept | None = None,
+    kept: KeptExceptions | None = None,
 ) -> Callable[..., list[Any]]:
     """Return the node as a function of its input arrays, which returns its output arrays as a list.
 
@@ -178,14 +178,14 @@ def _param_key(value: Any) -> Hashable:
 
 
 def _on_mesh(
-    closed: jex.ClosedJaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
+    closed: jex.ClosedJaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: KeptExceptions | None
 ) -> jex.ClosedJaxpr:
     """Return a closed jaxpr on a concrete mesh."""
     return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced, kept), closed.consts)
 
 
 def _rebind(
-    jaxpr: jex.Jaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
+    jaxpr: jex.Jaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: KeptExceptions | None
 ) -> jex.Jaxpr:
     """Return a jaxpr with the abstract mesh it was traced on replaced by a concrete one, at any depth.
 

@@ -23,7 +23,7 @@ NOTE = "raised in a host callback"
 
 
 @dataclass(eq=False)
-class Kept:
+class KeptExceptions:
     """The exceptions of the callbacks of one node.
 
     Args:
@@ -41,7 +41,7 @@ class Kept:
 class _Guarded:
     callback: Callable[..., Any]
     outputs: Sequence[Any]
-    kept: Kept
+    kept: KeptExceptions
 
     def __call__(self, *arrays: Any) -> Any:
         try:
@@ -64,7 +64,7 @@ class _Guarded:
             )
 
 
-def guarded(params: Mapping[str, Any], kept: Kept | None) -> Mapping[str, Any]:
+def guarded(params: Mapping[str, Any], kept: KeptExceptions | None) -> Mapping[str, Any]:
     """Return an equation's parameters; those of a host callback with one whose exceptions ``kept`` gets."""
     if kept is None or not callable(params.get("callback")):
         return params
@@ -77,7 +77,7 @@ class LaunchToTheEnd:
     """A compiled node that is launched and waited for, so that a callback's exception is that of this launch."""
 
     compiled: Any
-    kept: Kept
+    kept: KeptExceptions
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Launch it, wait, and raise the first exception of a callback."""

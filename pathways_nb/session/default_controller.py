@@ -16,14 +16,14 @@ from pathways_nb.session.session import Session
 from pathways_nb.util import forks, interrupts
 
 
-class _State:
+class _Current:
     current: Session | None = None
     replaced: tuple[Session, Session | None] | None = None
     """The newest controller and the one it replaced, until it is known whether a ``with`` block restores the latter."""
     default: Callable[[], Session] | None = None
 
 
-_state = _State()
+_state = _Current()
 
 
 def close_replaced() -> None:

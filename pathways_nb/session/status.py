@@ -13,7 +13,7 @@ from pathways_nb.controller.store import Buffer
 from pathways_nb.controller.turns import Turns, told
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
-from pathways_nb.runtime.lowering.attachment import Device
+from pathways_nb.runtime.lowering.attachment import IslandDevice
 from pathways_nb.session.session import Session
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.intervals import joined
@@ -121,7 +121,7 @@ def _holder(entry: Buffer) -> str:
     return f"{entry.name or 'argument'}{f' of {entry.owner}' if entry.owner else ''}: {size(entry.bytes)}{location}"
 
 
-def _in_use(devices: Sequence[Device]) -> str:
+def _in_use(devices: Sequence[IslandDevice]) -> str:
     """Return the memory in use and its limit as text; empty on devices that do not report it (CPU, some proxies)."""
     try:
         stats = [device.memory_stats() or {} for device in devices]

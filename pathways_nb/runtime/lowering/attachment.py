@@ -1,6 +1,6 @@
 """What islands must offer: the members that drivers, lowering and sessions use, whatever the devices are.
 
-Three backends implement these protocols: devices of this process (``runtime.islands``), simulated ones
+Three backends implement these protocols: devices of this process (``runtime.local_islands``), simulated ones
 (``runtime.sim.simulated_pod``) and hosts of a cluster (``runtime.cluster.host_island``). The file lies in this room,
 below the drivers, because lowering needs the mesh of a place on an island.
 """
@@ -17,7 +17,7 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 
 
-class Device(Protocol):
+class IslandDevice(Protocol):
     """One device; a ``jax.Device`` is one."""
 
     @property
@@ -40,7 +40,7 @@ class Island(Protocol):
         """Its position among the controller's islands, from 0."""
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[IslandDevice, ...]:
         """Its devices; a placement names them by their positions here."""
 
     @property

@@ -23,7 +23,7 @@ from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
-from pathways_nb.program.guarded_callbacks import Kept, LaunchToTheEnd
+from pathways_nb.program.guarded_callbacks import KeptExceptions, LaunchToTheEnd
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.transfers import spread
 from pathways_nb.trace.record import Record
@@ -89,12 +89,12 @@ class Executables:
             A promise of the executable.
         """
         # On a single device no collective waits for a callback that raises, so XLA may raise its exception itself.
-        start, kept = self.clock(), Kept() if request.mesh.size > 1 else None
+        start, kept = self.clock(), KeptExceptions() if request.mesh.size > 1 else None
         lowered = _lower(request, kept)
         record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
         return self._pool.submit(self._get, lowered, kept, request, record)
 
-    def _get(self, lowered: Any, kept: Kept | None, request: CompileRequest, record: Record) -> Executable:
+    def _get(self, lowered: Any, kept: KeptExceptions | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
         start, options = self.clock(), sorted(_options(request).items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
@@ -123,12 +123,12 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     return request.code.options_on(request.mesh.devices.flat[0].platform)
 
 
-def _lower(request: CompileRequest, kept: Kept | None) -> Any:
+def _lower(request: CompileRequest, kept: KeptExceptions | None) -> Any:
     node = jitted(request, kept)
     return quietly(lambda: node.lower(*request.structs))
 
 
-def jitted(request: CompileRequest, kept: Kept | None = None) -> Any:
+def jitted(request: CompileRequest, kept: KeptExceptions | None = None) -> Any:
     """Return the node as a jitted function of its inputs, not traced yet; ``kept`` takes exceptions of callbacks."""
     node = emit(request.code, request.mesh, request.arriving, kept=kept)
     return jax.jit(
@@ -161,7 +161,7 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(lowered: Any, kept: Kept | None, request: CompileRequest) -> Executable:
+def _compile(lowered: Any, kept: KeptExceptions | None, request: CompileRequest) -> Executable:
     compiled = accept_small_elements(lowered.compile(_options(request) or None))
     # Outputs that callbacks leave on the first device count as replicated: ``_Spread`` copies them to the others.
     whole = NamedSharding(request.mesh, PartitionSpec())

@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.attach import cluster, shared
+from pathways_nb.attach import ray_attach, shared
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
@@ -145,7 +145,7 @@ def test_other_versions_are_refused_by_name(name) -> None:
     ],
 )
 def test_hosts_take_accelerators_if_the_cluster_has_enough(capsys, has, devices, platform, said) -> None:
-    assert cluster.platform_of(SimpleNamespace(cluster_resources=lambda: has), devices) == platform
+    assert ray_attach.platform_of(SimpleNamespace(cluster_resources=lambda: has), devices) == platform
     assert said in capsys.readouterr().err
 
 

@@ -15,9 +15,9 @@ import pathways_nb as pw
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.runtime.cluster.host_island import HostAttachment
-from pathways_nb.runtime.islands import LocalAttachment, LocalIsland, attach_cpu
 from pathways_nb.runtime.local.local_driver import LocalDriver
-from pathways_nb.runtime.lowering.attachment import Attachment, Device
+from pathways_nb.runtime.local_islands import LocalAttachment, LocalIsland, attach_cpu
+from pathways_nb.runtime.lowering.attachment import Attachment, IslandDevice
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.sim.simulated_pod import SimulatedPod
 from pathways_nb.session import default_controller
@@ -50,7 +50,7 @@ class OwnIsland:
     about: str = ", made up"
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[IslandDevice, ...]:
         return tuple(OwnDevice(number) for number in range(len(self._behind.devices)))
 
     def mesh(self, placement: Placement, place: VirtualSlice) -> Mesh:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.islands import LocalAttachment
 from pathways_nb.runtime.local import dispatcher
+from pathways_nb.runtime.local_islands import LocalAttachment
 from pathways_nb.runtime.run_state import Execution
 from tests.support.closeness import close
 from tests.support.waiting import LIMIT, Unseen, dispatchers, is_waited_for, until, until_freed
