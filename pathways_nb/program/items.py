@@ -268,7 +268,8 @@ def _is_nest(eqn: Any) -> bool:
             f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
             f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
         )
-    return inside is not None or _is_inlined(eqn)
+    # JAX 0.12 inlines ``jax.jit(inline=True)`` only after tracing, where earlier versions did so at once.
+    return inside is not None or getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
 def constant(value: Any, output: int) -> ProgramItem:
@@ -302,11 +303,6 @@ def _ends_mean(eqn: Any) -> bool:
 
 def _computation_name(eqn: Any) -> ComputationName | None:
     return parse_name(str(eqn.params.get("name", "")))
-
-
-def _is_inlined(eqn: Any) -> bool:
-    """Return whether a call is declared ``jax.jit(inline=True)``, which JAX 0.12 inlines only after tracing."""
-    return getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
 def _way_out(primitive: str, inside: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.plan.footprint import Sizes, footprint_of
@@ -180,7 +180,9 @@ class PlanCompiler:
             step = self.plan.steps[index]
             mesh = self.meshes[step.place]
             for output, sharding in zip(step.outputs, self._executable(index).out_shardings, strict=False):
-                self.shardings[output] = _named(sharding, mesh)
+                # JAX names single devices and replicas in several ways; equal layouts must compare equal.
+                is_plain = not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
+                self.shardings[output] = NamedSharding(mesh, PartitionSpec()) if is_plain else sharding
         return self.shardings[slot]
 
     def _action(self, index: int, step: Step) -> CompiledStep:
@@ -345,10 +347,3 @@ def _first_readers(plan: Plan) -> dict[int, int]:
             if plan.steps[producer].island == step.island:
                 found.setdefault(producer, index)
     return found
-
-
-def _named(sharding: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """Return a replicated sharding in one form: JAX names single devices and replicas in several ways."""
-    if not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated:
-        return NamedSharding(mesh, PartitionSpec())
-    return sharding

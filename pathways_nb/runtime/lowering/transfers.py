@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -291,14 +291,10 @@ def reshard(array: Any, target: Any) -> Any:
     return _resharder(target)(array)
 
 
-_resharders: dict[Any, Callable[[Any], Any]] = {}
-
-
+@cache
 def _resharder(target: Any) -> Callable[[Any], Any]:
     # One jitted function for each target: JAX caches what it compiles by the function's identity.
-    if target not in _resharders:
-        _resharders[target] = jax.jit(lambda array: array, out_shardings=target)
-    return _resharders[target]
+    return jax.jit(lambda array: array, out_shardings=target)
 
 
 def lies_at(sharding: Any, target: Any, rank: int) -> bool:

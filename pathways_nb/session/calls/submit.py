@@ -79,7 +79,9 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     if conclude is not None:
         conclude()
     client = tenant_scope.registered_name(session)
-    _refuse_for_tenant(session, ready, client)
+    tenant = tenant_scope.current()
+    if tenant is not None and tenant.memory:
+        _refuse_too_large(ready, [tenant.memory] * len(session.islands), f"give {client!r} a larger memory=")
     _wait_for_capacity(session, program, client, record)
     made = _submit(session, ready, call, client, record, futures)
     for at, shape in traced.cropped:
@@ -134,13 +136,6 @@ def _trace(
         if record is not None:
             record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
     return traced
-
-
-def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> None:
-    tenant = tenant_scope.current()
-    if tenant is not None and tenant.memory:
-        limits = [tenant.memory] * len(session.islands)
-        _refuse_too_large(ready, limits, f"give {client!r} a larger memory=")
 
 
 def _wait_for_capacity(session: Session, program: ProgramTracer, client: str, record: Record) -> None:
