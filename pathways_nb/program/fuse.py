@@ -7,7 +7,7 @@ groups in program order. Therefore a group may join the group before it at its p
 - every group at another place that reads from that group begins only after this group has ended anyway.
 
 The actions of a pipeline never join a group, because the schedule says which launches there are; nor do groups with
-different compiler options. Host work is never fused: it runs beside its place, as if it were at a place of its own.
+different compiler options. Host work is never fused: a host works while its devices do, like a place of its own.
 
 It follows that the graph stays free of cycles, that the order of groups still respects all dependencies, and that the
 makespan stays the same if the duration of a fused node is the sum of its parts (tested with random graphs).

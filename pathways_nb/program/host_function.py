@@ -1,8 +1,8 @@
 """``pw.host``: Python functions that prepare data on an island's host, as ordinary nodes of a program.
 
 Reading and preparing data is work between computations. As a node it has its place in the graph and in the record, its
-outputs go to devices like any other value, and it runs beside the devices and ahead of them (Pathways, section 4.5:
-what the host does is hidden behind what the devices do).
+outputs go to devices like any other value, and it runs while the devices work, and ahead of them (Pathways, section
+4.5: what the host does is hidden behind what the devices do).
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def host(
     """Bind ``fn``, which takes and returns NumPy arrays, to the host of a virtual slice's island. Also a decorator.
 
     Called in a program it is an ordinary node. It runs once for each call of the program, never while the program is
-    traced, in program order on a thread of the island, beside the devices and ahead of them. Arguments are brought to
-    the host, and wait for what computes them; outputs are put onto the devices of the computations that read them. It
-    may have state (``next(batches)``).
+    traced, in program order on a thread of the island, while the devices work, and ahead of them. Arguments are brought
+    to the host, and wait for what computes them; outputs are put onto the devices of the computations that read them.
+    It may have state (``next(batches)``).
 
     Args:
         fn: the function; leave it out to use ``@pw.host(on=place, …)``.

@@ -257,8 +257,8 @@ class Future(Unique, NotAnArray, Deferred):
 
         If it is kept with padding, the value is copied: JAX has no array whose parts are uneven.
 
-        Operations on it launch on those devices beside the controller's own, unseen by its scheduler and its record.
-        It stays as it is: a call that donates the future later works on a copy. Most code wants ``.result()``.
+        Operations on it launch on those devices in addition to the controller's own, unseen by its scheduler and its
+        record. It stays as it is: a call that donates the future later works on a copy. Most code wants ``.result()``.
         """
         __tracebackhide__ = True
         array = self._live()

@@ -104,19 +104,19 @@ class Executables:
             # promise.
             found = self._compiled.get(key)
             if found is None:
-                ours = self._compiled[key] = Promise()
+                made = self._compiled[key] = Promise()
         if found is not None:
             return found.result()
         try:
-            ours.set_result(_compile(lowered, kept, request))
+            made.set_result(_compile(lowered, kept, request))
         except BaseException as error:
             # Whoever waits for the promise fails, too. The failure is not cached: the next call compiles again.
-            ours.set_exception(error)
+            made.set_exception(error)
             with self._lock:
                 del self._compiled[key]
             raise
         record.add(Row(_relabel(request.label, "compile"), start, self.clock(), quality="exact"))
-        return ours.result()
+        return made.result()
 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def quietly(lower: Callable[[], Any]) -> Any:
     """Return what ``lower`` returns, one thread at a time, without the warning about donated memory that is of no use.
 
     The filters are the whole process's: threads that changed them at once would restore each other's. It is no context
-    manager of ours, whose generator an interrupt could leave with the lock.
+    manager of this package, whose generator an interrupt could leave with the lock.
     """
     with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")

@@ -28,7 +28,7 @@ HOST: Final = HostMemory()
 
 
 def host_call(code: Code) -> HostCall:
-    """Return the call of a host node, in which constants stand beside the values that arrive."""
+    """Return the call of a host node, of the values that arrive and of its constants."""
     work, (item,) = code.host, code.items
     assert work is not None
     position = {value: at for at, value in enumerate(code.inputs)}

@@ -321,8 +321,8 @@ class PlanCompiler:
     def _waits_for(self, step: Step) -> tuple[int, ...]:
         def elsewhere(producer: Step) -> bool:
             # A launch on a device they share is before this one in the device's own queue.
-            ours, theirs = self.plan.placements[step.place], self.plan.placements[producer.place]
-            apart = theirs.first >= ours.first + ours.count or ours.first >= theirs.first + theirs.count
+            here, there = self.plan.placements[step.place], self.plan.placements[producer.place]
+            apart = there.first >= here.first + here.count or here.first >= there.first + there.count
             return producer.kind != "launch" or apart
 
         return tuple(p for p in step.producers if elsewhere(self.plan.steps[p]))

@@ -1,7 +1,7 @@
 """Guesses the layout of arrays for which no computation declares a spec, from the arrays they are combined with.
 
 An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and it is brought as
-the compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an
+the compiler would lay it out together with parameters and gradients (GSPMD, section 3.5): operands and outputs of an
 elementwise operation share one layout, whichever of them is known; other operations pass layouts forward only. A wrong
 guess is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
 

@@ -32,12 +32,12 @@ def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None
     """
     if not isinstance(sharding, NamedSharding) or sharding.mesh.size != mesh.size:
         return None
-    ours, theirs = _strides(mesh), _strides(sharding.mesh)
+    here, there = _strides(mesh), _strides(sharding.mesh)
     entries: list[tuple[str, ...]] = []
     for entry in sharding.spec:
-        wanted = [theirs[axis] for axis in axes_of(entry)]
+        wanted = [there[axis] for axis in axes_of(entry)]
         rows = joined(reversed(wanted))[::-1]  # from major to minor, as they were
-        axes = [axis for low, high in rows for axis, r in ours.items() if low <= r[0] < r[1] <= high]
+        axes = [axis for low, high in rows for axis, r in here.items() if low <= r[0] < r[1] <= high]
         # Whole axes must fill the ranges: of an axis of 4 devices, no part is the 2 that another mesh calls "a".
         if math.prod(mesh.shape[axis] for axis in axes) != math.prod(high // low for low, high in wanted):
             return None

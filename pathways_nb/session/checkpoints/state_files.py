@@ -65,7 +65,7 @@ def orbax(call: str) -> Any:
 
 
 def write(path: Path, layout: SavedLayout, arrays: Mapping[str, Any], overwrite: bool) -> None:
-    """Write a state: into a hidden folder beside ``path``, which takes its name when everything is on the disk.
+    """Write a state: into a hidden folder next to ``path``, which takes that name when everything is on the disk.
 
     Args:
         path: of the folder.

@@ -1,6 +1,6 @@
 """A folder takes its name at once and for good: a crash at any instant leaves the older folder, or the newer one.
 
-What is being written lies in a hidden folder beside the name. It is synced to the disk and then exchanged with the
+What is being written lies in a hidden folder next to it. It is synced to the disk and then exchanged with the
 older folder, which is removed after that. Systems that cannot exchange two names (not Linux or macOS, some network file
 systems) rename twice; what a crash leaves between the two is found again under its hidden name.
 
