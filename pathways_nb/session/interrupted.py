@@ -84,7 +84,7 @@ def _after_cell(result: Any) -> None:
 
 
 def _rendered() -> list[str]:
-    """Return the traceback of an interrupt as IPython shows it: the user's lines, each with one of this package below."""
+    """Return the traceback of an interrupt as IPython shows it: the user's lines, one of this package below each."""
     kind, error, traceback = sys.exc_info()
     style = _shell().InteractiveTB
     lines: list[str] = style.structured_traceback(
