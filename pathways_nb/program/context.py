@@ -60,12 +60,12 @@ class Tracing:
         return self.inside[-1].name if self.inside else self.program
 
     def cropped(self, array: Any, shape: Sequence[int]) -> Any:
-        """Return a padded array without its padding, which is at the end of its dimensions; ``kept`` finds it again."""
+        """Return a padded array without its padding, which is at the end of its dimensions; see ``padded_array``."""
         value = jax.lax.slice(array, [0] * len(shape), shape)
         self.padded[id(value)] = value, array
         return value
 
-    def kept(self, value: Any) -> Any:
+    def padded_array(self, value: Any) -> Any:
         """Return the padded array that a traced value was cropped from, else the value itself."""
         return self.padded.get(id(value), (value, value))[1]
 

@@ -125,15 +125,15 @@ class ProgramTracer(Unique):
         cropped: list[tuple[int, tuple[int, ...]]] = []
 
         def flat_fn(*leaves: Any) -> list[Any]:
-            # The function sees its values without padding. Where it returns one as it came, ``kept`` finds the padded
-            # array again, so that parameters of FSDP stay as they are.
+            # The function sees its values without padding. Where it returns one as it came, ``padded_array`` finds
+            # the padded one again, so that parameters of FSDP stay as they are.
             values = [leaf if aval.padded is None else trace.cropped(leaf, aval.shape)
                       for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
             args, kwargs = call.rebuild(values)
             out_leaves, tree = jax.tree.flatten(self.fn(*args, **kwargs))
             out_tree[:] = [tree]
             self._check_results(trace, out_leaves)
-            kept = [trace.kept(leaf) for leaf in out_leaves]
+            kept = [trace.padded_array(leaf) for leaf in out_leaves]
             cropped[:] = [(at, leaf.shape) for at, leaf in enumerate(out_leaves) if kept[at] is not leaf]
             return kept
 
@@ -206,7 +206,7 @@ class ProgramTracer(Unique):
 
     def _make_jaxpr(self, trace: context.Tracing, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
         try:
-            return jax.make_jaxpr(flat_fn)(*(aval.kept.struct for aval in avals))
+            return jax.make_jaxpr(flat_fn)(*(aval.on_devices.struct for aval in avals))
         except NotImplementedError as error:
             if not trace.host_work or "checkpoint" not in str(error):
                 raise

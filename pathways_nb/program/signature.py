@@ -48,7 +48,7 @@ class Aval:
     padded: tuple[int, ...] | None = field(default=None, hash=False)
 
     @property
-    def kept(self) -> Aval:
+    def on_devices(self) -> Aval:
         """The array on devices, padding included."""
         return self if self.padded is None else Aval(self.padded, self.dtype, self.weak_type)
 

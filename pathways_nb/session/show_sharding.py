@@ -120,7 +120,7 @@ def _own(array: Any, shape: tuple[int, ...]) -> Seat:
         return _seated(sharding, place or _slice_of(sharding.mesh, "place"), where)
     devices = tuple(sharding.devices_indices_map(shape))
     where = _placement(devices) if where is None else where
-    return Seat(sharding, counted(len(devices), "device"), *_named(devices, where), where)
+    return Seat(sharding, counted(len(devices), "device"), *_device_names(devices, where), where)
 
 
 def _seat(spec: Any, place: Any, option: str, place_option: str) -> Seat:
@@ -235,10 +235,10 @@ def _seated(sharding: NamedSharding, place: VirtualSlice, where: Placement | Non
         where = where or _placement(devices)
     else:
         devices = tuple((place.serial, number) for number in range(mesh.size))
-    return Seat(sharding, words, *_named(devices, where), where, place)
+    return Seat(sharding, words, *_device_names(devices, where), where, place)
 
 
-def _named(devices: Sequence[Any], where: Placement | None) -> tuple[Sequence[Hashable], Sequence[int]]:
+def _device_names(devices: Sequence[Any], where: Placement | None) -> tuple[Sequence[Hashable], Sequence[int]]:
     """Return what tells devices apart, and their numbers.
 
     Devices of a placement are known by island and number, so that the same ones compare equal whoever names them.

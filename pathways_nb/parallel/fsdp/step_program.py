@@ -67,7 +67,7 @@ class StepComputation(Computation):
         """Return arguments with the padding that they were cropped from, where they are kept with just this padding."""
 
         def with_padding(one: Parameter, leaf: Any) -> Any:
-            kept = trace.kept(leaf)
+            kept = trace.padded_array(leaf)
             return kept if kept.shape == one.padded else leaf
 
         if self._form_of_step == "init":

@@ -21,7 +21,7 @@ from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.lowering.host_steps import HOST
-from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, on_mesh
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
@@ -89,7 +89,7 @@ class LocalDriver(Driver):
         there = (
             location is not None and location.device_set == mine.device_set and location.memory_kind == mine.memory_kind
         )
-        return (kept(location, mesh) if there else None) or mine
+        return (on_mesh(location, mesh) if there else None) or mine
 
     def take(self, leaf: Any, name: str) -> Any:
         """Return a copy of what its owner may change, or the value itself."""

@@ -90,7 +90,7 @@ class Layouts:
         return {**self.fixed, **dict(zip(keys, brought, strict=True))}
 
 
-def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
+def on_mesh(sharding: Any, mesh: Any) -> NamedSharding | None:
     """Return the sharding of a value on the devices of ``mesh`` as one of that mesh; ``None`` if its axes differ."""
     if sharding.is_fully_replicated:
         return NamedSharding(mesh, PartitionSpec())

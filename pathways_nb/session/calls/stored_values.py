@@ -67,8 +67,8 @@ def _taken(driver: Driver, call: Signature, at: int) -> Any:
         raise LostError(f"{call.name(at)}: {error}") from None
     if not isinstance(leaf, Future) or leaf.aval.padded is None:
         return value
-    kept = leaf.aval.kept
-    return replace(value, aval=kept) if isinstance(value, Abstract) else with_padding(value, kept.shape)
+    padded = leaf.aval.on_devices
+    return replace(value, aval=padded) if isinstance(value, Abstract) else with_padding(value, padded.shape)
 
 
 def with_padding(value: Any, shape: Sequence[int]) -> Any:
@@ -197,9 +197,9 @@ class Reservation:
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
         # On each device its shard, padding included; the whole value counts once, however many devices hold it.
-        need = Allocation(where, bytes_on_device(aval.kept, sharding), category)
+        need = Allocation(where, bytes_on_device(aval.on_devices, sharding), category)
         client = tenant_scope.registered_name(session)
-        self._held: Hold | None = session.driver.reserve(need, aval.kept.bytes, client, name)
+        self._held: Hold | None = session.driver.reserve(need, aval.on_devices.bytes, client, name)
 
     def fill(self, array: Any, kind: str, serial: int | None, value_holder: Any = None) -> Future:
         """Put an array there.
@@ -217,7 +217,8 @@ class Reservation:
         assert self._held is not None, "it was given up"
         driver.fill(self._held.buffer, where, array)
         label = label_of("transfer", f"{kind} → {self.place}", place=self.place, island=where.island,
-                         device=where.first, devices=where.count, bytes=self.aval.kept.bytes, route="host")  # fmt: skip
+                         device=where.first, devices=where.count, bytes=self.aval.on_devices.bytes,
+                         route="host")  # fmt: skip
         quality = "estimated" if driver.quality == "exact" else driver.quality
         session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
         future = Future(session, self.aval, name)

@@ -181,8 +181,8 @@ def check_same(saved: Sequence[Leaf], paths: Sequence[str], what: str) -> None:
     if only_saved is None and only_given is None:  # the same paths in another order
         only_saved, only_given = next((one, other) for one, other in zip_longest(stored, given) if one != other)
     raise UsageError(
-        f"{what}: the trees differ. The first leaf that only the saved state has is {_shown(only_saved)}, the first "
-        f"that only like= has is {_shown(only_given)}. Pass a tree of the structure that was saved, or leave like= out "
+        f"{what}: the trees differ. The first leaf that only the saved state has is {_path(only_saved)}, the first "
+        f"that only like= has is {_path(only_given)}. Pass a tree of the structure that was saved, or leave like= out "
         f"to see the saved one."
     )
 
@@ -195,7 +195,7 @@ def other_shape(what: str, path: str, saved: Sequence[int], given: Sequence[int]
     )
 
 
-def _shown(path: str | None) -> str:
+def _path(path: str | None) -> str:
     """Return a path for an error text."""
     return "none" if path is None else path or "the tree itself"
 

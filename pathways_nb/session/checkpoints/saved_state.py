@@ -324,7 +324,7 @@ def _array(session: Session, room: Reservation, value: Any) -> Any:
     """Return what a place holds: the array; its value on the way to hosts; or of simulated devices its shape."""
     driver = session.driver
     if session.attach_options.cluster is not None:
-        return driver.put(with_padding(value, room.aval.kept.shape), room.sharding)
+        return driver.put(with_padding(value, room.aval.on_devices.shape), room.sharding)
     if session.attach_options.simulated is None:
         return value
-    return driver.put(driver.take(room.aval.kept.struct, "the saved array"), room.sharding)
+    return driver.put(driver.take(room.aval.on_devices.struct, "the saved array"), room.sharding)
