@@ -110,9 +110,11 @@ class Computation(Unique):
             The outputs, traced.
         """
         trace.refuse_futures(call)
+        # A place counts as used even where nothing reads what is computed there, so it is noted before dead code goes.
         trace.places[self.place.serial] = self.place
         mesh = trace.mesh_of(self.place)
         leaf_specs = tuple(self._leaf_specs(call))
+        # JAX caches a trace by its function, so one function for each of what else decides the trace.
         key = (call.tree, call.static_key, mesh, leaf_specs, call.contexts)
         if key not in self._jitted:
             self._jitted[key] = self._build(call, mesh, leaf_specs)
@@ -137,6 +139,7 @@ class Computation(Unique):
         call.refuse_narrowed()
         for index, (leaf, spec) in enumerate(zip(call.leaves, leaf_specs, strict=True)):
             if any(specs.problems(jax.numpy.shape(leaf), spec, self.place)):
+                # ``names`` walks the arguments again, so only on the way to an error.
                 what = f"{self.name}: {call.names[index]}"
                 specs.check_leaf(jax.numpy.shape(leaf), spec, self.place, what, self._in_option)
 
@@ -195,6 +198,7 @@ class Computation(Unique):
         args, kwargs = call.rebuild(leaves)
         with context.inside(context.TracedBody(self.name, self.place)), jax.sharding.use_abstract_mesh(mesh):
             out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
+        # Here the path of an output is known: JAX's own error on an uneven sharding names neither it nor the place.
         self._check_outputs(out)
         return jax.tree.map(cross, out)
 
@@ -238,6 +242,7 @@ def parse_name(equation: str) -> ComputationName | None:
 
 def _position(options: Mapping[str, Any]) -> int:
     """Return the position of compiler options among all, which it joins if it is new."""
+    # Never removed: names in traces that JAX keeps refer to them by position.
     if dict(options) not in _options:
         _options.append(dict(options))
     return _options.index(dict(options))

@@ -62,6 +62,7 @@ class Tracing:
     def cropped(self, array: Any, shape: Sequence[int]) -> Any:
         """Return a padded array without its padding, which is at the end of its dimensions; see ``padded_array``."""
         value = jax.lax.slice(array, [0] * len(shape), shape)
+        # By identity, with the value itself, so that no other object can get its id.
         self.padded[id(value)] = value, array
         return value
 
@@ -117,6 +118,7 @@ def close_left_open() -> None:
         return
     frame: FrameType | None = sys._getframe()
     while frame is not None:
+        # A function of JAX is under way on this thread, so the trace is its own and goes on.
         if frame.f_code.co_filename.startswith(_JAX):
             return
         frame = frame.f_back

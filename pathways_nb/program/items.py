@@ -192,6 +192,7 @@ class _ProgramWalk(Walk[Operand]):
         self.items.append(
             ProgramItem(
                 name,
+                # A variable that is read twice is one input, and a literal is part of the jaxpr.
                 tuple(inputs[position] for position in alone.inputs),
                 tuple(outputs[position] for position in alone.outputs),
                 eqn,
@@ -274,6 +275,7 @@ def _is_nest(eqn: Any) -> bool:
 
 def constant(value: Any, output: int) -> ProgramItem:
     """Return an item that makes a constant, for a result that depends on no argument."""
+    # A jaxpr without inputs, so that the value is made on devices like any other.
     made = jax.make_jaxpr(lambda: jax.numpy.asarray(value))()
     return ProgramItem("constant", (), (output,), title="constant", jaxpr=made)
 
@@ -325,6 +327,7 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
             carried = _computation_name(eqn) or host_work(eqn)
             if carried is not None:
+                # What is inside a computation is a part of it, and is not looked at.
                 yield carried.name
             else:
                 yield from _computations_in(eqn.params)

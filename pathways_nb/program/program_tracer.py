@@ -131,6 +131,7 @@ class ProgramTracer(Unique):
                       for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
             args, kwargs = call.rebuild(values)
             out_leaves, tree = jax.tree.flatten(self.fn(*args, **kwargs))
+            # ``jax.make_jaxpr`` is given a function of flat lists, so the tree is remembered here.
             out_tree[:] = [tree]
             self._check_results(trace, out_leaves)
             kept = [trace.padded_array(leaf) for leaf in out_leaves]
@@ -145,10 +146,11 @@ class ProgramTracer(Unique):
             raise
         self._refuse_captured(closed)
         flat = FlatProgram.of(closed)
-        # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
         homes = {value: home for value, home in zip(flat.inputs, call.homes, strict=False) if home is not None}
-        named = {item.place for item in flat.ops if item.place is not None}
-        used = sorted(named | set(trace.places) | set(homes.values()))
+        # By the names of the items, too: what JAX had traced before, of a shared ``jit`` or checkpoint in another
+        # program, did not pass through this trace.
+        met = {item.place for item in flat.ops if item.place is not None}
+        used = sorted(met | set(trace.places) | set(homes.values()))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
         for item in flat.ops:
             if item.place is not None:
@@ -163,6 +165,7 @@ class ProgramTracer(Unique):
         traced = Traced(
             graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated, call.contexts, tuple(cropped)
         )  # fmt: skip
+        # Last: an interrupt before this line leaves no part of a trace behind.
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
@@ -183,6 +186,7 @@ class ProgramTracer(Unique):
 
         def accepted() -> None:
             conclude()
+            # Only now: a call that was refused is asked again.
             self._decided.add(traced)
 
         return accepted

@@ -135,6 +135,7 @@ class Future(Unique, NotAnArray, Deferred):
         """
         if self._flush is not None:
             self._flush()
+        # By identity of the entry: after a reset, another driver counts its buffers from 0 again.
         return self._buffer if entries.get(self._buffer) is self._entry else None
 
     def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
@@ -334,6 +335,7 @@ class Future(Unique, NotAnArray, Deferred):
             driver.event_loop.refuse_policies()
             tenant = tenant_scope.current()
             began = driver.reached_by(tenant.name if tenant is not None else "")
+            # A driver that has stopped resolves nothing more; ``check`` then says why.
             driver.ended.wait(lambda: entry.resolved or driver.broken)
             driver.check()
             self._note("wait", began, line)

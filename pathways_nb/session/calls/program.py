@@ -42,6 +42,8 @@ class Program(ProgramTracer):
         """
         __tracebackhide__ = True
         if context.tracing() is not None:
+            # Its computations become nodes of the program that is being traced, which is compiled and dispatched as a
+            # whole.
             made = self.fn(*args, **kwargs)
             if self.decide is not None:  # without values
                 self.decide(*args, **kwargs)()
@@ -57,6 +59,7 @@ class Program(ProgramTracer):
         """
         with record(name=self.name) as run:
             run.outputs = _call(self, args, kwargs)
+        # The end of the block has waited; this raises why an output failed.
         wait(run.outputs)
         return run
 
@@ -80,6 +83,7 @@ class Program(ProgramTracer):
             UsageError: devices are simulated, so nothing is compiled for them.
         """
         plan = self._compiled_plan(args, kwargs)
+        # Transfers and host work call nothing that was compiled.
         found = {action.label.name: action.call for action in plan.actions if action.call is not None}
         if not found:
             raise UsageError(
@@ -109,6 +113,7 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
     session = default_controller.get()
     with calling(session, target.name):
         if isinstance(target, ProgramTracer):
+            # A client's calls are submitted in the order in which they were made.
             session.flush()
             return submit.dispatch(session, target, call)
         batcher = pending(session)

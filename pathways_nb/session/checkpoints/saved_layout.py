@@ -106,6 +106,7 @@ class SavedLayout:
         may_be_padded = found.get("may_be_padded").value is not False  # older files do not say
         layout = cls(found["tree"].value, tuple(_leaf(row) for row in found["leaves"].rows()), may_be_padded)
         numbers: list[int] = []
+        # Each leaf exactly once: a damaged tree must not restore one value in two places.
         rebuilt(layout.tree, lambda number: numbers.append(number))
         if sorted(numbers) != list(range(len(layout.leaves))):
             raise DamagedError(f"{found.where or 'tree'} does not name each of {len(layout.leaves)} leaves once")
@@ -204,9 +205,12 @@ def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]],
     """Append the leaves of a node and return its containers."""
     if node is None:
         return None
+    # JAX sorts a dict's keys, and its own error does not say in which dict they cannot be.
     if type(node) is dict and len(types := {type(key).__name__: key for key in node}) > 1:
         _check_sorted(node, types, jax.tree_util.keystr(path), what)
+    # One level only: the node's own kind must be seen, not just its leaves.
     parts, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: one is not node)
+    # JAX does not look into it, so it is a leaf.
     if len(parts) == 1 and not parts[0][0]:
         leaves.append((jax.tree_util.keystr(path), node))
         return len(leaves) - 1
@@ -215,6 +219,7 @@ def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]],
         return {type(node).__name__: inner}
     keys = _keys([key[0] for key, _ in parts])
     found: dict[str, Any] = {"dict": [list(pair) for pair in zip(keys, inner, strict=True)]}
+    # For a reader of the file: what is restored is never made from a name in it.
     return found if type(node) is dict else found | {"type": f"{type(node).__module__}.{type(node).__qualname__}"}
 
 
@@ -254,6 +259,7 @@ def _leaf(row: Field) -> Leaf:
     kind = row["kind"].one_of(*KINDS)
     leaf = Leaf(row["path"].text(), row["shape"].wholes(), row["dtype"].text(), kind, row["impl"].text())
     try:
+        # Makes the type: a file may name one that this JAX does not have.
         _ = leaf.aval
     except (TypeError, ValueError, KeyError):
         named = "impl" if kind == "key" else "dtype"
