@@ -73,7 +73,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     connection = ray_cluster.connect(options.address, say_line, shared=True)
     connection.notice_after(options.unresponsive_after)
     try:
-        actor, said = found_or_made(connection.ray, name, spelled)
+        actor, said = find_or_make(connection.ray, name, spelled)
         terms, sizes, budgets = ask(connection.ray, actor, "about", gate=connection.gate)
         ray_cluster.tell_open_ports(connection, say_line)
         _check_same(asked, terms, name)
@@ -127,7 +127,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     return made
 
 
-def found_or_made(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str]:
+def find_or_make(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str]:
     """Return the actor of a shared controller, and a line that says whether it was there.
 
     A mistyped name would make another controller without a word, so the line offers a near one that exists.
@@ -136,10 +136,10 @@ def found_or_made(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str
     if found is not None:
         return found, f"joined the controller {name!r}"
     meant = did_you_mean(name, others(ray))
-    return _made(ray, name, spelled), f"made the controller {name!r}, which was not there.{meant}"
+    return _create(ray, name, spelled), f"made the controller {name!r}, which was not there.{meant}"
 
 
-def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
+def _create(ray: Any, name: str, spelled: AttachOptions) -> Any:
     options = spelled.cluster or ClusterOptions()
     per_host, devices = options.devices_per_host or 1, spelled.devices_per_island or 0
     platform = platform_of(ray, spelled.islands * devices)

@@ -57,11 +57,11 @@ class HostFunction(Computation):
                 )
         key = call.tree, call.static_key
         if key not in self._work:
-            self._work[key] = self._made(call)
+            self._work[key] = self._work_for(call)
         # Copies, because the caller may change an array before the function reads it.
         return self._work[key].bind([x if isinstance(x, jax.core.Tracer) else snapshot(x) for x in call.leaves])
 
-    def _made(self, call: Signature) -> HostWork:
+    def _work_for(self, call: Signature) -> HostWork:
         tree = jax.tree.structure(self.out)
         return HostWork(
             self.name, self.fn, self.place.serial, call.without_leaves(), tree, self.outputs, self.paths, self.specs,

@@ -40,8 +40,8 @@ def withdraw(session: Session, island: int) -> None:
 
 def lose(session: Session, island: int) -> None:
     """Take an island out whose hosts died: what was only there is lost, and its places move or wait."""
-    with _living(session) as lives:
-        if lives:
+    with _hold_life(session) as held:
+        if held:
             where = Placement(island, 0, session.islands[island])
             session.resources.remove(where)
             session.driver.remove(where)
@@ -50,13 +50,13 @@ def lose(session: Session, island: int) -> None:
 
 def give_back(session: Session, island: int) -> None:
     """Take an island in again that has new hosts."""
-    with _living(session) as lives:
-        if lives:
+    with _hold_life(session) as held:
+        if held:
             _add(session, None, island)
 
 
 @contextlib.contextmanager
-def _living(session: Session) -> Iterator[bool]:
+def _hold_life(session: Session) -> Iterator[bool]:
     """Hold a session's life unless it is being reset or closed, which wait for the thread that asks.
 
     Yields:

@@ -46,7 +46,7 @@ def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[li
     # A future of another controller has no buffer here: its value is fetched and stored like one of the user's.
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
-    values = {at: _taken(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
+    values = {at: _value_from_outside(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
     stored = {
         at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
     }
@@ -57,7 +57,7 @@ def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[li
     return buffers, list(stored.values())
 
 
-def _taken(driver: Driver, call: Signature, at: int) -> Any:
+def _value_from_outside(driver: Driver, call: Signature, at: int) -> Any:
     """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
     leaf = call.leaves[at]
     name = call.name(at) if isinstance(leaf, jax.ShapeDtypeStruct) else "an argument"  # names take time

@@ -124,7 +124,7 @@ def test_a_controller_of_a_name_is_said_to_be_made_or_joined(monkeypatch, name, 
     ray = SimpleNamespace(get_actor=get_actor, util=util, cluster_resources=dict)
     monkeypatch.setattr(shared, "create", lambda *_: "new actor")
     asked = AttachOptions("ray", 2, 4, "parallel", False)
-    actor, line = shared.found_or_made(ray, name, asked)
+    actor, line = shared.find_or_make(ray, name, asked)
     assert (actor, line) == ("actor of lab" if name == "lab" else "new actor", said)
 
 
