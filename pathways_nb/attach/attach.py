@@ -142,6 +142,7 @@ def attach(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
         )
         return _attach_cluster(asked_for, before)
+    # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
     found, devices = local_islands.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":

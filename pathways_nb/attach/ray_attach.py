@@ -174,6 +174,7 @@ def _attachment(maker: IslandMaker, asked: AttachOptions) -> HostAttachment:
 
 
 def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) -> ClusterDriver:
+    # From here on its lines go to the display of the recording under way, if there is one.
     maker.say = session.say
     driver = ClusterDriver(
         attachment,

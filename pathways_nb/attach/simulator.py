@@ -110,6 +110,7 @@ def _counts(kind: str, options: SimulatorOptions, islands: Any, each: Any) -> tu
     """
     per_host = {} if options.devices_per_host is None else {"devices_per_host": options.devices_per_host}
     limits.check_counts("attach", islands=islands, devices_per_island=each, **per_host)
+    # Plain integers: options are compared with those attached before, and saved with runs.
     islands, each = operator.index(islands), operator.index(each)
     said = f"attach({kind!r}, islands={shortened(islands)}, devices_per_island={shortened(each)})"
     limits.check_simulated(said, islands, islands * each)

@@ -74,8 +74,10 @@ def all_reduce(
     if not is_number(bucket_mb) or not bucket_mb > 0:
         raise UsageError(f"all_reduce(bucket_mb={bucket_mb!r}): a positive number of megabytes is needed.")
     leaves, structure = _flattened(trees, places)
+    # Exchanges of one program are told apart by their numbers.
     number = next(_numbers)
     body = _sum_of(mean)
+    # One computation for each place and not for each leaf: leaves of equal shape then share an executable.
     add = [_Sum(body, "jit", place, None, None, Statics.of(body, (), (), (), ())) for place in places]
     sums: list[list[Any]] = [[] for _ in places]
     for position, leaf in enumerate(leaves):

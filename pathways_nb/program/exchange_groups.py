@@ -34,9 +34,11 @@ def grouped(
     leaves: dict[int, list[ProgramItem]] = {}
     for item in sums:
         leaves.setdefault(sum_of(item).leaf, []).append(item)
+    # The leaves that are made first go first: their exchange runs while the rest of the backward pass computes.
     made = sorted(leaves.values(), key=lambda leaf: max((made_in.get(v, -1) for v in leaf[0].values()), default=-1))
     for bucket in buckets([avals[leaf[0].outputs[0]].bytes for leaf in made], sum_of(sums[0]).bucket):
         together = [item for at in bucket for item in made[at]]
+        # A node is at one place, so each place adds the bucket in a node of its own.
         for own in sorted({sum_of(item).own for item in together}):
             yield [item for item in together if sum_of(item).own == own]
 
@@ -72,6 +74,7 @@ def check_place(
         UsageError: naming the part and both places.
     """
     own, position = item.inputs[sum_of(item).own], sum_of(item).own
+    # Constants, and arguments whose place is not known, may be anywhere.
     if isinstance(own, Const) or item.place is None or homes.get(own, item.place) == item.place:
         return
     aval = avals[own]

@@ -26,7 +26,7 @@ def remove(session: Session, island: int, first: int, count: int | None) -> None
     forks.refuse()
     with session.life:
         where = _checked(session, island, first, count)
-        session.flush()
+        session.flush()  # what was called before is dispatched before the change
         session.resources.remove(where)
         session.driver.remove(where)
         session.begin_epoch()

@@ -74,7 +74,7 @@ class Future(Unique, NotAnArray, Deferred):
             sharding: the ``jax.sharding`` of the value.
         """
         self._buffer, self._entry, self._sharding, self._held = held.buffer, entry, sharding, held
-        if self._flush is not None:
+        if self._flush is not None:  # of a batched call; else the class has it, and each future is smaller
             self._flush = None
 
     def crop(self, shape: tuple[int, ...], padded: tuple[int, ...]) -> None:
@@ -299,6 +299,7 @@ class Future(Unique, NotAnArray, Deferred):
         """Return the host value, needed by the user's ``line``."""
         __tracebackhide__ = True
         value = _to_host(self._wait(line, needed=True), self, line)
+        # A copy, since a view would keep the padding in memory.
         return value if self.aval.padded is None else value[tuple(map(slice, self.shape))].copy()
 
     def _refuse_traced(self) -> None:
@@ -361,6 +362,7 @@ class Future(Unique, NotAnArray, Deferred):
         driver = self._session.driver_or_none
         if driver is not None:
             label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0, line=line)
+            # In simulated time a thread can be ahead of the clock: its own calls take time as well.
             end = max(began, driver.clock())
             self._session.active_record().add(Row(label, began, end, quality=driver.quality))
 

@@ -184,6 +184,7 @@ class Session(Unique):
         for place in places:
             if place not in self._placed:
                 self._placed.add(place)
+                # Not at exit, where nobody needs the devices any more.
                 weakref.finalize(place, self.resources.forget, place.serial).atexit = False
         try:
             return self.resources.place(places)

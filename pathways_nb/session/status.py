@@ -86,6 +86,7 @@ def turns_of(session: Session) -> dict[str, Turns]:
 def _long(session: Session) -> Iterator[str]:
     """Yield the lines of programs that were called a while ago, oldest first: where they are, and for how long."""
     driver, now = session.driver, time.perf_counter()
+    # A copy, since the event loop goes on meanwhile.
     long = [run for run in list(driver.runs.values()) if now - run.called >= _LONG and 0 in run.done]
     begun = session.machine.begun if long else frozenset()
     for run in sorted(long, key=lambda run: run.asked)[:_LARGEST]:

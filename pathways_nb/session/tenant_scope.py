@@ -78,7 +78,7 @@ class Tenant(Unique):
                 interrupted.cancel(session)
             # After an error nothing is waited for: its programs are cancelled when the client closes.
             if session is not None and kind is None:
-                session.flush()
+                session.flush()  # while it is the current tenant: its batched calls are made for it
                 if is_last:
                     _wait_for(session, self.name)
         except KeyboardInterrupt:

@@ -32,6 +32,7 @@ def host_call(code: Code) -> HostCall:
     work, (item,) = code.host, code.items
     assert work is not None
     position = {value: at for at, value in enumerate(code.inputs)}
+    # (position among the arriving values, constant) of each operand; one of the two is a stand-in.
     operands = [(-1, np.asarray(x.value)) if isinstance(x, Const) else (position[x], None) for x in item.inputs]
 
     def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

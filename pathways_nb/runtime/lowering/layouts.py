@@ -92,7 +92,7 @@ class Layouts:
 
 def on_mesh(sharding: Any, mesh: Any) -> NamedSharding | None:
     """Return the sharding of a value on the devices of ``mesh`` as one of that mesh; ``None`` if its axes differ."""
-    if sharding.is_fully_replicated:
+    if sharding.is_fully_replicated:  # over whatever axes
         return NamedSharding(mesh, PartitionSpec())
     if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
         return NamedSharding(mesh, trimmed(sharding.spec))
@@ -107,6 +107,7 @@ def _declared(traced: Traced, plan: Plan) -> dict[tuple[int, int], PartitionSpec
             values, declared = (*item.inputs, *item.outputs), (*item.in_specs, *item.out_specs)
             for value, spec in zip(values, declared, strict=True):
                 if spec is not None and not isinstance(value, Const):
+                    # The first counts: later readers with another spec reshard it in their own executables.
                     found.setdefault((value, step.place), spec)
     return found
 

@@ -229,6 +229,7 @@ class CallBatcher:
             self._exclusive.run(self.session, self._flush, here)
 
     def _flush(self, here: Contexts | None) -> None:
+        # First, so that a call that is made while this batch is dispatched begins the next one.
         batch, self.batch = self.batch, self._begin()
         if batch.calls:
             self._send(batch, here)

@@ -78,7 +78,7 @@ def profile(
 @contextlib.contextmanager
 def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
     session = default_controller.get()
-    session.flush()
+    session.flush()  # what was called before the block is no part of it
     about = {"options": session.attach_options.as_dict(), "source": source, "hbm": list(session.budgets)}
     run = Run(name, session.islands, about=about)
     if profiler is not None:
@@ -99,12 +99,12 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     finally:
         run.launched = None
         if session.recordings:
-            session.recordings[-1][0].absorb(run)
+            session.recordings[-1][0].absorb(run)  # of a recording around this one
         run.finished = True
         if display is not None:
             display.stop()
         if profiler is not None:
-            profiler.abandon()
+            profiler.abandon()  # whatever happened: JAX allows one profile at a time
 
 
 @contextlib.contextmanager
@@ -133,6 +133,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         _drain(session, run)
         raise
     except BaseException:
+        # Also after an error the record is complete only when what was submitted has ended.
         with contextlib.suppress(KeyboardInterrupt):
             _wait_for(session, run)
         raise

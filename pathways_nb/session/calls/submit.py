@@ -111,6 +111,7 @@ def _traced(
     A program without any computation has no place of its own: its operations run where its arguments lie.
     """
     traced = _traced_once(session, program, call, avals, record)
+    # Only a trace tells whether a program has a place, so one without any is traced a second time, for these homes.
     homes = stored_values.homes(session.driver, call.leaves) if traced.is_unplaced else ()
     if any(home is not None for home in homes):
         traced = _traced_once(session, program, replace(call, homes=homes), avals, record)
@@ -166,6 +167,7 @@ def _submit(
     if futures is None:
         consume(call)
     for recording, _ in session.recordings[-1:]:
+        # The innermost alone: at its end it hands on what it has to the one around it.
         recording.add(run)
         if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]

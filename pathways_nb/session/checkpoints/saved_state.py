@@ -66,6 +66,7 @@ def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) ->
             without values.
     """
     folder = Path(path).expanduser()
+    # What can be refused is refused before anything is waited for.
     state_files.orbax("save_state")
     leaves, containers = flattened(tree, "save_state")
     check_names([path for path, _ in leaves])
