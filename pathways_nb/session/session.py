@@ -79,7 +79,7 @@ class Session(Unique):
     def __init__(
         self,
         attach_options: AttachOptions,
-        start: Callable[[Any], Driver],
+        start: Callable[[Session], Driver],
         devices: tuple[int, ...],
         budgets: tuple[int, ...] = (),
         clock: Clock = time.perf_counter,
