@@ -40,8 +40,8 @@ from pathways_nb.parallel.fsdp.front_end import fsdp
 from pathways_nb.parallel.fsdp.passes.registry import register_pass
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.step import FsdpStep
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
 from pathways_nb.parallel.schedules.registry import register_schedule, schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule

@@ -33,9 +33,11 @@ def published(paper: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such table.
     """
+    # Through importlib, because a package may be installed as an archive.
     found = files("pathways_datasets").joinpath(f"published_{paper}.json")
     if not found.is_file():
         here = sorted(entry.name for entry in files("pathways_datasets").iterdir())
+        # From the folder, so that a table that is added needs no second list.
         known = [name[len("published_") : -len(".json")] for name in here if name.startswith("published_")]
         raise ValueError(f"published({paper!r}): there is no such table; there is {', '.join(map(repr, known))}.")
     return json.loads(found.read_text("utf-8"))

@@ -33,10 +33,12 @@ def stdlib_source(max_bytes: int = 2_000_000) -> np.ndarray:
     """
     if max_bytes < 1:
         raise ValueError(f"stdlib_source(max_bytes={max_bytes}): ask for at least 1 byte.")
+    # ``os`` lies in the library's own folder.
     folder = Path(os.__file__).parent
     text = bytearray()
     for path in _sources(folder):
         text += path.read_bytes()
+        # Whole files, so that the text is cut once, at the end.
         if len(text) >= max_bytes:
             break
     if not text:
@@ -51,6 +53,7 @@ def _sources(folder: Path) -> list[Path]:
     """Return the Python files below a folder, sorted by path: the order of a file system differs between machines."""
     found = []
     for parent, subfolders, names in os.walk(folder):
+        # In place: ``os.walk`` does not enter what is not in the list any more.
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
         found += [Path(parent, name) for name in names if name.endswith(".py") and not name.startswith("_sysconfig")]
     return sorted(found, key=Path.as_posix)
@@ -74,6 +77,7 @@ def batches(data: np.ndarray, *, batch: int, length: int, seed: int) -> Iterator
     """
     if batch < 1 or length < 1:
         raise ValueError(f"batches(batch={batch}, length={length}): both must be at least 1.")
+    # A list of tokens is accepted, too.
     data = np.asarray(data)
     if data.ndim != 1 or not np.issubdtype(data.dtype, np.integer):
         raise ValueError(f"batches(data): a row of integers is needed, got {data.dtype} of shape {data.shape}.")
@@ -90,6 +94,7 @@ def _windows(data: np.ndarray, batch: int, length: int, seed: int) -> Iterator[t
     rng = np.random.default_rng(seed)
     offsets = np.arange(length + 1)
     while True:
+        # (batch, 1) + (length + 1,): each window has one token more, the target of its last input.
         starts = rng.integers(0, len(data) - length, size=(batch, 1))
         windows = data[starts + offsets].astype(np.int32)
         yield windows[:, :-1], windows[:, 1:]

@@ -20,9 +20,9 @@ from jax.sharding import AbstractMesh, AxisType
 
 import pathways_nb as pw
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
-from pathways_nb.controller.messages import Completed, Instruction, Launch, Released, Stored, Submitted
+from pathways_nb.controller.controller_state import Dispatch
+from pathways_nb.controller.events_and_instructions import Completed, Instruction, Launch, Released, Stored, Submitted
 from pathways_nb.controller.resources import Resources
-from pathways_nb.controller.scheduler import Dispatch
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device
 from pathways_nb.examples import two_stages

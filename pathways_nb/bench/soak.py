@@ -233,7 +233,7 @@ def _left(controller: pw.Controller) -> dict[str, int]:
 
 def _bytes(island: IslandMemory) -> int:
     """Return the bytes held on all devices of an island together."""
-    return sum((after - first) * held.total for first, after, held in island.runs)
+    return sum((after - first) * held.total for first, after, held in island.ranges)
 
 
 def _arrays(controller: pw.Controller) -> int:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pathways_nb.bench import _token_slices
 from pathways_nb.parallel.terapipe import published
-from pathways_nb.parallel.terapipe.hinge import Hinge
-from pathways_nb.parallel.terapipe.planner import plan
+from pathways_nb.parallel.terapipe.slice_costs import Hinge
+from pathways_nb.parallel.terapipe.slice_planner import plan
 
 ROUNDS = 5
 """Repetitions whose median is reported."""

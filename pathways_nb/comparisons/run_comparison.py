@@ -15,16 +15,16 @@ from typing import Any, overload
 
 import numpy as np
 
-from pathways_nb.comparisons.run_schedule_comparison import RunScheduleComparison
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
-from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
+from pathways_nb.parallel.schedules.run_over_schedule import Deviation, RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Ops, joined
-from pathways_nb.trace.matching import Difference, beginning, compare_events, say, together
+from pathways_nb.trace.launch_ops import Ops, concatenated
+from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of
 
@@ -65,6 +65,7 @@ class Comparison:
     @property
     def programs(self) -> Sequence[ExecutedProgram]:
         """The programs of both runs; a graph that is in both appears once."""
+        # By graph: the same program called in both runs has one graph, drawn once.
         known = {program.graph for program in self.a.programs}
         return [*self.a.programs, *(program for program in self.b.programs if program.graph not in known)]
 
@@ -76,13 +77,14 @@ class Comparison:
     @property
     def events(self) -> Events:
         """The events of both runs on devices, in seconds since the first dispatch of each run."""
-        return together(self.a.events, self.b.events, len(self.a.islands))
+        return as_one_record(self.a.events, self.b.events, len(self.a.islands))
 
     @property
     def ops(self) -> Ops:
         """The ops inside the launches of both runs, in seconds since the first dispatch of each run."""
+        # Islands of b are numbered after those of a, and both runs begin at their first dispatch.
         both = (self.a.ops, 0, beginning(self.a.events)), (self.b.ops, len(self.a.islands), beginning(self.b.events))
-        return joined(*(ops.moved(islands, -begin) for ops, islands, begin in both))
+        return concatenated(*(ops.moved(islands, -begin) for ops, islands, begin in both))
 
     @property
     def difference(self) -> Difference:
@@ -96,8 +98,9 @@ class Comparison:
 
     def summary_line(self) -> str:
         """Return both makespans, their devices, and the largest difference, in one line."""
+        # The name ends with a parenthesis, into which the devices are put.
         names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
-        return say(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+        return comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
 
     def show(self, *views: str) -> None:
         """Display both runs on one axis in the current cell.
@@ -107,6 +110,7 @@ class Comparison:
         """
         from pathways_widgets.figures.live import LiveDisplay
 
+        # The display of a live run, which is filled once and ended.
         display = LiveDisplay(self, ",".join(views) or "timeline")
         display.start()
         display.stop()
@@ -125,6 +129,7 @@ class Comparison:
     def _names(self) -> tuple[str, str]:
         """Each run's name with ``real`` or ``simulated``, and with ``a`` or ``b`` where these would be equal."""
         a, b = (f"{run.name} ({_kind(run)})" for run in (self.a, self.b))
+        # Also a run compared with itself has two names.
         return (a, b) if a != b else (f"{self.a.name} (a, {_kind(self.a)})", f"{self.b.name} (b, {_kind(self.b)})")
 
     def __repr__(self) -> str:
@@ -133,6 +138,7 @@ class Comparison:
 
 def _kind(run: Run) -> str:
     """Return ``"simulated"`` or ``"real"``, by the options of a run or by its stamps."""
+    # The options may be missing in a run that was loaded; its stamps then say it.
     simulated = run.about.get("options", {}).get("kind") == "sim" or run.events.is_("quality", "simulated").any()
     return "simulated" if simulated else "real"
 
@@ -142,6 +148,73 @@ def _devices(run: Run) -> str:
     options = run.about.get("options", {})
     chip = options.get("chip") or options.get("kind") or "unknown"
     return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices"
+
+
+@dataclass(frozen=True, eq=False)
+class RunScheduleComparison:
+    """One call of a pipeline and its schedule, which is drawn above.
+
+    Args:
+        overlay: the plan and what ran.
+    """
+
+    overlay: RunOverSchedule
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns, a row for each action: planned and run times, order and causes; see ``RunOverSchedule.table``."""
+        return self.overlay.table
+
+    @property
+    def first_in_other_order(self) -> Deviation | None:
+        """The first action, in time, that a device began where its row has another one; None if there is none."""
+        return self.overlay.first_in_other_order
+
+    @property
+    def first_late(self) -> Deviation | None:
+        """The first action, in time, that began later than planned by more than a tenth of the median action."""
+        return self.overlay.first_late
+
+    def summary_line(self) -> str:
+        """Return both makespans, and the first actions that came in another order and later than planned."""
+        laid, (plan, ran) = self.overlay, (one.makespan for one in (self.overlay.planned, self.overlay.ran))
+        about = ", ".join(filter(None, [laid.call.origin, laid.number]))
+        # Work that takes no time has a plan of no time, and no ratio.
+        ratio = f" ({ran / plan:.2f} times as long)" if plan else ""
+        known = [f"{laid.schedule.name} as planned {duration(plan)}", f"{laid.name} ({about}) {duration(ran)}{ratio}"]
+        return " · ".join([*known, *laid.words()])
+
+    def show(self, cap: float | None = None) -> None:
+        """Draw the plan above and the run below, on one axis, in the notebook.
+
+        Args:
+            cap: memory of a device, in microbatches of activations; None for no limit.
+        """
+        from pathways_widgets.schedules.schedule_display import show
+
+        show(self.overlay.pictures(cap))
+
+    def savefig(self, path: str | Path, width: str | float = 900, cap: float | None = None) -> None:
+        """Write the plan and the run as one picture.
+
+        Args:
+            path: file name that ends in ``.svg`` or ``.png``.
+            width: of the picture, as for ``Run.savefig``.
+            cap: as for ``show``.
+        """
+        from pathways_widgets.schedules.schedule_display import write
+
+        write(self.overlay.pictures(cap), path, width)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table."""
+        self.overlay.to_csv(path)
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+    def __repr__(self) -> str:
+        return f"<comparison: {self.summary_line()}>"
 
 
 @overload
@@ -155,14 +228,14 @@ def compare(a: Schedule, b: Run, *, call: int | None = None) -> RunScheduleCompa
 def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | ScheduleComparison | RunScheduleComparison:
     """Return two runs, two pipeline schedules, or a run and the schedule of its pipeline, on one axis.
 
-    A run beside a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
+    A run and a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
     operation and transfer. In both pictures the first action that came in another order is marked, and the first that
     began later than planned by more than a tenth of the median action.
 
     Args:
         a: a run, recorded or loaded; or a schedule.
         b: a run or a schedule.
-        call: for a run beside a schedule: which call of the pipeline, from 0 in the order of time, counted from the end
+        call: for a run and a schedule: which call of the pipeline, from 0 in the order of time, counted from the end
             if negative; None for the last. Only calls with all actions of the schedule count.
 
     Raises:
@@ -175,6 +248,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
             raise UsageError(f"compare: the {name} argument is {what}.")
     if isinstance(a, Run) != isinstance(b, Run):
+        # Their types say which is which, so the order is free.
         run, plan = (a, b) if isinstance(a, Run) else (b, a)
         return RunScheduleComparison(RunOverSchedule.of(run.events, plan, call, run.name))
     if call is not None:

@@ -15,8 +15,8 @@ hold that memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
+from pathways_nb.controller.events_and_instructions import Instruction, Waited
 from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.controller.requests import Blocked, Request, Shortage, Stall
 from pathways_nb.controller.state import ClientState, RunState
@@ -64,6 +64,8 @@ class Admission:
         if request.admitted or not self.blocked:
             return True
         waits = self.blocked.get(request)
+        # What a request wants does not shrink while it waits, so only memory that was given back, or a new limit (which
+        # counts as that), can change the answer.
         if waits is not None and waits.tried == self.memory.freed:
             return False
         passed = (other for other, waits in self.blocked.items() if waits.passed >= self.most_passed)
@@ -71,9 +73,10 @@ class Admission:
 
     def lack(self, request: Request) -> Shortage | None:
         """Return where too little memory is left for a request to be admitted now; ``None`` if nowhere."""
-        if request.admitted or not self._is_limited(request.client):
+        if request.admitted or not (self.memory.limited or self._limit(request.client)):
             return None
         for reservation in request.wants(self.store):
+            # Range by range: a run may need different amounts on the devices of one island.
             free_bytes = self.free_bytes(reservation.where, request.client)
             if free_bytes is not None and free_bytes < reservation.bytes:
                 return Shortage(reservation.where, reservation.bytes - free_bytes)
@@ -95,6 +98,11 @@ class Admission:
         """
         return min((until for r in self.blocked if (until := self._until(r)) is not None and until > now), default=None)
 
+    def wait_of(self, run: RunState) -> list[Instruction]:
+        """Return a note of how long a run has waited for memory and why; nothing if it does not wait."""
+        waits = self.blocked.get(run)
+        return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
+
     def _until(self, request: Request) -> float | None:
         """Return when a request has waited long enough; ``None`` while something under way could give memory back.
 
@@ -103,6 +111,7 @@ class Admission:
         """
         waits = self.blocked[request]
         stall = self.stalls.get(waits.where.island)
+        # ``until`` is ``None`` while something is under way on the island that may give memory back: then nobody fails.
         if stall is None or waits.until is None or stall.first in (None, request.client):
             return waits.until
         return max(waits.until, stall.others_until)
@@ -111,8 +120,13 @@ class Admission:
 
     def block(self, request: Request, lack: Shortage, now: float) -> None:
         """Record that a request was tried and lacks memory; time that it has waited before still counts."""
-        held, before = self._held(lack.where), self.blocked.get(request)
-        found = Blocked(now, lack.where, _reason(lack.where, held), _patience(held, request.client), self.memory.freed)
+        held = self._held(lack.where)
+        holders = ", ".join(f"{client or 'no client'} {size(count)}" for client, count in held.items())
+        reason = f"memory of island {lack.where.island} held by {holders or 'nobody'}"
+        others = any(holder not in ("", request.client) for holder in held)
+        patience = PATIENCE_WITH_OTHERS if others else PATIENCE
+        found, before = Blocked(now, lack.where, reason, patience, self.memory.freed), self.blocked.get(request)
+        # Other devices may be short than at the last try, so where and why are new; the time waited is not.
         if before is not None:
             found.since, found.passed = before.since, before.passed
             found.alone, found.alone_since = before.alone, before.alone_since
@@ -126,7 +140,10 @@ class Admission:
             request.reservations.setdefault(reservation.where.island, []).append(reservation)
         self.blocked.pop(request, None)
         for waits in self.blocked.values():
+            # Whoever still waits was passed, wherever the memory is: a count for each island could starve a request for
+            # several.
             waits.passed += 1
+        # Noted now: buffers that a finished run held may be gone, and the same islands must be counted down.
         request.touches = request.gives_back_on(self.store)
         self._count(request, 1)
 
@@ -141,6 +158,8 @@ class Admission:
         """
         done = run.gangs_done(island)
         for reservation in run.reservations.get(island, ()):
+            # By identity: profiles share one object for gangs in a row that need the same, so most completions cost
+            # nothing.
             if reservation.profile.parts[done] is not reservation.needs:
                 self.memory.add(reservation.where, run.client, reservation.shrink(done))
 
@@ -163,6 +182,7 @@ class Admission:
         """
         waited_for = {waits.where.island: None for waits in self.blocked.values()}
         for island in waited_for:
+            # A stall belongs to an island, not to a request: what gives memory back there helps all that wait for it.
             self.stalls.setdefault(island, Stall())
         for island, stall in tuple(self.stalls.items()):
             if self.under_way.get(island):
@@ -177,12 +197,14 @@ class Admission:
             if since is None and waits.alone_since is not None:
                 waits.alone, waits.alone_since = waits.alone + now - waits.alone_since, None
             elif since is not None and waits.alone_since is None:
+                # Not before it was made: a request that comes into a stall must not fail at once.
                 waits.alone_since = max(since, request.since)
 
     def note_failed(self, request: Request, now: float) -> None:
         """Record that a request waited in vain: others wait a moment longer, since its client may now free memory."""
         stall = self.stalls[self.blocked[request].where.island]
         if stall.first is None:
+            # Only the first failure: if each began the time anew, many requests would fail one by one, a moment apart.
             stall.first, stall.others_until = request.client, now + PATIENCE
 
     # ---- amounts
@@ -190,7 +212,8 @@ class Admission:
     def free_bytes(self, where: Placement, client: str) -> int | None:
         """Return how many bytes per device are left for a client on a placement; ``None`` if there is no limit."""
         budget = self.memory.islands[where.island].budget
-        limit = self.clients[client].memory if client in self.clients else 0
+        limit = self._limit(client)
+        # By the fullest device: a gang needs the same on each of its devices.
         left = [budget - self.memory.most(where)] if budget else []
         left += [limit - self.memory.most_of(client, where)] if limit else []
         return min(left, default=None)
@@ -210,7 +233,7 @@ class Admission:
 
     def never_fits(self, allocation: Allocation, client: str, name: str) -> OutOfMemoryError | None:
         """Return the error for a value that is larger than its devices or its client's limit; else ``None``."""
-        limit = self.clients[client].memory if client in self.clients else 0
+        limit = self._limit(client)
         most = min(filter(None, (self.memory.islands[allocation.placement.island].budget, limit)), default=None)
         if most is None or most >= allocation.bytes:
             return None
@@ -219,14 +242,15 @@ class Admission:
             f"{size(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
         )
 
-    def _is_limited(self, client: str) -> bool:
-        """Return whether any limit applies to a client; without one, admission has nothing to check."""
-        return self.memory.limited or bool(client in self.clients and self.clients[client].memory)
+    def _limit(self, client: str) -> int:
+        """Return the limit of a client in bytes per device; 0 if it has none."""
+        return self.clients[client].memory if client in self.clients else 0
 
     def _held(self, where: Placement) -> dict[str, int]:
         """Return the most bytes that each client holds on any device of a placement; below 1 % is left out."""
         found = Counter[str]()
         for held in self.memory.islands[where.island].within(where):
+            # Union of counters: the most of each client on any device, which is what a request on all of them meets.
             found |= Counter(held.clients)
         return {client: most for client, most in sorted(found.items()) if 100 * most >= max(found.values())}
 
@@ -237,7 +261,8 @@ class Admission:
     def _shortage_text(self, where: Placement, client: str) -> str:
         """Return an explanation of a memory shortage: what is short, who holds it, how to free it."""
         budget = self.memory.islands[where.island].budget
-        limit = self.clients[client].memory if client in self.clients else 0
+        limit = self._limit(client)
+        # Of both limits the one that leaves less is the reason, and only its fix helps.
         if limit and (not budget or limit - self.memory.most_of(client, where) < budget - self.memory.most(where)):
             of, fix = (
                 f"the {size(limit)} per device that {client} may have on {where}",
@@ -253,12 +278,3 @@ class Admission:
             f"{self._holders(where) or 'nothing there'}. Drop those you no longer need (del y, or fetch y.result() and "
             f"keep that), or {fix}."
         )
-
-
-def _patience(held: Iterable[str], client: str) -> float:
-    return PATIENCE_WITH_OTHERS if any(holder not in ("", client) for holder in held) else PATIENCE
-
-
-def _reason(where: Placement, held: dict[str, int]) -> str:
-    parts = [f"{client or 'no client'} {size(count)}" for client, count in held.items()]
-    return f"memory of island {where.island} held by {', '.join(parts) or 'nobody'}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from pathways_nb.controller.messages import MemoryHeld
+from pathways_nb.controller.events_and_instructions import MemoryHeld
 from pathways_nb.plan.memory_categories import Parts
 from pathways_nb.plan.plan import Placement
 from pathways_nb.util.intervals import Intervals
@@ -55,17 +55,17 @@ class IslandMemory:
 
     def __init__(self, devices: int, budget: int):
         self.budget = budget
-        self.runs = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
+        self.ranges = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
         """What is held, by ranges of devices that hold the same."""
 
     @property
     def totals(self) -> list[int]:
         """Bytes on each device of each range; a copy, since other threads ask for it."""
-        return [held.total for held in self.runs.values.copy()]
+        return [held.total for held in self.ranges.values.copy()]
 
     def within(self, where: Placement) -> list[DeviceBytes]:
         """Return what is held on each range of devices that a placement touches."""
-        return self.runs.values[self.runs.touching(where.first, where.first + where.count)]
+        return self.ranges.values[self.ranges.touching(where.first, where.first + where.count)]
 
 
 class DeviceMemory:
@@ -101,21 +101,24 @@ class DeviceMemory:
         total = sum(change.values())
         if not total and not any(change.values()):
             return
-        runs = self.islands[where.island].runs
-        before = len(runs.edges)
-        within = runs.between(where.first, where.first + where.count)
-        if len(runs.edges) != before:  # cut finer: what was told of the whole is told again of its parts
-            for edge, _, held in runs:
+        # ``between`` cuts ranges at both ends of the placement, so that what is added holds for whole ranges.
+        ranges = self.islands[where.island].ranges
+        before = len(ranges.edges)
+        within = ranges.between(where.first, where.first + where.count)
+        if len(ranges.edges) != before:  # cut finer: what was told of the whole is told again of its parts
+            for edge, _, held in ranges:
                 self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held.clients))
-        for first, held in zip(runs.edges[within], runs.values[within], strict=True):
+        for first, held in zip(ranges.edges[within], ranges.values[within], strict=True):
             held.total, parts = held.total + total, held.parts
             for category, size in change.items():
                 key = client, category
                 if left := parts.get(key, 0) + size:
+                    # No entries of 0 bytes, so that ``clients`` lists only those that hold something.
                     parts[key] = left
                 elif size:
                     del parts[key]
             self.changed[where.island, first, client] = None
+        # In sum: bytes that move from one category to another let no request in.
         self.freed += total < 0
 
     def most(self, where: Placement) -> int:
@@ -130,10 +133,11 @@ class DeviceMemory:
         """Yield what changed since the last call; a value that went up and back down again is not reported."""
         changed, self.changed = self.changed, {}
         for number, first, client in changed:
-            runs = self.islands[number].runs
-            at = runs.touching(first, first + 1).start
-            held, count, key = runs.values[at], runs.edges[at + 1] - first, (number, first, client)
+            ranges = self.islands[number].ranges
+            at = ranges.touching(first, first + 1).start
+            held, count, key = ranges.values[at], ranges.edges[at + 1] - first, (number, first, client)
             parts = held.parts_of(client)
+            # A range that was cut was told at its old width, so its parts are told even if no byte changed.
             if self._told.get(key, (count, ())) != (count, parts):
                 self._told[key] = count, parts
                 if not parts:

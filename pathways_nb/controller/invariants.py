@@ -52,6 +52,7 @@ def _check_progress(state: StateMachine) -> None:
     assert all(run in state.runs for queue in state.queues.values() for run, _ in queue.in_flight)
     waiting = {serial for runs in state.waiting.values() for serial in runs}
     assert waiting == {serial for serial, run in state.runs.items() if not run.enqueued}
+    # Else it would wait for ever: only ``Precedence.remove`` ends such a wait, when the other is wholly enqueued.
     assert all(run.behind <= waiting for run in state.runs.values()), "a run waits for one that is enqueued"
 
 
@@ -74,7 +75,7 @@ def _check_memory(state: StateMachine) -> None:
         for reservation in c
     ]
     for number, island in enumerate(state.memory.islands):
-        for first, _, held in island.runs:
+        for first, _, held in island.ranges:
             expected: Counter[tuple[str, str]] = Counter()
             for owner, allocation in allocations:
                 if covers(allocation.placement, number, first):
@@ -83,6 +84,7 @@ def _check_memory(state: StateMachine) -> None:
             for client, reservation in reservations:
                 if covers(reservation.where, number, first):
                     expected.update({(client, category): size for category, size in reservation.parts.items()})
+            # What is recomputed leaves out zeros, as the ledger does.
             assert held.parts == {whose: size for whose, size in expected.items() if size}, (number, first)
             of_clients: Counter[str] = Counter()
             for (client, _), size in expected.items():
@@ -91,11 +93,11 @@ def _check_memory(state: StateMachine) -> None:
             assert held.total == expected.total(), (number, first)
             assert held.total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
     for run in state.runs.values():
-        for number, mine in run.reservations.items():
+        for number, of_island in run.reservations.items():
             done = run.gangs_done(number)
             assert all(
                 reservation.bytes >= sum(reservation.inputs.values()) + reservation.profile.peaks[done]
-                for reservation in mine
+                for reservation in of_island
             ), "an admitted run lacks memory to finish"
 
 
@@ -112,6 +114,7 @@ def _check_requests(state: StateMachine) -> None:
 
 
 def _check_order(state: StateMachine) -> None:
+    # Asked about the real programs in reverse order, with seconds that differ: one that keeps order must not care.
     for runs in state.waiting.values() if state.in_order else ():
         ready = [
             ReadyGang(run.submitted.client, run.plan.graph.name, "", 1, seconds, run.since, serial)

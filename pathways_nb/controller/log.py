@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pathways_nb.controller.messages import Event, Instruction, Released, Submitted
+from pathways_nb.controller.events_and_instructions import Event, Instruction, Released, Submitted
 from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
@@ -31,12 +31,12 @@ _BUFFERS = 64
 """Number of buffers that count as one event more: a training step names thousands, and each is a number to keep."""
 _LEAST, _BYTES = 200, 1_000
 """A recording begins with a new snapshot if the events since the last one are more than ``_LEAST``, and more than its
-bytes over ``_BYTES``: many short recordings beside a large state would each wait for a copy of it, and keep it."""
+bytes over ``_BYTES``: many short recordings of a large state would each wait for a copy of it, and keep it."""
 _RAISED = "raised "
 """How the digest of an event begins at which the core failed."""
 
 
-class Entry(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event that the core handled.
 
     Args:
@@ -71,13 +71,15 @@ class Log:
     before: int = 0
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LoggedEvent]:
         """The events, with digests of the instructions."""
         return [
-            Entry(now, event, made if isinstance(made, str) else digest_of(made)) for now, event, made in self.noted
+            # Digests only here: making one takes far longer than to keep the instructions.
+            LoggedEvent(now, event, made if isinstance(made, str) else digest_of(made))
+            for now, event, made in self.noted
         ]
 
-    def replay(self) -> Iterator[tuple[Entry, list[Instruction], StateMachine]]:
+    def replay(self) -> Iterator[tuple[LoggedEvent, list[Instruction], StateMachine]]:
         """Yield each entry with the instructions that the core gives again, and its state then.
 
         Raises:
@@ -94,13 +96,14 @@ class Log:
             except Exception as error:
                 found = f"{_RAISED}{type(error).__name__}"
                 if entry.digest != found:
-                    where = f"event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s,"
+                    where = f"event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s,"
                     why = f"{type(error).__name__}: {error}"
                     raise UsageError(f"replay: {where} cannot be handled ({why}): {_OTHER}.") from error
+            # An empty digest: nothing was recorded when the core answered, so there is nothing to compare.
             if entry.digest and found != entry.digest:
                 raise UsageError(
-                    f"replay: event {number} of {len(self.entries)}, {_named(entry.event)} at {entry.now:.6f} s, is "
-                    f"answered otherwise ({named(made)}, digest {found}, not {entry.digest}): {_OTHER}."
+                    f"replay: event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s, "
+                    f"is answered otherwise ({names_of(made)}, digest {found}, not {entry.digest}): {_OTHER}."
                 )
             yield entry, made, machine
 
@@ -119,16 +122,18 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]{4,}\b")
 
 def digest_of(instructions: Sequence[Instruction]) -> str:
     """Return a short text that is equal for equal instructions; errors count by their class and words."""
-    # Without addresses, which errors of a policy may quote: they differ from process to process.
-    return hashlib.blake2b(_ADDRESS.sub("0x", repr(instructions)).encode(), digest_size=8).hexdigest()
+    # Without addresses, which errors of a policy may quote: they differ from process to process. ``Skip`` was called
+    # ``Stop`` when logs were saved that must still be found equal.
+    text = _ADDRESS.sub("0x", repr(instructions)).replace("Skip(run=", "Stop(run=")
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def named(instructions: Sequence[Instruction]) -> str:
+def names_of(instructions: Sequence[Instruction]) -> str:
     """Return the names of instructions in words."""
     return ", ".join(type(one).__name__ for one in instructions) or "nothing"
 
 
-def _named(event: Event) -> str:
+def _event_words(event: Event) -> str:
     run = getattr(event, "run", None)
     return f"{type(event).__name__}{f' of run {shown(run)}' if isinstance(run, int) else ''}"
 
@@ -160,12 +165,13 @@ class _Part:
     @property
     def noted(self) -> list[tuple[float, Event, Sequence[Instruction] | str]]:
         """The times, events and instructions."""
+        # A copy in one step: the core's thread may append while another thread asks for a log.
         flat = self.flat.copy()
         return list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
 
 
 @dataclass(eq=False)
-class Beginning:
+class RecordingStart:
     """Where a recording begins in a log: before the first event that is handled after it was asked for."""
 
     part: _Part | None = None
@@ -185,18 +191,20 @@ class Logbook:
     def __init__(self, machine: StateMachine, most: int = MOST, least: int = _LEAST):
         self.machine, self.most, self.least = machine, most, least
         self._parts: list[_Part] = []
-        self._asked: list[Beginning] = []
+        self._asked: list[RecordingStart] = []
         self._recordings = 0
         self._snapshot()
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Let the core handle an event, and keep both; see ``StateMachine.handle``."""
         if self._asked:
+            # In the core's thread, between two events: a snapshot needs a state that nobody changes.
             self._begin()
         made: Sequence[Instruction] | str = ""
         try:
             made = answer = self.machine.handle(event, now)
         except BaseException as error:
+            # An error of the core is what one most wants to replay, so the event is kept with it.
             made = f"{_RAISED}{type(error).__name__}"
             raise
         finally:
@@ -206,38 +214,40 @@ class Logbook:
     def _note(self, now: float, event: Event, made: Sequence[Instruction] | str) -> None:
         buffers = 0
         if isinstance(event, Submitted):
+            # The bare plan, without its virtual slices: a slice that the log kept alive would keep its devices, too.
             event, buffers = _without_places(event), len(event.arguments) + len(event.results)
         elif isinstance(event, Released):
             buffers = len(event.buffers)
         part = self._parts[-1]
+        # Instructions only while a recording asks for them: most logs are never read.
         part.flat += (now, event, made if self._recordings or isinstance(made, str) else "")
         part.size += 1 + buffers // _BUFFERS
         if part.size >= self.most:
             self._snapshot()
 
-    def begin(self) -> Beginning:
+    def begin(self) -> RecordingStart:
         """Ask for a recording to begin before the next event; any thread may.
 
         Returns:
             What ``end`` takes; until then instructions are kept, whose digests check a log that is played again.
         """
-        asked = Beginning()
+        asked = RecordingStart()
         self._asked.append(asked)
         return asked
 
-    def end(self, beginning: Beginning) -> Log:
+    def end(self, start: RecordingStart) -> Log:
         """Return the log of a recording that ends, and keep no more instructions for it."""
-        found = self.log(beginning)
-        if beginning.part is not None:
+        found = self.log(start)
+        if start.part is not None:
             self._recordings -= 1
-        elif beginning in self._asked:  # nothing has happened since
-            self._asked.remove(beginning)
+        elif start in self._asked:  # nothing has happened since
+            self._asked.remove(start)
         return found
 
-    def log(self, since: Beginning | None = None) -> Log:
-        """Return what happened since a beginning, as far as it is kept, or all; nothing changes it later.
+    def log(self, since: RecordingStart | None = None) -> Log:
+        """Return what happened since the start of a recording, as far as it is kept, or all; nothing changes it later.
 
-        The events of the snapshot before a beginning come first, without the answers. Any thread may ask, also while
+        The events of the snapshot before that start come first, without the answers. Any thread may ask, also while
         the core decides: what it decides then may be in the log or not.
         """
         parts = list(self._parts)
@@ -245,12 +255,15 @@ class Logbook:
             parts = [_Part(parts[-1].snapshot)]
         elif since is not None and since.part in parts:
             parts = parts[parts.index(since.part) :]
+        # If the part of its start is gone, its oldest events were forgotten: all that is left is returned, with how
+        # many lack.
         noted = [one for part in parts for one in part.noted]
         skipped = 0 if since is None or since.part is None else parts[0].first - since.first
         return Log(parts[0].snapshot, noted, why_not(self.machine.policy), max(0, skipped), max(0, -skipped))
 
     def _begin(self) -> None:
         part = self._parts[-1]
+        # Few events since the last snapshot: replay them before the recording, which is cheaper than another snapshot.
         if part.size > max(self.least, len(part.snapshot.data) // _BYTES):
             self._snapshot()
         while self._asked:
@@ -260,6 +273,7 @@ class Logbook:
 
     def _snapshot(self) -> None:
         self._parts.append(_Part(Snapshot.of(self.machine, _bare), self._parts[-1].end if self._parts else 0))
+        # The oldest part goes once those after it hold ``most`` events, so ``most`` to twice as many are kept.
         while sum(part.size for part in self._parts[1:]) >= self.most:
             del self._parts[0]
 

@@ -1,8 +1,9 @@
 """A log as JSON: the objects of the controller's state and its events, each once, by number.
 
 Only classes of the controller's state and of plans are written and read, field by field, with no attribute that is not
-data of the class; of functions, our policies and what a table of memory copies with. So nothing that a file names is
-called, and a file from elsewhere can at worst give a state that answers otherwise, or fails, which ``Log.replay`` says.
+data of the class; of functions, the built-in policies and what a table of memory copies with. So nothing that a file
+names is called, and a file from elsewhere can at worst give a state that answers otherwise, or fails, which
+``Log.replay`` says.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.util.json_text import DamagedError, Field, parse, said, shortened
 
 _MODULES = frozenset(
-    [f"pathways_nb.controller.{name}" for name in ("admission", "held_memory", "messages", "orders", "policies",
-     "precedence", "put_requests", "requests", "resources", "scheduler", "state", "state_machine", "store", "turns")]
+    [f"pathways_nb.controller.{name}" for name in ("admission", "events_and_instructions", "held_memory", "orders",
+     "policies", "precedence", "put_requests", "requests", "resources", "scheduler", "state", "state_machine", "store",
+     "turns")]
     + [f"pathways_nb.plan.{name}" for name in ("exchange_order", "footprint", "graph", "plan", "virtual_slice")]
     + ["pathways_nb.util.intervals"]
 )  # fmt: skip
 """Where the classes are defined that a log may name: data, and no more."""
-_OURS: tuple[Callable[..., Any], ...] = (*POLICIES.values(), DeviceBytes.copy)
-_FUNCTIONS = {(one.__module__, one.__qualname__): one for one in _OURS}
+_EARLIER = {
+    "pathways_nb.controller.messages": "pathways_nb.controller.events_and_instructions",
+    "pathways_nb.controller.turns.Turns": "pathways_nb.controller.turns.ContendedTurns",
+    "pathways_nb.controller.held_memory.IslandMemory.runs": "pathways_nb.controller.held_memory.IslandMemory.ranges",
+}
+"""Modules, classes and attributes under the names that logs have that were saved before they were renamed."""
+_RESTORED: tuple[Callable[..., Any], ...] = (*POLICIES.values(), DeviceBytes.copy)
+_FUNCTIONS = {(one.__module__, one.__qualname__): one for one in _RESTORED}
 """The functions that a log can restore, by module and name; of others only the name is kept."""
 _LISTS = (list, tuple, set, frozenset, deque)
 _TABLES: dict[str, Any] = {kind.__name__: kind for kind in (dict, Counter, defaultdict, WeakKeyDictionary)}
@@ -46,7 +54,7 @@ def to_json(log: Log) -> dict[str, Any]:
     Raises:
         TypeError: something in it is of a class that a log cannot hold.
     """
-    writer = _Writer()
+    writer = _RowWriter()
     return {
         "snapshot": writer.write(log.snapshot.machine()),
         "entries": [[entry.now, writer.write(entry.event), entry.digest] for entry in log.entries],
@@ -82,7 +90,7 @@ def from_json(field: Field) -> Log:
     Raises:
         DamagedError: naming the part that is wrong.
     """
-    reader = _Reader(field["objects"])
+    reader = _RowReader(field["objects"])
     snapshot = reader.read(field["snapshot"].value)
     noted = []
     for row in field["entries"].rows():
@@ -96,7 +104,7 @@ def from_json(field: Field) -> Log:
     return Log(Snapshot.of(snapshot), noted, why_not, missing, before)
 
 
-class _Writer:
+class _RowWriter:
     """Writes objects as rows of a table; a reference to one is ``[number]``, whatever else is no list is itself."""
 
     def __init__(self) -> None:
@@ -107,8 +115,10 @@ class _Writer:
     def write(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
             return value
+        # JSON has no infinities and no NaN.
         if type(value) is float:
             return value if abs(value) < float("inf") else {"float": repr(value)}
+        # By identity: arrays of buffers, plans and runs are shared, and must be shared again after reading.
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._found)
@@ -131,10 +141,12 @@ class _Writer:
         if kind is slice:
             return ["slice", [value.start, value.stop, value.step]]
         if isinstance(value, types.FunctionType):
-            module = value.__module__ if value in _OURS else ""  # a user's may have the name of one of ours
+            # A user's function may have the module and name of a built-in policy: it is compared, not its name.
+            module = value.__module__ if value in _RESTORED else ""
             return ["function", module, value.__qualname__]
         if isinstance(value, Exception):
             return ["error", kind.__name__, [str(one) for one in value.args]]
+        # Only classes of the list: nothing else that a user's objects refer to may get into a file.
         if kind.__module__ not in _MODULES:
             raise TypeError(f"a log cannot hold a {kind.__module__}.{kind.__qualname__}")
         if isinstance(value, tuple):  # a named one
@@ -159,7 +171,7 @@ def _is_frozen(kind: type) -> bool:
     return bool(getattr(getattr(kind, "__dataclass_params__", None), "frozen", False))
 
 
-class _Reader:
+class _RowReader:
     """Reads rows back: what can change is made empty and filled later, since a run refers to the next one."""
 
     def __init__(self, table: Field):
@@ -170,6 +182,7 @@ class _Reader:
         """Return what a written value stands for, whole."""
         made = self._part(value)
         while self._left:
+            # Parts of parts in a list, not by recursion: a run refers to the next one, thousands deep.
             self._left.pop()()
         return made
 
@@ -206,6 +219,7 @@ class _Reader:
         self._made[number] = slice(*parts)
 
     def _dict(self, number: int, kind: str, items: list[Any], factory: str) -> None:
+        # The factory by a name from a table, never by what the file says.
         made = self._made[number] = defaultdict(_FACTORIES[factory]) if kind == "defaultdict" else _TABLES[kind]()
         self._left.append(lambda: made.update({self._part(key): self._part(value) for key, value in items}))
 
@@ -216,6 +230,7 @@ class _Reader:
         kind = getattr(errors, name, None)
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise DamagedError(f"{name} is no error of pathways_nb")
+        # Without ``__init__``, whose arguments differ from error to error.
         made = self._made[number] = kind.__new__(kind)
         made.args = tuple(args)
 
@@ -224,12 +239,14 @@ class _Reader:
         if issubclass(kind, tuple):
             self._made[number] = tuple.__new__(kind, [self._part(one) for _, one in parts])
             return
+        # Without ``__init__``, which would compute and call; the attributes are data and come from the file.
         made = self._made[number] = object.__new__(kind)
-        for attribute, _ in parts:
+        names = [_now_called(f"{module}.{name}.{attribute}") for attribute, _ in parts]
+        for attribute in names:
             _check_data(kind, attribute)
 
         def fill() -> None:
-            for attribute, one in parts:
+            for attribute, (_, one) in zip(names, parts, strict=True):
                 object.__setattr__(made, attribute, self._part(one))
 
         if _is_frozen(kind):  # at once: it may be a key, by its parts
@@ -239,9 +256,9 @@ class _Reader:
 
 
 _KINDS: dict[str, Callable[..., None]] = {
-    "list": _Reader._list, "deque": _Reader._deque, "set": _Reader._set, "tuple": _Reader._tuple,
-    "frozenset": _Reader._frozenset, "slice": _Reader._slice, "table": _Reader._dict,
-    "function": _Reader._function, "error": _Reader._error, "object": _Reader._object,
+    "list": _RowReader._list, "deque": _RowReader._deque, "set": _RowReader._set, "tuple": _RowReader._tuple,
+    "frozenset": _RowReader._frozenset, "slice": _RowReader._slice, "table": _RowReader._dict,
+    "function": _RowReader._function, "error": _RowReader._error, "object": _RowReader._object,
 }  # fmt: skip
 """How a row is read, by its first entry."""
 
@@ -256,10 +273,19 @@ def _unknown(name: str) -> Callable[..., Any]:
     return unknown
 
 
+def _now_called(path: str) -> str:
+    """Return today's name of a class or an attribute that a log names by its path."""
+    return _EARLIER.get(path, path).rpartition(".")[2]
+
+
 def _class(module: str, name: str) -> type:
     """Return a class of data by its name: one that its module defines, not what it imports."""
+    module = _EARLIER.get(module, module)
+    name = _now_called(f"{module}.{name}")
     if module not in _MODULES:
         raise DamagedError(f"{module}.{name} is not of the controller")
+    # ``vars`` and not ``getattr``: no property and no ``__getattr__`` of a module may run. The module is one of the
+    # list.
     found = vars(importlib.import_module(module)).get(name)
     if not isinstance(found, type) or found.__module__ != module:
         raise DamagedError(f"there is no class {module}.{name}")
@@ -278,7 +304,7 @@ def _check_data(kind: type, name: object) -> None:
     """
     held = {one.name for one in fields(kind)} if is_dataclass(kind) else set[str]()
     if isinstance(name, str) and name.isidentifier() and not name.startswith("__"):
-        ours = inspect.getattr_static(kind, name, None)
-        if name in held or ours is None or isinstance(ours, _DATA):
+        of_class = inspect.getattr_static(kind, name, None)
+        if name in held or of_class is None or isinstance(of_class, _DATA):
             return
     raise DamagedError(f"{kind.__qualname__} has no data {shortened(name)}")

@@ -100,6 +100,7 @@ def find_cycle(orders: Mapping[Hashable, Sequence[Gang]]) -> list[Before] | None
         chain[gang] = Before(island, first[island], gang)
         gang = first[island]
     links = list(chain.values())
+    # Gangs before the first one seen twice only lead to the cycle. Followed were waits, from later to earlier: turn it.
     return links[list(chain).index(gang) :][::-1]
 
 
@@ -109,6 +110,7 @@ def _needs(orders: Mapping[Hashable, Sequence[Gang]]) -> dict[Gang, list[Hashabl
     for island, order in orders.items():
         for gang in order:
             islands = needs.setdefault(gang, [])
+            # Islands are gone through one by one, so a second time on one island is the last entry.
             if islands and islands[-1] == island:
                 raise UsageError(
                     f"check_orders: {island!r} has {gang!r} twice. A gang is enqueued once: give each its own name, "
@@ -137,5 +139,6 @@ def _play(orders: Mapping[Hashable, Sequence[Gang]], needs: Mapping[Gang, Sequen
         if arrived[gang] == len(needs[gang]):
             for each in needs[gang]:
                 done[each] += 1
+            # Each of these queues has a new head, which may be the last that another gang waits for.
             moved += needs[gang]
     return {island: order[done[island]] for island, order in orders.items() if done[island] < len(order)}

@@ -43,7 +43,7 @@ class ReadyGang:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What a policy may read beside the gangs.
+    """What a policy may read in addition to the gangs.
 
     Args:
         now: seconds of the controller's clock.
@@ -161,7 +161,7 @@ POLICIES: dict[str, Policy] = {"fifo": fifo, "stride": stride, "priority": prior
 
 
 def is_built_in(choose: object) -> bool:
-    """Return whether a policy is one of ours, not one that says it is equal to it."""
+    """Return whether a policy is one of ``POLICIES``, not one that says it is equal to it."""
     return any(choose is one for one in POLICIES.values())
 
 
@@ -200,9 +200,11 @@ def _later_choice(choose: Policy) -> str:
 
     It is asked about imagined gangs. A policy that cannot be, as it knows its own clients, is believed.
     """
+    # Equal accounts: what the policy then chooses depends on the gangs alone.
     numbers = [{"client": 1.0}] * 4
     for seconds, words in (((2.0, 1.0), "takes less time"), ((1.0, 2.0), "takes more time"),
                            ((None, 1.0), "ran before"), ((1.0, None), "never ran")):  # fmt: skip
+        # In both orders: a policy that takes the first of the list would look like one that keeps order.
         for turned in (False, True):
             ready = [ReadyGang("client", f"program {at}", "node", 1 + at, one, float(at), at)
                      for at, one in enumerate(seconds)]  # fmt: skip
@@ -210,6 +212,7 @@ def _later_choice(choose: Policy) -> str:
                 chosen = choose(ready[::-1] if turned else ready, PolicyState(3.0, *numbers))
             except Exception:
                 return ""
+            # Whatever else it returns is an error that ``ask`` reports when it happens.
             if getattr(chosen, "serial", 0) != 0:
                 return f"it is listed {'first' if turned else 'last'} and {words}"
     return ""
@@ -221,7 +224,7 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
     Args:
         policy: the policy.
         ready: the gangs to choose from.
-        state: what it may read beside them.
+        state: what else it may read.
 
     Returns:
         One of ``ready``.
@@ -236,6 +239,7 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
             f"policy {_name(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
             f"programs that it was to choose from have failed; fix it and attach again."
         ) from error
+    # By identity: a user's ``__eq__`` could say yes to anything.
     if not any(chosen is gang for gang in ready):
         raise PolicyError(
             f"policy {_name(policy)} ({_line(policy)}) returned {a_type_of(chosen)} that is not one of the "

@@ -10,7 +10,7 @@ Order inside a run is given by its plan; see ``RunState.next_on``.
 
 from __future__ import annotations
 
-from pathways_nb.controller.messages import Submitted
+from pathways_nb.controller.events_and_instructions import Submitted
 from pathways_nb.controller.state import RunState
 
 
@@ -28,11 +28,13 @@ class Precedence:
         if not self.touching:
             return
         event = run.submitted
+        # Read after write: the producer must be ahead in the queues. Enqueued is enough, since devices keep the order.
         before = [self._making[buffer] for buffer in event.arguments if buffer in self._making]
         # The run will overwrite this buffer: runs that read it must be ahead of it in the queues of all devices.
         for position in event.footprint.taken:
             before += self.touching.get(event.arguments[position], {}).values()
         for other in before:
+            # Two runs may share several buffers; that is one precedence all the same.
             if other.submitted.run not in run.behind:
                 run.behind.add(other.submitted.run)
                 other.ahead_of.append(run)
@@ -47,6 +49,7 @@ class Precedence:
     def remove(self, run: RunState) -> None:
         """Remove a run that is wholly enqueued; runs behind it may be enqueued now."""
         event: Submitted = run.submitted
+        # A cancelled run is enqueued whatever it is behind, so there may be something left to forget.
         run.behind.clear()
         for other in run.ahead_of:
             other.behind.discard(event.run)

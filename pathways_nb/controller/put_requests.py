@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.messages import Free, Grant, Instruction, PutRequested, Refuse, Stored
+from pathways_nb.controller.events_and_instructions import Free, Grant, Instruction, PutRequested, Refuse, Stored
 from pathways_nb.controller.requests import PutRequest
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
@@ -30,6 +30,7 @@ class PutRequests:
 
     def ask(self, event: PutRequested, now: float) -> list[Instruction]:
         """Return a refusal if the value can never fit; else register the request."""
+        # Registered even if it can never fit, so that there is one way to refuse.
         self.waiting[event.buffer] = request = PutRequest(event, since=now)
         error = self.admission.never_fits(event.allocation, event.client, event.name)
         return [] if error is None else self.refuse(request, error)
@@ -47,6 +48,7 @@ class PutRequests:
         if lack is not None:
             self.admission.block(request, lack, now)
             return []
+        # Admitted and finished at once: it counts as having passed the others, and leaves no reservation behind.
         self.admission.admit(request)
         self.admission.finish(request)  # from now on the store accounts for it
         event = self.waiting.pop(request.event.buffer).event
@@ -61,19 +63,16 @@ class PutRequests:
 
     def close(self, client: str) -> list[Instruction]:
         """Return refusals of all requests of a client that closed."""
-        mine = [request for request in self.waiting.values() if request.client == client]
-        return [instruction for request in mine for instruction in self.refuse(request, _closed(request))]
+        out: list[Instruction] = []
+        for request in [request for request in self.waiting.values() if request.client == client]:
+            closed = f"{request.event.name} belonged to the client {client!r}, which has closed while this waited for"
+            out += self.refuse(request, LostError(f"{closed} memory. Put it again for another client."))
+        return out
 
     def withdraw(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return a ``Free`` for those of these buffers that still wait; stored ones are not touched."""
+        # Once each, in the given order: an event may name a buffer twice.
         withdrawn = tuple(buffer for buffer in dict.fromkeys(buffers) if buffer in self.waiting)
         for buffer in withdrawn:
             self.admission.excuse(self.waiting.pop(buffer))
         return [Free(withdrawn)] if withdrawn else []
-
-
-def _closed(request: PutRequest) -> LostError:
-    return LostError(
-        f"{request.event.name} belonged to the client {request.client!r}, which has closed while this waited for "
-        f"memory. Put it again for another client."
-    )

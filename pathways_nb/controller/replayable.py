@@ -45,24 +45,29 @@ def _impure(function: object, seen: set[types.FunctionType]) -> str:
     if function in seen:
         return ""
     seen.add(function)
-    named = dict[str, object]()
+    used = dict[str, object]()
+    # What it closes over, first: names of the enclosing function are not globals.
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            named[name] = cell.cell_contents
+            used[name] = cell.cell_contents
         except ValueError:
             return f"uses {name!r}, which has no value yet"
-    held = frozenset(named)
+    held = frozenset(used)
     for code in _codes(function.__code__):
         for one in dis.get_instructions(code):
+            # Instructions, not source: a notebook's cell may be gone, and a decorator shows other source than what
+            # runs.
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                named[one.argval] = function.__globals__.get(one.argval, vars(builtins).get(one.argval))
+                used[one.argval] = function.__globals__.get(one.argval, vars(builtins).get(one.argval))
             elif one.opname in _CHANGES or (one.opname == "STORE_DEREF" and one.argval in held):
                 return f"changes or imports {one.argval!r}"
+            # A private attribute may be anything, ``__dict__`` and ``__globals__`` included.
             elif one.opname in _READS and str(one.argval).startswith("_"):
                 return f"reads {one.argval!r}, which is private"
+    # A default is an object that lives as long as the function: a list as a default is state.
     for number, value in enumerate((*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())):
-        named[f"default {number}"] = value
-    for name, value in named.items():
+        used[f"default {number}"] = value
+    for name, value in used.items():
         if value is function:
             return "refers to itself, and a function's attributes may change"
         if found := _changing(value, seen):
@@ -80,6 +85,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _changing(value: object, seen: set[types.FunctionType]) -> str:
     """Return why a value that a policy uses may differ from call to call, in words; empty if it does not."""
+    # ``type`` and not ``isinstance``: a subclass may compute something else each time.
     if value is None or type(value) in (bool, int, float, str, bytes):
         return ""
     if type(value) in (tuple, frozenset):
@@ -93,9 +99,9 @@ def _changing(value: object, seen: set[types.FunctionType]) -> str:
         found = _impure(value, seen)
         return f"which {found}" if found else ""
     if isinstance(value, (types.BuiltinFunctionType, type)):
-        ours = any(value is one for one in _PURE) or (
+        is_known = any(value is one for one in _PURE) or (
             value.__module__ in _PURE_MODULES
             and getattr(value, "__self__", None).__class__ in (types.ModuleType, type(None))
         )
-        return "" if ours else "which may differ"
+        return "" if is_known else "which may differ"
     return "which may change"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pathways_nb.controller.messages import PutRequested, Submitted
+from pathways_nb.controller.events_and_instructions import PutRequested, Submitted
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
 from pathways_nb.plan.footprint import MemoryProfile, covers
@@ -52,6 +52,7 @@ class MemoryReservation:
         Returns:
             The change, by category; all together it is never above 0.
         """
+        # Parts of the profile are what the rest of the run needs at most, so their sum never grows with ``done``.
         before, self.needs = self.needs, self.profile.parts[done]
         return added(self.needs, before, -1)
 
@@ -179,6 +180,8 @@ def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservatio
         store: tells which of its arguments cannot be taken over, and must be copied.
     """
     footprint = event.footprint
+    # Inputs that lie elsewhere, or that would be overwritten while another buffer is the same array: the run needs its
+    # own copies, on top of what its gangs need.
     copied = [footprint.inputs[position] for position in {*event.moved, *_cannot_take(event, store)}]
     for island, profiles in footprint.profiles.items():
         for profile in profiles:
@@ -192,6 +195,7 @@ def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservatio
 
 def _cannot_take(event: Submitted, store: Store) -> Iterator[int]:
     """Return positions of inputs that a run would take over but must copy, since another buffer is the same array."""
+    # Overwriting it would change the other buffer's value, which a user may still read.
     taken = [a for a in event.footprint.taken if store.buffers[event.arguments[a]].shared]
     bringing = (step.argument for step in event.plan.steps if step.kind == "bring") if taken else ()
     return (position for position, argument in enumerate(bringing) if argument in taken)

@@ -54,10 +54,10 @@ class Counts:
 
     @property
     def edges(self) -> Sequence[int]:
-        """The first device of each run, and the number of all."""
+        """The first device of each range, and the number of all."""
         return self._each.edges
 
-    def runs(self) -> Iterator[tuple[int, int, int]]:
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield each range as its first device, its number of devices, and the number that each of them has."""
         for first, after, value in self._each:
             yield first, after - first, value
@@ -112,7 +112,7 @@ class Resources:
             return [
                 Placement(island, first, count)
                 for island, gone in enumerate(self._gone)
-                for first, count, lost in gone.runs()
+                for first, count, lost in gone.ranges()
                 if lost
             ]
 
@@ -128,6 +128,7 @@ class Resources:
         Raises:
             PlaceError: no island has that many devices, or the island asked for does not exist.
         """
+        # By age, so that the placement does not depend on the order in which a program names its slices.
         wanted = sorted(slices, key=lambda slice_: slice_.serial)
         with self._up_to_date():
             for slice_ in wanted:
@@ -147,8 +148,9 @@ class Resources:
         """Mark devices as lost; slices that touch them are placed elsewhere when they are needed next."""
         gone, after = self._gone[where.island], where.first + where.count
         with self._up_to_date():
-            for first, count, lost in tuple(gone.runs()):
+            for first, count, lost in tuple(gone.ranges()):
                 begin, end = max(first, where.first), min(first + count, after)
+                # Devices may be reported as lost twice, and count once.
                 if begin < end and not lost:
                     gone.add(begin, end - begin, 1)
             for serial in [serial for serial, placement in self._placements.items() if overlap(placement, where)]:
@@ -176,6 +178,7 @@ class Resources:
         """
         for serial in self._moved:
             self._drop(serial)
+        # While others are still lost, a slice may move once more when those come back.
         if not any(gone.total for gone in self._gone):
             self._moved.clear()
 
@@ -205,6 +208,7 @@ class Resources:
         changes by the same amount from step to step, so one of its ends is as good as any position.
         """
         gone, last = self._gone[island], self.islands[island] - size
+        # Both: the first or last devices that a loss left must be tried, too.
         edges = {*self._load[island].edges, *gone.edges}
         firsts = sorted({first for edge in edges for first in (edge, edge - size) if 0 <= first <= last})
         return [first for first in firsts if not gone.total or not gone.most_and_sum(first, size)[0]]
@@ -218,7 +222,8 @@ class Resources:
         return [slice_.island]
 
     def _have(self) -> str:
-        several, sizes = len(self.islands) > 1, _sizes(self.islands)
+        several, equal = len(self.islands) > 1, len(set(self.islands)) == 1
+        sizes = str(self.islands[0]) if equal else " + ".join(map(str, self.islands))
         most = plural(max(self.islands, default=0), "device")
         have = f"{'are' if several else 'is'} {counted(len(self.islands), 'island')} of {sizes} {most}"
         if lost := self.lost:
@@ -227,7 +232,7 @@ class Resources:
         return have
 
     def _does_not_fit(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
-        left = {i: [count for _, count, times in gone.runs() if not times] for i, gone in enumerate(self._gone)}
+        left = {i: [count for _, count, times in gone.ranges() if not times] for i, gone in enumerate(self._gone)}
         total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
         if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
             fixes = f"Leave out island={slice_.island} to place it on another, "
@@ -259,7 +264,3 @@ def _words(slice_: VirtualSlice) -> str:
 def _devices(where: Placement) -> str:
     last = where.first + where.count - 1
     return f"device{f's {where.first}–{last}' if where.count > 1 else f' {last}'} of island {where.island}"
-
-
-def _sizes(islands: Sequence[int]) -> str:
-    return str(islands[0]) if len(set(islands)) == 1 else " + ".join(map(str, islands))

@@ -16,40 +16,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
-from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.policies import PerClient, Policy, PolicyState, ReadyGang, ask
+from pathways_nb.controller.controller_state import ControllerState
+from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
 from pathways_nb.controller.requests import Shortage
-from pathways_nb.controller.state import IslandQueue, RunState
+from pathways_nb.controller.state import RunState
 from pathways_nb.errors import PolicyError
 from pathways_nb.plan.plan import Gang
 
-Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work that are enqueued ahead on an island: while clients compete (``NEAR``), and while one has it to
 itself (``FAR``)."""
 CANDIDATES = 8
 """Number of each client's programs that are considered."""
-
-
-class ControllerState(Protocol):
-    """The fields of the controller that the scheduler reads; it changes none."""
-
-    dispatch: Dispatch
-    in_order: bool
-    of_clients: list[PerClient]
-    devices: Sequence[int]
-    active: int
-    runs: dict[int, RunState]
-    waiting: dict[str, dict[int, RunState]]
-    given_up: dict[int, RunState]
-    queues: dict[int, IslandQueue]
-    admission: Admission
-
-    @property
-    def policy(self) -> Policy:
-        """The policy that chooses between programs."""
 
 
 class Choice(NamedTuple):
@@ -84,11 +64,18 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
     """
     if not state.waiting:
         return None
+    # Cancelled runs first, whatever memory, policy and capacity say: skipping takes devices no time, and what waits for
+    # their memory can go on only when their ranges have completed.
     if state.given_up:
         return _rest(next(iter(state.given_up.values())))
     short: dict[RunState, Shortage] = {}
-    if state.dispatch == "parallel" and not _is_contended(state):
+    # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
+    contended = state.active > 1 or (not state.in_order and len(state.runs) > 1)
+    # Without competition there is nothing to decide between gangs, so the whole program is enqueued on all its islands
+    # in one step: one launch for each island, whatever the number of nodes.
+    if state.dispatch == "parallel" and not contended:
         run = _next_whole(state, short)
+        # What lacks memory must be blocked first, or it would be tried again at every event and never count as waiting.
         return ShortOfMemory(short) if short else _rest(run) if run is not None else None
     ready = _ready_in_sequence(state, short) if state.dispatch == "sequential" else _ready_first(state, short)
     if short:
@@ -104,6 +91,7 @@ def _next_whole(state: ControllerState, short: dict[RunState, Shortage]) -> RunS
         short: receives runs that are found to lack memory.
     """
     runs = next(iter(state.waiting.values()))
+    # The oldest first: where its islands are full, as they mostly are, admission need not be asked at all.
     if not _has_capacity_for(state, next(iter(runs.values()))):
         return None
     run = next(iter(_candidates(state, runs, short)), None)
@@ -114,13 +102,6 @@ def _rest(run: RunState) -> Choice:
     """Return all gangs that are left of a run, to be enqueued on all its islands in one step."""
     left = {i: gangs[run.next_gang[i] :] for i, gangs in run.plan.gangs.items() if run.next_gang[i] < len(gangs)}
     return Choice(run, left)
-
-
-def _is_contended(state: ControllerState) -> bool:
-    """Return whether a policy has something to decide."""
-    if state.active > 1:
-        return True
-    return not state.in_order and len(state.runs) > 1
 
 
 def _candidates(
@@ -136,19 +117,24 @@ def _candidates(
         runs: waiting programs of the client, oldest first.
         short: receives runs that are found to lack memory.
     """
+    # Only the oldest few: a client may have thousands of calls queued, and this runs at every event.
     for run in itertools.islice(runs.values(), CANDIDATES):
+        # A run behind another is not admitted either: it would hold memory that the other may need first.
         if not run.behind and state.admission.may_try(run):
             lack = state.admission.lack(run)
             if lack is None:
                 yield run
                 continue
             short[run] = lack
+        # What is in flight may give back the memory that this run lacks, and the order is kept. With nothing in flight
+        # the next one may begin, or a program that waits for users' variables would stop its client.
         if state.in_order and any(queue.in_flight for queue in state.queues.values()):
             return
 
 
 def _ready_first(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
     """Return the gangs that could be enqueued on the first island with capacity for any, by run."""
+    # The first island with capacity is enough: the controller asks again until nothing can be enqueued.
     for island in range(len(state.devices)):
         if _has_capacity(state, island, NEAR) and (ready := _ready(state, island, short)):
             return ready
@@ -160,10 +146,12 @@ def _ready(state: ControllerState, island: int, short: dict[RunState, Shortage])
     found: dict[int, Gang] = {}
     for runs in state.waiting.values():
         for run in _candidates(state, runs, short):
+            # ``None`` if it has none left here, or one that waits for a producer on another island to be enqueued.
             gang = run.next_on(island)
             if gang is not None:
                 found[run.submitted.run] = gang
                 if state.in_order:
+                    # The policy would never take a later program of this client, so it need not be shown one.
                     break
     return found
 
@@ -173,6 +161,7 @@ def _ready_in_sequence(state: ControllerState, short: dict[RunState, Shortage]) 
     if any(queue.in_flight for queue in state.queues.values()):
         return {}
     return {
+        # ``sequence`` is the order of the plan's gangs over all islands, of which a prefix has been enqueued.
         run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
         for runs in state.waiting.values()
         for run in _candidates(state, runs, short)
@@ -185,6 +174,7 @@ def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice |
     if len(ready) == 1:
         ((serial, gang),) = ready.items()
         return Choice(state.runs[serial], {gang.island: (gang,)})
+    # Frozen values, never the controller's own objects: a user's function must not be able to change its state.
     shown = tuple(_show(state, state.runs[serial], gang) for serial, gang in ready.items())
     try:
         chosen = ask(state.policy, shown, PolicyState(now, *state.of_clients))
@@ -196,6 +186,7 @@ def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice |
 
 def _show(state: ControllerState, run: RunState, gang: Gang) -> ReadyGang:
     """Return what a policy is shown of a gang; kept while the same gang is next."""
+    # Other policies weigh expected seconds, which change while the gang waits.
     if run.shown is not None and state.in_order:
         return run.shown
     graph = run.plan.graph
@@ -217,4 +208,6 @@ def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
     Two ranges always fit, however long they are estimated to take.
     """
     queue = state.queues.get(island)
+    # Two, so that devices have the next range at hand when one ends. ``work`` is in device-seconds, so the limit in
+    # seconds is multiplied by the devices.
     return queue is None or len(queue.in_flight) < 2 or queue.work < ahead * state.devices[island]

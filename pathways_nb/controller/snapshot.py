@@ -46,13 +46,16 @@ class Snapshot:
             return _kept, (number,)
 
         def with_policy(core: StateMachine) -> tuple[Any, ...]:
+            # A policy may be a lambda or a function of a notebook's cell, which pickle cannot find by name.
             state = {**vars(core), "policy": _Policy(core.policy)}
             return object.__new__, (StateMachine,), state
 
         def empty(run: RunState) -> tuple[Any, ...]:
             runs.append(run)
+            # Empty at first: its fields follow one run after another, see below.
             return object.__new__, (RunState,)
 
+        # A dispatch table, not methods of the classes: pickling is this module's way to copy, and no promise of theirs.
         writer = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
         writer.dispatch_table = {
             Plan: keep, RunState: empty, StateMachine: with_policy, _Policy: lambda one: keep(one.policy),
@@ -65,9 +68,10 @@ class Snapshot:
 
     def machine(self) -> StateMachine:
         """Return a core in this state; another one at each call."""
-        reader = _Reader(self)
+        reader = _Unpickler(self)
         found: StateMachine = reader.load()
         for _ in range(self.runs):
+            # In one reader, so that its memo knows the empty runs that the first object refers to.
             run, state = reader.load()
             vars(run).update(state)
         return found
@@ -83,7 +87,7 @@ def _kept(number: int) -> Any:
     raise LookupError(f"what was kept as {number} is known to the reader of its snapshot alone")
 
 
-class _Reader(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def __init__(self, snapshot: Snapshot):
         super().__init__(io.BytesIO(snapshot.data))
         self._kept = snapshot.kept

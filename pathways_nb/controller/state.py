@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pathways_nb.controller.messages import Completed, Submitted
+from pathways_nb.controller.events_and_instructions import Completed, Submitted
 from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.controller.requests import MemoryReservation, Request, reservations_of
 from pathways_nb.controller.store import Store
@@ -53,10 +53,12 @@ class GangEstimates:
         estimates. The first measurement replaces the guess; later ones move the estimate by 30 %, so that one straggler
         does not decide.
         """
+        # (gangs of the island,) seconds or ``None``; (gangs of the range,) seconds
         known, before = self.seconds[island], self.expected(island, gangs)
         together = sum(before)
         scale = seconds / (together or 1.0)
         for gang, old in zip(gangs, before, strict=True):
+            # All estimates may be 0, once a range took no time: then each gang gets an equal part.
             new = old * scale if together else seconds / len(gangs)
             known[gang] = new if known[gang] is None else old + 0.3 * (new - old)
 
@@ -85,9 +87,9 @@ class ClientState:
     in_flight: int = 0
     """Ranges of its programs that are enqueued and not done."""
     enqueued_at: float = 0.0
+    """When a range of it was enqueued last."""
     idle_since: float = 0.0
-    """``enqueued_at``: when a range of it was enqueued last. ``idle_since``: since when its programs wait with none in
-    flight."""
+    """Since when its programs wait with none in flight."""
 
     def charge(self, seconds: float, contended: bool) -> None:
         """Add device-seconds to the account; negative ones correct an estimate.
@@ -98,7 +100,19 @@ class ClientState:
                 client later.
         """
         self.seconds += seconds
+        # Time over share is the "pass" of stride scheduling: with twice the share it grows half as fast.
         self.passed += seconds / self.share if contended else 0.0
+
+    def catch_up(self, others: Sequence[float]) -> None:
+        """Begin to compete again after a time without work.
+
+        Args:
+            others: ``passed`` of each client with unfinished programs.
+        """
+        # Stride: unused share must not be saved up, or a client that comes back would hold the devices alone until the
+        # others have waited as long as it was idle. So it continues from the least of the active clients.
+        if others:
+            self.passed = max(self.passed, min(others))
 
 
 @dataclass(eq=False)
@@ -168,6 +182,8 @@ class RunState(Request):
         if position == len(gangs):
             return None
         gang = gangs[position]
+        # ``after`` has one step for each other island, the last that it waits for: an island enqueues its steps in
+        # order.
         if gang.after and any(self.launched[other] < stop for other, stop in gang.after):
             return None
         return gang
@@ -179,6 +195,8 @@ class RunState(Request):
         ``done``.
         """
         ended = self.ended.setdefault(island, {})
+        # A range may end before an earlier one, which runs on other devices of the island. It is kept until there is no
+        # gap before it: memory is given back by the number of gangs that are done from the first on.
         ended[start] = stop
         while self.done[island] in ended:
             self.done[island] = ended.pop(self.done[island])
@@ -186,8 +204,12 @@ class RunState(Request):
     def learn(self, event: Completed) -> None:
         """Learn from a completed range how long its gangs took, in the proportion of the old estimates."""
         gangs, stops = self.plan.gangs[event.island], self.plan.stops[event.island]
+        # ``stops`` rises, (gangs of the island,): a gang belongs to the range if it stops after its start, up to its
+        # stop.
         ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
         expected = self.estimates.expected(event.island, ended)
+        # The event has device-seconds of the whole range, ``estimates`` takes seconds: divide by the devices, weighted
+        # by what each gang was expected to take.
         devices = sum([gangs[i].devices * seconds for i, seconds in zip(ended, expected, strict=True)])
         alone = sum(expected)
         self.estimates.learn(event.island, ended, event.device_seconds * alone / devices if devices else 0.0)
@@ -225,7 +247,7 @@ class IslandQueue:
         self.in_flight[run, stop] = work, contended
         self.work += work
 
-    def take(self, run: int, stop: int) -> tuple[float, bool]:
+    def remove(self, run: int, stop: int) -> tuple[float, bool]:
         """Remove a range that is done, and return its estimated device-seconds and whether clients competed.
 
         Returns:

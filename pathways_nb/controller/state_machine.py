@@ -15,14 +15,12 @@ references, ``precedence`` keeps producers before consumers. Time comes in with 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.held_memory import DeviceMemory, IslandMemory
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.controller_state import ControllerState
+from pathways_nb.controller.events_and_instructions import (
     Added,
     Cancelled,
     Closed,
@@ -36,7 +34,7 @@ from pathways_nb.controller.messages import (
     PutRequested,
     Released,
     Removed,
-    Stop,
+    Skip,
     Stored,
     Submitted,
     Voided,
@@ -44,16 +42,13 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
-from pathways_nb.controller.policies import PerClient, Policy, keeps_order, promises_shares, stride
-from pathways_nb.controller.precedence import Precedence
-from pathways_nb.controller.put_requests import PutRequests
+from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.requests import PutRequest, Request
-from pathways_nb.controller.scheduler import Dispatch, PolicyFailed, ShortOfMemory, choose
-from pathways_nb.controller.state import ClientState, GangEstimates, IslandQueue, RunState
-from pathways_nb.controller.store import Store
-from pathways_nb.controller.turns import Turns
+from pathways_nb.controller.scheduler import PolicyFailed, ShortOfMemory, choose
+from pathways_nb.controller.state import ClientState, IslandQueue, RunState
+from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
-from pathways_nb.plan.plan import Gang, Plan
+from pathways_nb.plan.plan import Gang
 from pathways_nb.plan.run_numbers import shown
 
 NOTABLE = 1e-3
@@ -61,61 +56,8 @@ NOTABLE = 1e-3
 
 
 @dataclass
-class StateMachine:
-    """The whole state of the single controller; only ``handle`` changes it.
-
-    Args:
-        dispatch: ``"parallel"`` or ``"sequential"`` (Pathways, Figure 4).
-        policy: chooses between programs.
-        devices: number of devices of each island.
-        budgets: bytes of memory per device, for each island; 0, or no entry, means no limit.
-        clients: accounts of each client, by name.
-    """
-
-    dispatch: Dispatch = "parallel"
-    policy: Policy = stride
-    devices: Sequence[int] = (1, 1, 1)
-    budgets: Sequence[int] = ()
-    clients: dict[str, ClientState] = field(default_factory=dict)
-    active: int = 0
-    """Number of clients with unfinished programs. More than one: clients compete, and the policy decides."""
-    runs: dict[int, RunState] = field(default_factory=dict)
-    """By run: submitted and not finished."""
-    waiting: dict[str, dict[int, RunState]] = field(default_factory=dict)
-    """By client: runs that are not wholly enqueued, oldest first."""
-    given_up: dict[int, RunState] = field(default_factory=dict)
-    """Cancelled runs with gangs that are not enqueued. They are enqueued first, whatever they are behind, to be
-    skipped."""
-    queues: dict[int, IslandQueue] = field(default_factory=dict)
-    """By island: what is enqueued and not done."""
-    precedence: Precedence = field(default_factory=Precedence)
-    turns: dict[str, Turns] = field(default_factory=dict)
-    """By client, closed ones too: what it got while others competed with it."""
-    _wake: float | None = None
-    """Time of the next ``Woke`` event, in seconds; ``None`` if none is requested."""
-    _estimates: weakref.WeakKeyDictionary[Plan, GangEstimates] = field(default_factory=weakref.WeakKeyDictionary)
-    """Durations learnt for each plan, shared by all its runs. Weak keys: the controller must not keep plans alive."""
-
-    def __post_init__(self) -> None:
-        self.memory = DeviceMemory(self.devices, self.budgets)
-        self.store = Store(self.memory)
-        self.admission = Admission(self.memory, self.store, self.clients)
-        self.put_requests = PutRequests(self.admission, self.store)
-        self.in_order = keeps_order(self.policy)
-        """Whether the policy takes each client's programs in order of submission and ignores their durations. Then one
-        gang of each client is enough to choose from."""
-        self.of_clients = [PerClient(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
-        """Arguments of ``PolicyState`` after ``now``, in its order."""
-
-    @property
-    def promised(self) -> dict[str, Turns]:
-        """The turns of clients that competed, by client; none under a policy that reads no shares."""
-        return self.turns if promises_shares(self.policy) else {}
-
-    @property
-    def begun(self) -> frozenset[int]:
-        """The runs under way of which steps are enqueued."""
-        return frozenset(run for run, state in list(self.runs.items()) if any(state.launched.values()))
+class StateMachine(ControllerState):
+    """The single controller; only ``handle`` changes its state."""
 
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Apply one event and return the instructions that follow from it.
@@ -128,6 +70,7 @@ class StateMachine:
             Instructions, to be carried out in this order.
         """
         out = _HANDLERS[type(event)](self, event, now)
+        # Last, so that memory that went up and back down within one event is not reported.
         if self.memory.changed:
             out += self.memory.changes()
         return out
@@ -144,9 +87,11 @@ class StateMachine:
     def _closed(self, event: Closed, now: float) -> list[Instruction]:
         client = self._client(event.client)
         client.closed = True
-        mine = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
-        out = self._give_up_all(mine)
+        # Runs first: their buffers are freed when they end, and only what no run needs may be freed now.
+        of_client = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
+        out = self._give_up_all(of_client)
         out += self.put_requests.close(event.client)
+        # Its buffers become orphans now. Those that a cancelled run still holds are freed when that run has ended.
         out += self.store.disown(event.client)
         self._forget_client(event.client)  # only if no run is left: cancelled ranges still complete and are charged
         return out + self._pump(now)
@@ -158,38 +103,32 @@ class StateMachine:
         closed_meanwhile = len(known) < len(event.arguments)
         if closed_meanwhile:
             event = replace(event, arguments=known, footprint=replace(event.footprint, taken=(), handed_back={}))
+        # Before anything else: a run that fails must have results that can be failed and freed.
         self.store.promise(event)
-        run = self.runs[event.run] = self._run_of(event, now)
+        run = self.runs[event.run] = self._new_run(event, now)
         client = self._client(event.client)
-        self.active += not client.unfinished
         if not client.unfinished:
-            # Stride: unused share must not be saved up. A client that was idle continues from the least of the active
-            # clients.
-            others = [c.passed for c in self.clients.values() if c.unfinished]
-            client.passed = max([client.passed, *([min(others)] if others else [])])
+            self.active += 1
+            client.catch_up([other.passed for other in self.clients.values() if other.unfinished])
         client.unfinished += 1
+        # No range will ever complete, so nothing else would end it.
         if not event.plan.steps:
             return self._finish(event.run)
         if not closed_meanwhile:
             self.precedence.find(run)
+        # A client with other work waits for itself; only from now on may it be waiting for others.
         if not (client.in_flight or self.waiting.get(event.client)):
             client.idle_since = now
         self.waiting.setdefault(event.client, {})[event.run] = run
-        out = self._fail(run, _read_too_late(event)) if closed_meanwhile else []
+        out: list[Instruction] = []
+        if closed_meanwhile:
+            lost = "reads what belonged to a client that closed while it was called. Fetch what you need before it does"
+            out += self._fail(run, LostError(f"{event.plan.graph.name}, run {shown(event.run)}, {lost}."))
         out += self._pump(now)
         # Only a run that still waits can hold up others; most runs were enqueued whole by now and cost nothing.
         if not run.enqueued:
             self.precedence.add(run)
         return out
-
-    def _run_of(self, event: Submitted, now: float) -> RunState:
-        """Return the state of a new run, of which nothing is enqueued yet."""
-        none = dict.fromkeys(event.plan.orders, 0)
-        estimates = self._estimates.get(event.plan)
-        if estimates is None:
-            estimates = self._estimates[event.plan] = GangEstimates(event.plan)
-        left = sum(map(len, event.plan.gangs.values()))
-        return RunState(event, estimates, left, none, none.copy(), none.copy(), since=now)
 
     def _stored(self, event: Stored, now: float) -> list[Instruction]:
         self.store.put(event)
@@ -200,7 +139,7 @@ class StateMachine:
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         run, island = self.runs[event.run], event.island
-        expected, contended = self.queues[island].take(event.run, event.stop)
+        expected, contended = self.queues[island].remove(event.run, event.stop)
         client = self._client(run.submitted.client)
         # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
         # the difference. A cancelled run teaches no durations: its gangs may have been skipped.
@@ -233,6 +172,7 @@ class StateMachine:
         return self._pump(now)
 
     def _added(self, event: Added, now: float) -> list[Instruction]:
+        # Else its lost devices came back: the ledger of memory was kept, since runs may still have reserved on them.
         if event.island == len(self.memory.islands):
             self.memory.islands.append(IslandMemory(event.devices, event.budget))
             self.devices = (*self.devices, event.devices)
@@ -260,30 +200,27 @@ class StateMachine:
                 return out
             self.admission.note_stalls(now)
             if (hopeless := self.admission.hopeless(now)) is None:
-                return out + self._look_again(now)
+                look = self.admission.next_look(now)
+                # An earlier ``Woke`` that is pending leads here again, so one timer is enough.
+                if look is not None and (self._wake is None or look < self._wake):
+                    self._wake = look
+                    out.append(Wake(look))
+                return out
             request, error = hopeless
             self.admission.note_failed(request, now)
             out += self._fail(request, error)
 
-    def _look_again(self, now: float) -> list[Instruction]:
-        """Return a request to be woken when the next blocked request will have waited long enough.
-
-        Nothing is returned if an earlier ``Woke`` event is pending: it leads to this method again.
-        """
-        look = self.admission.next_look(now)
-        if look is None or (self._wake is not None and self._wake <= look):
-            return []
-        self._wake = look
-        return [Wake(look)]
-
     def _next(self, now: float) -> list[Instruction] | None:
         """Return the instructions of the next decision; ``None`` if nothing can be decided now."""
+        # Values before programs, since a caller is blocked until the answer. ``most_passed`` keeps them from starving
+        # programs.
         if self.put_requests.waiting and (answered := self.put_requests.next(now)) is not None:
             return answered
         choice = choose(self, now)
         if choice is None:
             return None
         if isinstance(choice, ShortOfMemory):
+            # An empty list is a decision, too: without these runs the scheduler is asked again.
             for run, lack in choice.runs.items():
                 self.admission.block(run, lack, now)
             return []
@@ -304,6 +241,7 @@ class StateMachine:
         """
         serial, client, contended = run.submitted.run, self._client(run.submitted.client), self.active > 1
         out, seconds = self._waited(run, client, now), 0.0
+        # What is skipped needs no memory, and must not wait for any: its ranges have to complete.
         if not (run.admitted or run.cancelled):
             self.admission.admit(run)
         for island, group in gangs.items():
@@ -320,11 +258,15 @@ class StateMachine:
         run.shown = None
         client.in_flight += len(gangs)
         client.enqueued_at = now
+        name = run.submitted.client
         if run.enqueued:
-            self._forget_waiting(run)
+            self.given_up.pop(serial, None)
+            del self.waiting[name][serial]
+            if not self.waiting[name]:
+                del self.waiting[name]
+            self.precedence.remove(run)
         if contended:
-            name = run.submitted.client
-            self.turns.setdefault(name, Turns()).add(client.share, seconds, more=name in self.waiting)
+            self.turns.setdefault(name, ContendedTurns()).add(client.share, seconds, more=name in self.waiting)
         return out
 
     def _waited(self, run: RunState, client: ClientState, now: float) -> list[Instruction]:
@@ -336,15 +278,14 @@ class StateMachine:
         if run.cancelled:
             return []
         if run in self.admission.blocked:
-            return self._waited_for_memory(run)
+            return self.admission.wait_of(run)
         since = client.idle_since
-        if client.in_flight or now - since <= NOTABLE or not self._others_progressed(client, since):
+        if client.in_flight or now - since <= NOTABLE:
+            return []
+        others = (other for other in self.clients.values() if other is not client)
+        if not any(other.in_flight or other.enqueued_at > since for other in others):
             return []
         return [Waited(run.submitted.run, since, "waits its turn")]
-
-    def _others_progressed(self, client: ClientState, since: float) -> bool:
-        """Return whether another client has something in flight, or enqueued something after ``since``."""
-        return any(o.in_flight or o.enqueued_at > since for o in self.clients.values() if o is not client)
 
     # ---- ends
 
@@ -352,23 +293,19 @@ class StateMachine:
         if isinstance(request, PutRequest):
             return self.put_requests.refuse(request, error)
         assert isinstance(request, RunState)
-        out = self._waited_for_memory(request)
+        out = self.admission.wait_of(request)
         self._give_up(request)
         return [*out, Fail(request.submitted.run, error)]
 
-    def _waited_for_memory(self, run: RunState) -> list[Instruction]:
-        waits = self.admission.blocked.get(run)
-        return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
-
     def _give_up_all(self, serials: Iterable[int]) -> list[Instruction]:
-        """Return a ``Stop`` for each of these runs, except those that have ended or are cancelled already."""
+        """Return a ``Skip`` for each of these runs, except those that have ended or are cancelled already."""
         out: list[Instruction] = []
         for serial in serials:
             run = self.runs.get(serial)
             if run is not None and not run.cancelled:
-                out += self._waited_for_memory(run)
+                out += self.admission.wait_of(run)
                 self._give_up(run)
-                out.append(Stop(serial))
+                out.append(Skip(serial))
         return out
 
     def _give_up(self, run: RunState) -> None:
@@ -376,15 +313,6 @@ class StateMachine:
         self.admission.excuse(run)
         if not run.enqueued:
             self.given_up[run.submitted.run] = run
-
-    def _forget_waiting(self, run: RunState) -> None:
-        """Remove a run that is wholly enqueued from all that is kept for runs that wait."""
-        self.given_up.pop(run.submitted.run, None)
-        runs = self.waiting[run.submitted.client]
-        del runs[run.submitted.run]
-        if not runs:
-            del self.waiting[run.submitted.client]
-        self.precedence.remove(run)
 
     def _finish(self, serial: int) -> list[Instruction]:
         """Return ``Finish`` and what the end of a run frees, and forget the run."""
@@ -401,20 +329,6 @@ class StateMachine:
         self._forget_client(event.client)
         return [Finish(serial), *freed]
 
-    # ---- accounts
-
-    def _client(self, name: str) -> ClientState:
-        """Return a client's account; open one if it has none."""
-        client = self.clients.get(name)
-        if client is None:
-            client = self.clients[name] = ClientState()
-        return client
-
-    def _forget_client(self, name: str) -> None:
-        """Delete the account of a client that has closed and has no unfinished runs."""
-        if self.clients[name].closed and not self.clients[name].unfinished:
-            del self.clients[name]
-
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
     Opened: StateMachine._opened,
@@ -430,10 +344,3 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
     Removed: StateMachine._removed,
     Cancelled: StateMachine._cancelled,
 }
-
-
-def _read_too_late(event: Submitted) -> LostError:
-    return LostError(
-        f"{event.plan.graph.name}, run {shown(event.run)}, reads what belonged to a client that closed while it was "
-        f"called. Fetch what you need before it does."
-    )

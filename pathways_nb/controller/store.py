@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pathways_nb.controller.events_and_instructions import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.controller.held_memory import DeviceMemory
-from pathways_nb.controller.messages import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.plan.footprint import Allocation, overlap
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import shown
@@ -81,6 +81,7 @@ class Store:
         for number, (buffer, size) in enumerate(zip(event.results, event.result_bytes, strict=True)):
             title = f"{name}, run {shown(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
             self.buffers[buffer] = Buffer(event.client, title, size, runs=1)
+        # Known from the plan already: a run that is submitted meanwhile must not take the memory over.
         for buffer in _of_one_array(event):
             self.buffers[buffer].shared = True
 
@@ -90,6 +91,7 @@ class Store:
         The reservation of the run is given back in the same event, so the bytes of its results are never free in
         between.
         """
+        # Results first: they may be the same array as an argument, whose entry they need and which may be freed below.
         lost = self._keep(event)
         held = (*event.arguments, *event.results)
         for buffer in held:
@@ -127,6 +129,7 @@ class Store:
         }
         # The same array under another number is lost as well.
         lost = lying.union(*(self.same.get(number, ()) for number in lying))
+        # Sorted, since sets have no order of their own and equal events must give equal instructions.
         return self._lose(sorted(lost), f"lay only on {where}, which was lost. Make it again")
 
     def restore(self, island: int) -> None:
@@ -141,6 +144,8 @@ class Store:
 
     def _keep(self, event: Submitted) -> list[Instruction]:
         """Return the results of a run that are lost because their devices are; enter the memory of the others."""
+        # By slot of the plan: the argument that it hands back. An input that was moved is a copy at this place, so the
+        # argument is another array.
         homes = {
             slot: event.arguments[a] for slot, (at, a) in event.footprint.handed_back.items() if at not in event.moved
         }
@@ -150,19 +155,17 @@ class Store:
             if not entry.bytes:  # its node failed
                 continue
             home = homes.setdefault(slot, buffer)
+            # The same array as the buffer ``home``, which accounts for it.
             if home != buffer and (home in self.same or self.buffers[home].allocation is not None):
-                self._join(buffer, home)
+                same = self.same.setdefault(home, {home})
+                same.add(buffer)
+                self.same[buffer] = same
                 continue
             self._occupy(entry, allocation)
+            # Lost while the run was under way. It was entered all the same, so that losing it gives back as much.
             if any(overlap(allocation.placement, where) for where in self.gone):
                 lost += self._lose([buffer], f"was computed on {allocation.placement}, which was lost. Run it again")
         return lost
-
-    def _join(self, buffer: int, home: int) -> None:
-        """Record that a result is the same array as the buffer ``home``, which accounts for it."""
-        same = self.same.setdefault(home, {home})
-        same.add(buffer)
-        self.same[buffer] = same
 
     def _occupy(self, entry: Buffer, allocation: Allocation) -> None:
         entry.allocation = allocation
@@ -176,11 +179,12 @@ class Store:
             allocation, entry.allocation = entry.allocation, None
             self.memory.add(allocation.placement, entry.owner, {allocation.category: -allocation.bytes})
             if same:
+                # The smallest number, so that equal histories give equal ledgers.
                 self._occupy(self.buffers[min(same)], allocation)
 
     def _lose(self, buffers: Sequence[int], reason: str) -> list[Instruction]:
         self.empty(buffers)
-        return _told({buffer: self.buffers[buffer] for buffer in buffers}, reason)
+        return _lose_instructions({buffer: self.buffers[buffer] for buffer in buffers}, reason)
 
     def _forget(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return what frees the buffers among these that nothing holds.
@@ -195,7 +199,7 @@ class Store:
             del self.buffers[buffer]
             if entry.orphan:
                 why = f"belonged to the client {entry.owner!r}, which has closed. Fetch what you need before it does"
-                out += _told({buffer: entry}, why)
+                out += _lose_instructions({buffer: entry}, why)
         return [*out, Free(tuple(freed))] if freed else out
 
 
@@ -211,6 +215,6 @@ def _of_one_array(event: Submitted) -> Iterator[int]:
             yield buffer
 
 
-def _told(entries: dict[int, Buffer], reason: str) -> list[Instruction]:
+def _lose_instructions(entries: dict[int, Buffer], reason: str) -> list[Instruction]:
     """Return a ``Lose`` with a reason for each of these buffers; nothing if there are none."""
     return [Lose(tuple(entries), tuple(f"{e.name} {reason}." for e in entries.values()))] if entries else []

@@ -18,7 +18,7 @@ _SLOW = ". If you do, processes and not devices are the limit: make several smal
 
 
 @dataclass
-class Turns:
+class ContendedTurns:
     """The turns of one client in which others competed with it.
 
     Args:
@@ -44,13 +44,15 @@ class Turns:
         self.share, self.count, self.seconds = share, self.count + 1, self.seconds + seconds
         self.last += not more
 
-    def since(self, before: Turns) -> Turns:
+    def since(self, before: ContendedTurns) -> ContendedTurns:
         """Return the turns after an earlier state."""
-        return Turns(self.share, self.count - before.count, self.last - before.last, self.seconds - before.seconds)
+        return ContendedTurns(
+            self.share, self.count - before.count, self.last - before.last, self.seconds - before.seconds
+        )
 
 
-def told(turns: Mapping[str, Turns], processes: bool = False) -> str:
-    """Return in one line what clients got while they competed beside what they asked for, and why it is less.
+def shares_line(turns: Mapping[str, ContendedTurns], processes: bool = False) -> str:
+    """Return in one line what clients got while they competed, what they asked for, and why they got less.
 
     Args:
         turns: by client; ``""`` stands for calls for no client.

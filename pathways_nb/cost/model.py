@@ -15,6 +15,7 @@ from functools import cache
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.collectives.mesh_axes import group_of
@@ -26,7 +27,6 @@ from pathways_nb.cost.hardware.host import HOST, Host
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.networks import network as network_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
-from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.errors import UsageError
 

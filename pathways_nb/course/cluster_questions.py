@@ -10,11 +10,6 @@ _ISLANDS, _HOSTS, _NODES = 3, 2, 128
 """The program in the question: a static chain over islands of several hosts."""
 
 
-def _messages() -> int:
-    """Return the messages of one call: one for each host, however many nodes it has."""
-    return _ISLANDS * _HOSTS
-
-
 def _why_messages(answer: Any, expected: float) -> str:
     if answer == _NODES:
         return "That would be one message for each node, as in sequential dispatch; a static program goes out whole."
@@ -25,4 +20,5 @@ def _why_messages(answer: Any, expected: float) -> str:
     return "Each host gets the whole range of steps of its island in one message. How many hosts are there?"
 
 
-QUESTIONS = {"11.messages": Question(_messages, _why_messages)}
+# A static program goes out whole: one message for each host, however many nodes it has.
+QUESTIONS = {"11.messages": Question(lambda: _ISLANDS * _HOSTS, _why_messages)}

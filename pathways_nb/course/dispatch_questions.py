@@ -7,10 +7,9 @@ dispatch sends a message for each stage after the stage before it; parallel disp
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, Question
+from pathways_nb.course.question import Question, is_near
 
 _STAGE = _MESSAGE = 5.0
 _STAGES, _MORE_STAGES = 8, 20
@@ -28,55 +27,36 @@ def _in_parallel(stages: int, stage: float = _STAGE) -> float:
     return _MESSAGE + stages * stage
 
 
-def _hidden() -> float:
-    """Return the stage time at which sequential dispatch takes ``_SLACK`` times as long as parallel dispatch.
-
-    From n · (m + t) = s · (m + n · t) follows t = (n − s) · m / ((s − 1) · n).
-    """
-    return (_STAGES - _SLACK) * _MESSAGE / ((_SLACK - 1) * _STAGES)
-
-
-def _fused() -> float:
-    """Return the sequential makespan of the chain fused into two nodes, each half of the stages long."""
-    half = _STAGES / 2
-    return 2 * (_MESSAGE + half * _STAGE)
-
-
-def _is(answer: Any, value: float) -> bool:
-    """Return whether an answer equals a typical wrong value."""
-    return math.isclose(answer, value, rel_tol=TOLERANCE)
-
-
 def _why_sequential(answer: Any, expected: float) -> str:
-    if _is(answer, _MORE_STAGES * _STAGE):
+    if is_near(answer, _MORE_STAGES * _STAGE):
         return "That counts the stages alone. Each stage also waits for a message of its own."
-    if _is(answer, _in_parallel(_MORE_STAGES)):
+    if is_near(answer, _in_parallel(_MORE_STAGES)):
         return "That counts one message for all stages; in sequence each stage is sent when the one before it is done."
     return f"Each of the {_MORE_STAGES} stages costs the same: what happens between the end of one and of the next?"
 
 
 def _why_parallel(answer: Any, expected: float) -> str:
-    if _is(answer, _MORE_STAGES * _STAGE):
+    if is_near(answer, _MORE_STAGES * _STAGE):
         return "That counts the stages alone. The first of them cannot begin before it has been sent."
-    if _is(answer, expected + _MESSAGE):
+    if is_near(answer, expected + _MESSAGE):
         return "There are two messages, one to each island, but both are on their way at the same time."
-    if _is(answer, _in_sequence(_MORE_STAGES)):
+    if is_near(answer, _in_sequence(_MORE_STAGES)):
         return "That is sequential dispatch. How many messages does the last stage wait for now?"
     return "All messages leave at the beginning; the stages still need each other's results."
 
 
 def _why_hidden(answer: Any, expected: float) -> str:
-    if _is(answer, _MESSAGE / (_SLACK - 1)):
+    if is_near(answer, _MESSAGE / (_SLACK - 1)):
         return "Nearly: that compares with stages that wait for no message at all. Parallel dispatch waits for one."
-    if _is(answer, expected / 1000):
+    if is_near(answer, expected / 1000):
         return "In milliseconds, please."
     return f"For n stages of t ms, when is n·({_MESSAGE:g} + t) at most {_SLACK} times {_MESSAGE:g} + n·t?"
 
 
 def _why_fused(answer: Any, expected: float) -> str:
-    if _is(answer, _in_sequence(_STAGES)):
+    if is_near(answer, _in_sequence(_STAGES)):
         return "That is the chain as it was. How many nodes are left, and how many messages?"
-    if _is(answer, _in_parallel(_STAGES)):
+    if is_near(answer, _in_parallel(_STAGES)):
         return "That is parallel dispatch. In sequence the second node is sent when the first is done."
     return "Each fused node lasts as long as its stages together, and waits for one message."
 
@@ -84,6 +64,8 @@ def _why_fused(answer: Any, expected: float) -> str:
 QUESTIONS = {
     "02.sequential": Question(lambda: _in_sequence(_MORE_STAGES), _why_sequential),
     "02.parallel": Question(lambda: _in_parallel(_MORE_STAGES), _why_parallel),
-    "02.hidden": Question(_hidden, _why_hidden),
-    "02.fused": Question(_fused, _why_fused),
+    # n · (m + t) = s · (m + n · t) for the slack s, which is t = (n − s) · m / ((s − 1) · n).
+    "02.hidden": Question(lambda: (_STAGES - _SLACK) * _MESSAGE / ((_SLACK - 1) * _STAGES), _why_hidden),
+    # Two nodes with half of the stages each: two messages, one after the other, and the same work.
+    "02.fused": Question(lambda: 2 * (_MESSAGE + _STAGES / 2 * _STAGE), _why_fused),
 }

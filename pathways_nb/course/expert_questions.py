@@ -5,10 +5,9 @@ Both answers are read from the graph of the reader's own training step, whose sh
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, Question, program_of
+from pathways_nb.course.question import Question, is_near, program_of
 from pathways_nb.plan.graph import Graph
 
 
@@ -20,7 +19,9 @@ def _step() -> Graph:
 def _sent() -> int:
     """Return how many arrays are sent to another place; several nodes of a place that read one array count once."""
     home = {value: node.place for node in _step().nodes if node.place is not None for value in node.outputs}
+    # A set: an array that several nodes of a place read is there once.
     read = {(value, node.place) for node in _step().nodes if node.place is not None for value in node.inputs}
+    # Arguments have no home: they come from the host and are not counted.
     return sum(value in home and home[value] is not place for value, place in read)
 
 
@@ -56,11 +57,11 @@ def _more_rows() -> float:
 
 def _why_more_rows(answer: Any, expected: float) -> str:
     chosen, (_, experts) = len(_expert_rows()), _routed()
-    if math.isclose(answer, experts, rel_tol=TOLERANCE):
+    if is_near(answer, experts):
         return "That compares with the number of tokens. A chosen expert computes rows of padding as well."
-    if math.isclose(answer, experts / chosen, rel_tol=TOLERANCE):
+    if is_near(answer, experts / chosen):
         return "That compares numbers of experts. How many rows does each expert compute in the two cases?"
-    if math.isclose(answer * expected, 1.0, rel_tol=TOLERANCE):
+    if is_near(answer * expected, 1.0):
         return "That is the ratio the other way round."
     return "In all, every expert has room for every token; in waits, each chosen one has the capacity choose() printed."
 

@@ -5,10 +5,9 @@ The second answer is measured: it takes the highest level in the reader's own re
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, NotYetError, Question
+from pathways_nb.course.question import NotYetError, Question, is_near
 from pathways_nb.results.run import runs
 
 _VALUES, _PART = 4, 1.0
@@ -17,17 +16,12 @@ _HAVE = 25e6
 """Bytes of memory of a device in the second question."""
 
 
-def _peak() -> float:
-    """Return the megabytes of the argument and, while a later stage runs, of its input and its output."""
-    return _PART * (1 + min(_VALUES, 2))
-
-
 def _why_peak(answer: Any, expected: float) -> str:
-    if math.isclose(answer, _PART * (1 + _VALUES), rel_tol=TOLERANCE):
+    if is_near(answer, _PART * (1 + _VALUES)):
         return "That keeps every value to the end. Which of them does no later stage read?"
-    if math.isclose(answer, _PART * 2, rel_tol=TOLERANCE):
+    if is_near(answer, _PART * 2):
         return "Those are a stage's input and output. The argument, which its caller still holds, is missing."
-    if math.isclose(answer, 4 * expected, rel_tol=TOLERANCE):
+    if is_near(answer, 4 * expected):
         return "That is on all four devices together; each has a quarter of every array."
     return "Take the third stage: what does it read, what does it make, and what is still held from the beginning?"
 
@@ -42,6 +36,7 @@ def _together() -> int:
         raise NotYetError("run the cell that begins with %%pathways and has --run pressure first: the answer is in it.")
     # What a client held: the run had room for one program at a time.
     clients = (held.levels[:, [name != "" for name in held.names]] for held in runs["pressure"].memory())
+    # Rounded down: a program begins only when all of it fits.
     return int(_HAVE // max(int(levels.max(initial=0)) for levels in clients))
 
 
@@ -52,6 +47,7 @@ def _why_together(answer: Any, expected: int) -> str:
 
 
 QUESTIONS = {
-    "04.peak": Question(_peak, _why_peak),
+    # The argument and, while a later stage runs, its input and its output.
+    "04.peak": Question(lambda: _PART * (1 + min(_VALUES, 2)), _why_peak),
     "04.together": Question(_together, _why_together),
 }

@@ -7,10 +7,9 @@ microbatches; the bubble of 1F1B is (p−1)/(m+p−1).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, Question
+from pathways_nb.course.question import Question, is_near
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.registry import schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
@@ -33,46 +32,36 @@ def _small(name: str) -> Schedule:
     return schedule(name, _DEVICES, _MICROBATCHES)
 
 
-def _is(answer: Any, value: float) -> bool:
-    """Return whether an answer equals a typical wrong value."""
-    return math.isclose(answer, value, rel_tol=TOLERANCE)
-
-
 def _why_bubble(answer: Any, expected: float) -> str:
     idle = _small("1f1b").makespan() - _PASSES * _MICROBATCHES
-    if _is(answer, idle / (_PASSES * _MICROBATCHES)):
+    if is_near(answer, idle / (_PASSES * _MICROBATCHES)):
         return "That is idle time over working time, as some papers define it; here it is over all time, idle or not."
-    if _is(answer, idle):
+    if is_near(answer, idle):
         return "That is how long a device idles. What fraction is it of the time from the first to the last action?"
-    if _is(answer, 100 * expected):
+    if is_near(answer, 100 * expected):
         return "Write it as a fraction, between 0 and 1."
-    if _is(answer, 1 - expected):
+    if is_near(answer, 1 - expected):
         return "That is the fraction of the time in which they work."
-    if _is(answer, (_DEVICES - 1) / (_DEVICES + _MICROBATCHES)):
+    if is_near(answer, (_DEVICES - 1) / (_DEVICES + _MICROBATCHES)):
         return (
             "Nearly: how many turns does the last device wait for its first microbatch? "
             "And how many does the whole take?"
         )
-    if _is(answer, 1 - 1 / _DEVICES):
+    if is_near(answer, 1 - 1 / _DEVICES):
         return "That is without microbatches, when all devices but one wait."
     return "How many turns before the last device begins? Each device idles for that many; how many are there in all?"
 
 
 def _why_peak(answer: Any, expected: float) -> str:
-    if _is(answer, _MORE):
+    if is_near(answer, _MORE):
         return "That is GPipe, which keeps all of them until the first backward pass. When does 1F1B begin its own?"
-    if _is(answer, _small("1f1b").peak * _MORE / _MICROBATCHES):
+    if is_near(answer, _small("1f1b").peak * _MORE / _MICROBATCHES):
         return "It does not grow with the number of microbatches: look at the curve of device 0 in the picture."
-    if _is(answer, expected - 1):
+    if is_near(answer, expected - 1):
         return "That many go ahead; then comes one more, before the first gradient is back."
-    if _is(answer, 1):
+    if is_near(answer, 1):
         return "That is the last device, which can begin its backward pass at once."
     return "Device 0 goes ahead until the first microbatch has gone to the last device and come back: how many is that?"
-
-
-def _fewest() -> int:
-    """Return the m for which (p−1)/(m+p−1) is 1/``_PART`` on ``_WIDE`` devices."""
-    return (_PART - 1) * (_WIDE - 1)
 
 
 def _why_fewest(answer: Any, expected: int) -> str:
@@ -87,17 +76,18 @@ def _why_fewest(answer: Any, expected: int) -> str:
 
 def _why_zero(answer: Any, expected: float) -> str:
     work = _PASSES * _MICROBATCHES
-    if _is(answer, work):
+    if is_near(answer, work):
         return "That is the work of each device, which it does without a pause. But do they all begin at the same time?"
-    if _is(answer, _small("1f1b").makespan()):
+    if is_near(answer, _small("1f1b").makespan()):
         return "That is 1F1B, whose devices also wait between their first and their last action."
-    if _is(answer, work + 2 * (_DEVICES - 1)):
+    if is_near(answer, work + 2 * (_DEVICES - 1)):
         return "The last device begins late, and also ends last: its delay counts once."
     return "Each device works without a pause. How long is that, and when does the last of them begin?"
 
 
 def _slow() -> float:
     """Return the makespan of 1F1B with a last stage that takes ``_SLOW`` times as long."""
+    # All three passes of the last stage are slow, as those of a stage with more layers.
     times = [1] * (_DEVICES - 1) + [_SLOW]
     return _small("1f1b").makespan(F=times, I=times, W=times)
 
@@ -105,19 +95,20 @@ def _slow() -> float:
 def _why_slow(answer: Any, expected: float) -> str:
     even = _small("1f1b").makespan()
     slow = _SLOW * _PASSES * _MICROBATCHES
-    if _is(answer, slow):
+    if is_near(answer, slow):
         return "That is the last device alone. Before it can begin and after it has ended, others work."
-    if _is(answer, even + (_SLOW - 1) * _PASSES):
+    if is_near(answer, even + (_SLOW - 1) * _PASSES):
         return "That lets one microbatch pass the slow stage. All of them have to, one after another."
-    if _is(answer, _SLOW * even):
+    if is_near(answer, _SLOW * even):
         return "That is for four slow stages. What do the other three add to the time of the slow one?"
-    if _is(answer, even * (_DEVICES - 1 + _SLOW) / _DEVICES):
+    if is_near(answer, even * (_DEVICES - 1 + _SLOW) / _DEVICES):
         return "That goes by the average of the stages. But each microbatch has to pass the slow one."
     return "The slow device does all its work without a pause; what comes before it begins, and after it has ended?"
 
 
 def _fitting() -> str:
     """Return the name of the schedule without token slices that fits with the smallest bubble."""
+    # All that are registered, the reader's own included: the best one is that of the reader's session.
     found = [
         made for made in map(_wide, schedules()) if made and made.size.token_slices == 1 and made.peak <= _CAPACITY
     ]
@@ -133,6 +124,7 @@ def _wide(name: str) -> Schedule | None:
 
 
 def _why_fitting(answer: Any, expected: str) -> str:
+    # The answer may be anything a reader types, also no text.
     made = _wide(answer) if answer in schedules() else None
     if made is None:
         return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, schedules()[:3]))}, ..."
@@ -146,7 +138,8 @@ def _why_fitting(answer: Any, expected: str) -> str:
 QUESTIONS = {
     "07.bubble": Question(lambda: _small("1f1b").bubble, _why_bubble),
     "07.peak": Question(lambda: schedule("1f1b", _DEVICES, _MORE).peak, _why_peak),
-    "07.fewest": Question(_fewest, _why_fewest),
+    # (p−1)/(m+p−1) is one part in n for m = (n−1)(p−1).
+    "07.fewest": Question(lambda: (_PART - 1) * (_WIDE - 1), _why_fewest),
     "07.zero": Question(lambda: _small("zb-h2").makespan(), _why_zero),
     "07.slow": Question(_slow, _why_slow),
     "07.room": Question(_fitting, _why_fitting),

@@ -5,6 +5,7 @@ No answer is stored, and none depends on the speed of the machine: a reader must
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,11 @@ class Question:
     why: Callable[[Any, Any], str]
 
 
+def is_near(answer: Any, *values: float) -> bool:
+    """Return whether an answer is one of some numbers, within ``TOLERANCE``: the right one, or a typical mistake."""
+    return any(math.isclose(answer, value, rel_tol=TOLERANCE) for value in values)
+
+
 class NotYetError(Exception):
     """The run from which an answer is computed does not exist yet."""
 
@@ -46,4 +52,5 @@ def program_of(run: str, name: str) -> ExecutedProgram:
     found = [program for program in (runs[run].programs if run in runs else []) if program.graph.name == name]
     if not found:
         raise NotYetError(f"run the cell that begins with %%pathways and has --run {run} first: the answer is in it.")
+    # A cell that was run again, or a call of another shape, made several: the last is the one the reader sees.
     return found[-1]

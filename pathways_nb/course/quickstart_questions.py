@@ -5,10 +5,9 @@ Both answers are read from the graphs that the reader's own cells recorded.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, Question, program_of
+from pathways_nb.course.question import Question, is_near, program_of
 
 
 def _crossings() -> int:
@@ -28,6 +27,7 @@ def _why_crossings(answer: Any, expected: int) -> str:
 def _microbatches() -> int:
     """Return the number of microbatches: forward computations on the place of the first stage."""
     graph = program_of("train", "train_step").graph
+    # The first computation of the program is that of the first stage.
     first = next(node.place for node in graph.nodes if node.kind == "computation")
     return sum(node.kind == "computation" and node.place is first and "(bwd)" not in node.name for node in graph.nodes)
 
@@ -40,11 +40,11 @@ def _speedup() -> float:
 
 def _why_speedup(answer: Any, expected: float) -> str:
     m = _microbatches()
-    if math.isclose(answer, 2.0, rel_tol=TOLERANCE):
+    if is_near(answer, 2.0):
         return "Two islands would halve the time if both worked from the first moment. When does the second begin?"
-    if math.isclose(answer, (m + 1) / (2 * m), rel_tol=TOLERANCE):
+    if is_near(answer, (m + 1) / (2 * m)):
         return "That is parallel over sequential; the question is how many times faster, the other way round."
-    if math.isclose(answer, m, rel_tol=TOLERANCE):
+    if is_near(answer, m):
         return f"{m} microbatches keep the islands busy, but there are only two islands to share the work."
     return f"Count turns: {m} microbatches through 2 stages one after another, and with both stages at work at once."
 

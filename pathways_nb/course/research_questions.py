@@ -5,10 +5,9 @@ The answer comes from the reader's own run on simulated devices, so it does not 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, NotYetError, Question
+from pathways_nb.course.question import NotYetError, Question, is_near
 from pathways_nb.results.run import runs
 
 _ADDS = "add_any"
@@ -24,32 +23,24 @@ def _part() -> float:
     if "fifth" not in runs:
         raise NotYetError('run the cell that begins with pw.runs["fifth"] first: the answer is in it.')
     path = runs["fifth"].critical_path()
+    # An event of -1 is a gap in front of a node, which would not go away with the additions.
     return sum(one.end - one.start for one in path.segments if one.name == _ADDS and one.event >= 0) / path.length
-
-
-def _at_most() -> float:
-    """Return the speed-up if that fraction took no time (Amdahl's law along the critical path)."""
-    return 1 / (1 - _part())
 
 
 def _why_at_most(answer: Any, expected: float) -> str:
     part = 1 - 1 / expected
-    if _is(answer, part) or _is(answer, 100 * part):
+    if is_near(answer, part) or is_near(answer, 100 * part):
         return "That is the part of the path that would go. How many times as long as what remains was the whole?"
-    if _is(answer, 1 + part):
+    if is_near(answer, 1 + part):
         return "Nearly: the time saved is a part of the whole, but the speed-up compares the whole with what remains."
-    if _is(answer, 1 / expected):
+    if is_near(answer, 1 / expected):
         return "The other way round: that is how long it would take, as a part of what it took."
-    if _is(answer, 1 / (1 - part / 2)):
+    if is_near(answer, 1 / (1 - part / 2)):
         return "That is for additions twice as fast; here they take no time at all."
-    if _is(answer, 1 / part):
+    if is_near(answer, 1 / part):
         return "That compares the whole with the additions, and those are what goes."
     return f"Take the row {_ADDS} of the table away from the critical path: what remains, and how long was the whole?"
 
 
-def _is(answer: Any, value: float) -> bool:
-    """Return whether an answer equals a typical wrong value."""
-    return math.isclose(answer, value, rel_tol=TOLERANCE)
-
-
-QUESTIONS = {"10.at_most": Question(_at_most, _why_at_most)}
+# If that fraction of the path took no time: Amdahl's law along the critical path.
+QUESTIONS = {"10.at_most": Question(lambda: 1 / (1 - _part()), _why_at_most)}

@@ -9,46 +9,36 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pathways_nb.course.question import TOLERANCE, Question
+from pathways_nb.course.question import Question, is_near
 from pathways_nb.parallel.schedules.schedule import schedule
-from pathways_nb.parallel.terapipe.planner import plan
+from pathways_nb.parallel.terapipe.slice_planner import plan
 
 _DEVICES, _SLICES = 4, 16
 """Devices and slices of the first question."""
 _STAGES, _OVERHEAD = 17, 0.01
-"""Stages of the second question, and seconds that each slice costs beside its share of one second."""
+"""Stages of the second question, and seconds that each slice costs in addition to its share of one second."""
 _LENGTH = 512
 """Tokens of the sequence of the third question."""
 
 
-def _is(answer: Any, value: float) -> bool:
-    """Return whether an answer equals a typical wrong value."""
-    return math.isclose(answer, value, rel_tol=TOLERANCE)
-
-
 def _why_bubble(answer: Any, expected: float) -> str:
-    if _is(answer, (_DEVICES - 1) / _SLICES):
+    if is_near(answer, (_DEVICES - 1) / _SLICES):
         return "That is idle time over working time; the bubble is a part of all time, idle or not."
-    if _is(answer, (_DEVICES - 1) / (_DEVICES + _SLICES)):
+    if is_near(answer, (_DEVICES - 1) / (_DEVICES + _SLICES)):
         return "Nearly: how many turns does the last device wait for its first slice? And how many does the whole take?"
-    if _is(answer, 1 - 1 / _DEVICES):
+    if is_near(answer, 1 - 1 / _DEVICES):
         return "That is the whole sequence in one piece, when all devices but one wait."
-    if _is(answer, 1 - expected):
+    if is_near(answer, 1 - expected):
         return "That is the part of the time in which they work."
     return "Slices take the place of microbatches in (p−1)/(m+p−1)."
 
 
-def _best_count() -> float:
-    """Return the k that minimises k·o + 1 + (K−1)(o + 1/k): the square root of (K−1)/o."""
-    return math.sqrt((_STAGES - 1) / _OVERHEAD)
-
-
 def _why_count(answer: Any, expected: float) -> str:
-    if _is(answer, (_STAGES - 1) / _OVERHEAD):
+    if is_near(answer, (_STAGES - 1) / _OVERHEAD):
         return "Take the square root: both terms that depend on k are equal at the minimum."
-    if _is(answer, math.sqrt(1 / _OVERHEAD)):
+    if is_near(answer, math.sqrt(1 / _OVERHEAD)):
         return "That is for two stages; each further stage waits for one more slice."
-    if _is(answer, math.sqrt(_STAGES / _OVERHEAD)):
+    if is_near(answer, math.sqrt(_STAGES / _OVERHEAD)):
         return "Nearly: the first stage waits for nobody, so K−1 counts."
     return "T(k) = k·o + 1 + (K−1)(o + 1/k), with o = 0.01 and K = 17. For which k is k·o + (K−1)/k least?"
 
@@ -60,7 +50,7 @@ def _longest() -> int:
 
 
 def _attention(sequences: Any, tokens: Any, context: Any) -> Any:
-    """Return the seconds of a slice of which only attention takes time, beside a millisecond for its launch."""
+    """Return the seconds of a slice of which only attention and a millisecond for its launch take time."""
     return 1e-3 + 2e-7 * sequences * tokens * (tokens + 2 * context)
 
 
@@ -72,6 +62,7 @@ def _why_longest(answer: Any, expected: int) -> str:
 
 QUESTIONS = {
     "08.bubble": Question(lambda: schedule("terapipe", _DEVICES, 1, None, _SLICES).bubble, _why_bubble),
-    "08.count": Question(_best_count, _why_count),
+    # The k that minimises k·o + 1 + (K−1)(o + 1/k): where its derivative by k, o − (K−1)/k², is zero.
+    "08.count": Question(lambda: math.sqrt((_STAGES - 1) / _OVERHEAD), _why_count),
     "08.longest": Question(_longest, _why_longest),
 }

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from pathways_datasets import published
-from pathways_nb.course.question import TOLERANCE, Question
+from pathways_nb.course.question import Question, is_near
 
 _FEW, _MANY, _ASKED = 16, 512, 128
 """Hosts of the two points in the paper, and of the one that the question asks for."""
@@ -24,30 +24,20 @@ def _call(hosts: int) -> float:
     return low + (high - low) * (hosts - _FEW) / (_MANY - _FEW)
 
 
-def _smallest() -> float:
-    """Return the milliseconds of the shortest computation that hides a call on ``_ASKED`` hosts."""
-    return 1e3 * _call(_ASKED)
-
-
 def _why_smallest(answer: Any, expected: float) -> str:
-    if math.isclose(answer, 1e3 * _call(_MANY) * _ASKED / _MANY, rel_tol=TOLERANCE):
+    if is_near(answer, 1e3 * _call(_MANY) * _ASKED / _MANY):
         return "That is in proportion to the larger point. The line does not go through zero: what do 0 hosts cost?"
-    if math.isclose(answer, 1e3 * _call(_FEW) * _ASKED / _FEW, rel_tol=TOLERANCE):
+    if is_near(answer, 1e3 * _call(_FEW) * _ASKED / _FEW):
         return "That is in proportion to the smaller point. The line does not go through zero: what do 0 hosts cost?"
-    if math.isclose(answer, expected / 1e3, rel_tol=TOLERANCE):
+    if is_near(answer, expected / 1e3):
         return "In milliseconds, please."
     return "How much is added from 16 hosts to 512? How much is that for each host more, and how many more are there?"
-
-
-def _clients() -> int:
-    """Return the number of clients whose calls overlap, so that the devices always have a computation to run."""
-    return math.ceil(_call(_FEW) / _WORK)
 
 
 def _why_clients(answer: Any, expected: int) -> str:
     if answer == expected - 1:
         return "Nearly, but then the cores still wait a little in every round."
-    if math.isclose(answer, _call(_FEW) / _WORK, rel_tol=TOLERANCE):
+    if is_near(answer, _call(_FEW) / _WORK):
         return "That fills them exactly; how many whole clients is that?"
     if answer == 1:
         return "A client sends its next computation only when its thread is back from the call; meanwhile all stops."
@@ -55,6 +45,8 @@ def _why_clients(answer: Any, expected: int) -> str:
 
 
 QUESTIONS = {
-    "06.smallest": Question(_smallest, _why_smallest),
-    "06.clients": Question(_clients, _why_clients),
+    # A computation hides a call if it takes as long, in milliseconds.
+    "06.smallest": Question(lambda: 1e3 * _call(_ASKED), _why_smallest),
+    # Clients whose calls overlap. Rounded up: with one client less the devices still wait in each round.
+    "06.clients": Question(lambda: math.ceil(_call(_FEW) / _WORK), _why_clients),
 }

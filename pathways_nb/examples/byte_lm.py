@@ -35,12 +35,14 @@ def init(seed: int = 0, dim: int = 64, length: int = 64, layers: int = 1) -> dic
     def block() -> Params:
         return {
             "qkv": weight(dim, 3 * dim),
+            # Small, so that each block begins close to the identity.
             "out": weight(dim, dim, 0.3),
             "up": weight(dim, 4 * dim),
             "down": weight(4 * dim, dim, 0.3),
         }
 
     first = {
+        # ``weight`` divides by the square root of its rows, which an embedding does not sum over: 16² = 256.
         "embed": weight(256, dim, 16.0),
         "position": weight(length, dim),
         "blocks": [block() for _ in range(layers)],
@@ -78,6 +80,7 @@ def whole_loss(params: dict[str, Params], tokens: jax.Array, targets: jax.Array)
         tokens: bytes (microbatches, B, L).
         targets: the next bytes, of the same shape.
     """
+    # Equal microbatches: the mean over all rows is the mean of their means.
     flat = tokens.reshape(-1, tokens.shape[-1]), targets.reshape(-1, targets.shape[-1])
     return blocks_and_loss(params["second"], embed_and_blocks(params["first"], flat[0]), flat[1])
 

@@ -16,7 +16,7 @@ import optax
 
 import pathways_nb as pw
 from pathways_nb.examples import llama
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.token_context import Context
 
 Stages = list[Any]
 """The parameters of each stage of ``llama.stages``."""
@@ -38,6 +38,8 @@ def training_step(places: Sequence[pw.VirtualSlice], optimizer: Any, bucket_mb: 
 
     def train_step(params: Any, states: Any, batches: Any) -> tuple[Any, Any, Any]:
         inputs = zip(losses, params, batches, strict=True)
+        # Each block is a computation, so its gradients are there, and can be sent, before the whole backward pass is
+        # done.
         made = [jax.value_and_grad(loss)(at, *batch) for loss, at, batch in inputs]
         if len(places) > 1:
             made = list(pw.all_reduce(made, across=list(places), mean=True, bucket_mb=bucket_mb))
@@ -84,6 +86,7 @@ def start(
         tokens: (B, L), as from ``llama.batch``; the number of places divides B.
         targets: (B, L).
     """
+    # On the host, so that every place gets the same bits.
     state = jax.tree.map(np.asarray, optimizer.init(params))
     parts = [np.split(array, len(places)) for array in (tokens, targets)]
     here = [pw.put(part, on=place, shardings=pw.P(place.axes[0]))
@@ -93,4 +96,5 @@ def start(
 
 def _stage(params: Any, x: Any) -> Any:
     length = x.shape[1]
+    # Whole sequences: a context of one slice.
     return llama.stage(params, x, Context(0, length, length, length))

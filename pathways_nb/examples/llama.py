@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.token_context import Context
 
 Params = dict[str, Any]
 
@@ -60,6 +60,7 @@ def stages(blocks: list[int], size: Size = Size(), seed: int = 0) -> tuple[list[
     """
     random = np.random.default_rng(seed)
     params: list[Params] = [{"blocks": [block_params(size, random) for _ in range(count)]} for count in blocks]
+    # Undoes the division by the square root of the rows, which a lookup does not sum over.
     params[0]["embedding"] = _normal(random, size.vocabulary, size.features) * np.sqrt(size.vocabulary)
     params[-1] |= {"norm": np.ones(size.features, np.float32), "head": _normal(random, size.features, size.vocabulary)}
     return [stage] * len(blocks), params
@@ -93,9 +94,12 @@ def batch(rows: int, tokens: int, size: Size = Size(), seed: int = 0) -> tuple[n
 
 def _attention(params: Params, x: jax.Array, context: Context) -> jax.Array:
     query, key, value = ((x @ params[name]).reshape(*x.shape[:2], -1, WIDTH) for name in ("query", "key", "value"))
+    # Rotated before they are stored: positions of earlier tokens do not change.
     keys, values = context.append(_rotated(key, context.positions), value)
+    # (B, l, key and value heads, query heads of each, E): grouped queries read keys without copies of them.
     query = _rotated(query, context.positions).reshape(*x.shape[:2], keys.shape[2], -1, WIDTH)
     scores = jnp.einsum("blkge,bmke->bkglm", query, keys) / np.sqrt(WIDTH)
+    # A token may always read itself, so no row of the mask is empty and no softmax is NaN.
     weights = jax.nn.softmax(jnp.where(context.mask, scores, -jnp.inf))
     return jnp.einsum("bkglm,bmke->blkge", weights, values).reshape(x.shape) @ params["out"]
 

@@ -67,6 +67,7 @@ def loss(shape: Shape, remat: bool = False) -> Any:
         x = params["embedding"][tokens]
         for block in params["layers"]:
             x = one(block, x, shape)
+        # The sum over 128,256 words, too.
         logits = (_norm(x, params["norm"]) @ params["head"]).astype(jnp.float32)
         chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
@@ -88,6 +89,7 @@ def _block(params: Params, x: jax.Array, shape: Shape) -> jax.Array:
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    # In 32 bits: a sum of thousands of squares loses too much in bfloat16.
     mean = jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True)
     return x * jax.lax.rsqrt(mean + 1e-5).astype(x.dtype) * scale
 
@@ -126,9 +128,11 @@ def kernel__attention_backward(
     query: jax.Array, key: jax.Array, value: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, ...]:
     """Return the gradients by queries, keys and values; scores are computed again."""
+    # As FlashAttention does: keeping scores (L × L) would take more memory than computing them again takes time.
     return jax.vjp(lambda *parts: _attend(*parts)[0], query, key, value)[1](gradient)
 
 
+# The names tell the cost model that what is inside never reaches memory.
 _forward = jax.jit(kernel__attention)
 _backward = jax.jit(kernel__attention_backward)
 attention.defvjp(

@@ -70,6 +70,7 @@ def init(kinds: Kinds, hidden: int = 256, seed: int = 0) -> tuple[Params, list[P
 def features(front: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return tokens (T, D) as experts receive them, and their gates (T, E), which sum to one."""
     tokens = jnp.tanh(x @ front["mix"])
+    # Sharp: most of the weight goes to one expert.
     return tokens, jax.nn.softmax(4 * tokens @ front["router"])
 
 
@@ -95,4 +96,5 @@ def dense_loss(front: Params, experts: list[Params], x: jax.Array, targets: jax.
     """
     tokens, gates = features(front, x)
     made = jnp.stack([expert(params, tokens) for params in experts])
+    # (T, E) gates that are 0 for experts that were not chosen, times (E, T, D) outputs.
     return error(jnp.einsum("te,etd->td", gates * route(gates, top), made), targets)

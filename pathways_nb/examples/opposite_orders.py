@@ -96,6 +96,7 @@ def _case(number: int, results: list[list[tuple[float, float]]], codes: list[int
         codes: for each process its exit code, ``None`` if it was killed.
     """
     order, *sizes = ROUNDS[number]
+    # A process that ends in a round wrote the sums of the rounds before it only.
     got = [lines[number] if number < len(lines) else None for lines in results]
     ended = [None if sums is not None else code for sums, code in zip(got, codes, strict=True)]
     expected = sum(SENT["ann"]), sum(SENT["bob"])
@@ -120,12 +121,14 @@ def _run(limit: float) -> tuple[list[list[tuple[float, float]]], list[int | None
         For each process the sums of each round that it finished; their exit codes; and an error that one of them
         printed.
     """
+    # One device each, whatever the caller's JAX was told.
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
     with ExitStack() as files:
         folder = files.enter_context(tempfile.TemporaryDirectory())  # of this user, which no other can enter
         complaints = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in (0, 1)]
         children = [
             subprocess.Popen(
+                # -P: no file of this folder is imported in place of a module of the library.
                 [sys.executable, "-P", __file__, str(rank), f"unix:{folder}/meeting"],
                 env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints[rank], text=True,
             )
@@ -199,6 +202,7 @@ def _all_reduce(mesh: Any, value: float, size: int) -> tuple[Any, Any]:
 
     rows = jax.sharding.PartitionSpec("x")
     sharding = jax.sharding.NamedSharding(mesh, rows)
+    # Each process has its part only: neither could compute the sum alone.
     argument = jax.make_array_from_process_local_data(sharding, np.full(size, value, np.float32))
     total = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_specs=rows, out_specs=rows))
     return total.lower(argument).compile(), argument

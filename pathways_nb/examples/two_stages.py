@@ -33,6 +33,7 @@ def pipelined(left: pw.VirtualSlice, right: pw.VirtualSlice, microbatches: int =
     second = pw.jit(byte_lm.blocks_and_loss, on=right, in_shardings=(None, rows, rows))
 
     def loss(params: Any, tokens: Any, targets: Any) -> Any:
+        # In a Python loop, which the tracer unrolls: each microbatch has nodes of its own, which overlap.
         parts = [second(params["second"], first(params["first"], tokens[i]), targets[i]) for i in range(microbatches)]
         return sum(parts) / microbatches
 

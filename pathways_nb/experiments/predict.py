@@ -39,8 +39,10 @@ def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = 
     if not isinstance(program, Program):
         raise UsageError(f"predict({program!r}): {a_type_of(program)} is not a program; wrap it in pw.program.")
     controller, call = default_controller.get(), program.signature(args, {})
+    # Traced and placed as a call would be, but never submitted: nothing is compiled.
     with tenant_scope.calling(controller, program.name):
         plan = submit.plan_of(controller, submit.traced(controller, program, call))
+    # As attached: the same delay of messages that a call there would have.
     asked = controller.attach_options
     return makespan(plan, _seconds(plan.graph, seconds or {}), controller.machine.dispatch, asked.dcn_latency)
 
@@ -53,7 +55,9 @@ def _seconds(graph: Graph, given: Mapping[str, float]) -> dict[int, float]:
     """
     nodes = [node for node in graph.nodes if node.place is not None]
     _check(graph.name, given, list(dict.fromkeys(node.name for node in nodes)))
+    # A name stands for all nodes that have it, such as one stage's calls for every microbatch.
     found = {node.id: given.get(node.name, node.seconds) for node in nodes}
+    # Each name once, in the order of the program, as the error shows them.
     silent = dict.fromkeys(node.name for node in nodes if found[node.id] is None)
     if silent:
         raise UsageError(

@@ -75,6 +75,7 @@ class Sweep(Printed):
         """
         self._check("sweep[…]", column)
         values = [row.get(column) for row in self.rows]
+        # Floats, because an integer column could not hold the NaN of a point that failed.
         if all(value is None or isinstance(value, Real) for value in values):
             return np.array([np.nan if value is None else value for value in values], float)
         return np.array(["" if value is None else value for value in values], object)
@@ -99,6 +100,7 @@ class Sweep(Printed):
         several = [name for name, values in self.axes.items() if len(values) > 1] or list(self.axes)
         x = x or several[0]
         y = y or next((name for name in self.columns[len(self.axes) :] if self._is_number(name)), ERROR)
+        # All other axes that vary, else lines of different points would be drawn as one.
         by = [name for name in several if name != x] if by is None else [by] if isinstance(by, str) else list(by)
         for column in (x, y, *by):
             self._check("plot", column)
@@ -129,12 +131,13 @@ class Sweep(Printed):
         series: dict[str, list[float]] = {}
         for row in self.rows:
             if row.get(y) is not None:
-                values = series.setdefault(", ".join(f"{name} {_word(row[name])}" for name in by) or y, [])
+                values = series.setdefault(", ".join(f"{name} {_value_text(row[name])}" for name in by) or y, [])
+                # Filled up when a line is met first: points may be missing, and lines have all positions in common.
                 values += [np.nan] * (len(at) - len(values))
                 if not np.isnan(values[at.index(row[x])]):
-                    raise UsageError(f"plot: several points have {x}={_word(row[x])}; tell them apart with by=.")
+                    raise UsageError(f"plot: several points have {x}={_value_text(row[x])}; tell them apart with by=.")
                 values[at.index(row[x])] = float(row[y])
-        return at if all(isinstance(place, Real) for place in at) else [_word(place) for place in at], series
+        return at if all(isinstance(place, Real) for place in at) else [_value_text(place) for place in at], series
 
     def to_csv(self, path: str | Path | None = None) -> str | None:
         """Write ``columns`` and ``rows`` as comma-separated values.
@@ -146,6 +149,7 @@ class Sweep(Printed):
             The text if no path is given, else ``None``.
         """
         text = io.StringIO()
+        # One kind of line end on every system: the text is also returned, not only written.
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows([_plain(row.get(column)) for column in self.columns] for row in self.rows)
@@ -166,7 +170,7 @@ class Sweep(Printed):
         """Return the table that is printed; the column of errors only if a point failed."""
         failed = any(row[ERROR] for row in self.rows)
         columns = [column for column in self.columns if column != ERROR or failed]
-        rows = [[_word(row.get(column)) for column in columns] for row in self.rows]
+        rows = [[_value_text(row.get(column)) for column in columns] for row in self.rows]
         return Table(self.summary_line(), columns, rows)
 
     def _is_number(self, column: str) -> bool:
@@ -194,7 +198,7 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     printed.
 
     Args:
-        fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
+        fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` with an axis ``dispatch``),
             a dictionary of columns, or a number, which becomes the column ``"value"``.
         **axes: the values of each argument of ``fn``.
 
@@ -204,25 +208,26 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     Raises:
         UsageError: ``fn`` is not callable, nothing varies, or the values of an argument are no list.
     """
-    values = _checked(fn, axes)
+    values = _listed_axes(fn, axes)
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
     rows: list[dict[str, Any]] = []
     results: list[Any] = []
     try:
-        for point in _told(points):
-            columns, result = _at(fn, point)
+        for point in _with_progress(points):
+            columns, result = _call_at(fn, point)
             rows.append({**point, **columns})
             results.append(result)
     except KeyboardInterrupt:
-        del results[len(rows) :]
+        # Ctrl-C may come between the two lines that store a point.
+        del rows[len(results) :]
         to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
     if rows and all(row[ERROR] for row in rows):
-        failed, first = counted(len(rows), "point"), ", ".join(f"{name}={_word(rows[0][name])}" for name in values)
+        failed, first = counted(len(rows), "point"), _point_text({name: rows[0][name] for name in values})
         to_standard_error(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
     return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
 
 
-def _checked(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+def _listed_axes(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     """Return the values of each argument as lists; iterators are consumed once, so that all points see the same values.
 
     Raises:
@@ -237,6 +242,7 @@ def _checked(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[
             raise UsageError(f"sweep({ERROR}=…): that is the column of errors; call the argument something else.")
         if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
             raise UsageError(f"sweep({name}={values!r}): write a list of values, {name}=[{values!r}].")
+    # An iterator could be read once only, and every point of the other arguments needs its values.
     found = {name: list(values) for name, values in axes.items()}
     for name, listed in found.items():
         if not listed:
@@ -244,7 +250,7 @@ def _checked(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[
     return found
 
 
-def _at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+def _call_at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     """Call ``fn`` at one point.
 
     Returns:
@@ -252,6 +258,7 @@ def _at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str, Any
     """
     try:
         result = fn(**point)
+        # Inside the try: a result without columns is an error of its point, not of the sweep.
         return {**_columns_of(result, point), ERROR: ""}, result
     except Exception as error:  # any error of the user's function belongs in its row
         return {ERROR: f"{type(error).__name__}: {error}"}, None
@@ -268,7 +275,8 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: it is none of these, or has a column of an argument's name.
     """
     if isinstance(result, Run):
-        return {f"run_{name}" if name in point else name: value for name, value in _of_run(result).items()}
+        return {f"run_{name}" if name in point else name: value for name, value in _run_columns(result).items()}
+    # A loss is often an array without dimensions.
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
         return {"value": _plain(result)}
     if not isinstance(result, Mapping):
@@ -279,26 +287,33 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _plain(value) for name, value in result.items()}
 
 
-def _of_run(run: Run) -> dict[str, Any]:
+def _run_columns(run: Run) -> dict[str, Any]:
     """Return the figures of a run: seconds, bytes and counts; the utilisation is the mean over all devices."""
     found = run.summary()
+    # Weighted by their devices: islands may have different sizes.
     mean = float(np.average(found.utilisation, weights=run.islands)) if sum(run.islands) else 0.0
     columns = {"makespan": found.makespan, "utilisation": mean, "dispatch": found.dispatch, "messages": found.messages}
     columns |= {"launches": found.launches, "transfers": found.transfers, "transfer_bytes": found.transfer_bytes}
     return columns | {"peak_bytes": found.peak.bytes if found.peak else 0, "failed": found.failed}
 
 
-def _told(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _with_progress(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the points one by one; print a line of progress once the sweep takes long."""
     progress = Progress()
     for number, point in enumerate(points, 1):
-        progress.tell(partial(_where, number, len(points), point))
+        # A function in place of the text: values are turned into text only if the line is printed.
+        progress.tell(partial(_progress_line, number, len(points), point))
         yield point
 
 
-def _where(number: int, total: int, point: Mapping[str, Any]) -> str:
+def _progress_line(number: int, total: int, point: Mapping[str, Any]) -> str:
     """Return the line of progress for point ``number`` of ``total``."""
-    return f"sweep: point {number} of {total}: {', '.join(f'{name}={_word(value)}' for name, value in point.items())}"
+    return f"sweep: point {number} of {total}: {_point_text(point)}"
+
+
+def _point_text(point: Mapping[str, Any]) -> str:
+    """Return the arguments of a point as text: ``"n=64, chunks=2"``."""
+    return ", ".join(f"{name}={_value_text(value)}" for name, value in point.items())
 
 
 def _plain(value: Any) -> Any:
@@ -308,7 +323,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "__name__", value) if callable(value) else value
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Return the text of a value in a table or a legend: floats with four digits, of other values the first line."""
     value = _plain(value)
     if value is None or value == "":

@@ -98,6 +98,7 @@ class Walk(Generic[V]):
         Returns:
             What represents each of its outputs.
         """
+        # A ``ClosedJaxpr`` has both; an open ``Jaxpr``, as in ``shard_map`` or ``remat``, is its own inner one.
         inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
         env: dict[Any, V] = dict(zip(inner.invars, inputs, strict=True))
         # An open jaxpr has constvars but no constants, so the shorter list is filled with None.
@@ -109,6 +110,7 @@ class Walk(Generic[V]):
             return self.literal(atom) if hasattr(atom, "val") else env[atom]
 
         for eqn in inner.eqns:
+            # Outputs that nobody reads are ``DropVar``s, each its own key, so they need no special case.
             env.update(zip(eqn.outvars, self.equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
         return [read(atom) for atom in inner.outvars]
 
@@ -123,6 +125,7 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
 
     They are counted by shapes, since JAX 0.12 no longer has the parameters ``num_consts`` and ``num_carry``.
     """
+    # Operands are constants, carried values, scanned arrays; results are carried values, then stacked arrays.
     inside, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
     stacked_in = sum(_stacks(a, b, length) for a, b in zip(eqn.invars, inside.invars, strict=True))
     stacked_out = sum(_stacks(a, b, length) for a, b in zip(eqn.outvars, inside.outvars, strict=True))
@@ -132,7 +135,9 @@ def scan_sizes(eqn: Any) -> tuple[int, int]:
 
 def _stacks(outer: Any, inner: Any, length: int) -> bool:
     """Return whether a scan slices an operand, or stacks a result: outside it has one dimension more."""
-    return outer.aval.shape == (length, *inner.aval.shape)
+    # What has no shape, such as a collective that was started and not ended, is never sliced or stacked.
+    shape = getattr(outer.aval, "shape", None)
+    return shape is not None and bool(shape == (length, *inner.aval.shape))
 
 
 def alive(ops: Sequence[AnyOp], outputs: Iterable[Any]) -> tuple[AnyOp, ...]:

@@ -112,6 +112,7 @@ def _read(notebook: Path, out: Path) -> nbformat.NotebookNode:
     """
     if not notebook.is_file():
         raise DemoError(f"no notebook {notebook} (looked in {Path.cwd()}); name one with --notebook PATH.")
+    # The executed notebook would be written over the one that is read.
     if out.resolve() == notebook.resolve().parent:
         raise DemoError(f"--out {out} is the notebook's own folder and would replace it; name another.")
     try:
@@ -134,6 +135,7 @@ def execute(content: nbformat.NotebookNode, folder: Path) -> None:
         content,
         km=kernel,
         timeout=CELL_TIMEOUT,
+        # A busy machine may take minutes to start a kernel.
         startup_timeout=CELL_TIMEOUT,
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=progress.started,
@@ -154,6 +156,7 @@ def _describe(error: CellExecutionError, cell: nbformat.NotebookNode, progress: 
     where = f"code cell {progress.number} of {len(progress.code)}"
     numbers = re.findall(rf"Cell In\[{cell.execution_count}\], line (\d+)", strip_ansi(error.traceback))
     lines = cell.source.splitlines()
+    # The last of the cell's frames; a transformed cell may have more lines than its source.
     if numbers and int(numbers[-1]) <= len(lines):
         line = int(numbers[-1])
         where += f", line {line}: {lines[line - 1].strip()}"
@@ -164,4 +167,5 @@ def _drop_figures(content: nbformat.NotebookNode) -> None:
     """Remove the figures' JSON from the outputs: the stored notebook has their data in its widgets already."""
     for cell in content.cells:
         for output in cell.get("outputs", []):
+            # Outputs of streams have no data.
             output.get("data", {}).pop(FIGURE, None)

@@ -52,15 +52,10 @@ def _cell(cell: nbformat.NotebookNode) -> list[Part]:
         return [f"<section>{markdown2html_mistune(cell.source)}</section>"]
     if cell.cell_type == "raw":
         return []
-    # A still picture stands beside each live figure for viewers without scripts; this page runs scripts.
+    # Each live figure has a still picture for viewers without scripts; this page runs scripts.
     has_figure = any(FIGURE in output.get("data", {}) for output in cell.outputs)
-    shown = [output for output in cell.outputs if not (has_figure and _is_still(output))]
-    return [highlight(cell.source, PythonLexer(), _CODE), *map(_output, shown)]
-
-
-def _is_still(output: nbformat.NotebookNode) -> bool:
-    """Return whether an output is a still picture that stands beside a live figure."""
-    return STILL in output.get("metadata", {})
+    visible = [output for output in cell.outputs if not (has_figure and STILL in output.get("metadata", {}))]
+    return [highlight(cell.source, PythonLexer(), _CODE), *map(_output, visible)]
 
 
 def _output(output: nbformat.NotebookNode) -> Part:
@@ -72,6 +67,7 @@ def _output(output: nbformat.NotebookNode) -> Part:
     data = output.data
     if FIGURE in data:
         return dict(data[FIGURE])
+    # From what reads best on a page to what always reads.
     for kind in ("text/html", "image/svg+xml"):
         if kind in data:
             return f"<div>{data[kind]}</div>"

@@ -36,6 +36,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str):
         """Make a parser for the magic ``prog``; ``parse`` handles ``--help``, because argparse's own would exit."""
+        # No abbreviations: an option that is added later must not change what a stored notebook means.
         super().__init__(prog=prog, add_help=False, allow_abbrev=False)
 
     def option(self, name: str, **how: Any) -> None:
@@ -81,6 +82,7 @@ class _Parser(argparse.ArgumentParser):
         if "--help" in words or "-h" in words:
             print(self.help_text())
             return None
+        # Unknown options come back, so that the error can name the nearest one.
         options, unknown = self.parse_known_args(words)
         if unknown:
             known = [name for action in self._actions for name in action.option_strings[:1]]
@@ -175,20 +177,6 @@ def _action(text: str) -> str:
     return text
 
 
-def _action_parser() -> _Parser:
-    """Return the parser of ``%pathways`` for actions without options."""
-    parser = _Parser("%pathways")
-    parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
-    return parser
-
-
-def _calibrate_parser() -> _Parser:
-    """Return the parser of ``%pathways calibrate``."""
-    parser = _Parser("%pathways calibrate")
-    parser.add_argument("--quick", action="store_true")
-    return parser
-
-
 @magics_class
 class PathwaysMagics(Magics):
     """The magics: ``%%pathways`` records and shows a cell; ``%pathways`` attaches, calibrates and resets."""
@@ -212,8 +200,10 @@ class PathwaysMagics(Magics):
             return
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
+        # Without a name the cell acts for the client that the notebook has anyway.
         whose = tenant(options.client).acting() if options.client else contextlib.nullcontext()
         with whose, options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
+            # Known by its name while the cell runs, so that the cell itself can read it.
             if options.run:
                 runs[options.run] = run
             exec(body, self.shell.user_ns)
@@ -232,14 +222,19 @@ class PathwaysMagics(Magics):
         if words[:1] == ["attach"]:
             options = _attach_parser().parse(words[1:])
             if options is not None:
+                # The names of the options are those of the arguments: one place says what can be attached.
                 print(attach(**vars(options)))
             return
         if words[:1] == ["calibrate"]:
-            options = _calibrate_parser().parse(words[1:])
+            parser = _Parser("%pathways calibrate")
+            parser.add_argument("--quick", action="store_true")
+            options = parser.parse(words[1:])
             if options is not None:
                 display(calibrate(quick=options.quick))
             return
-        chosen = _action_parser().parse(words)
+        parser = _Parser("%pathways")
+        parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
+        chosen = parser.parse(words)
         if chosen is None:
             return
         if chosen.action == "reset":
@@ -264,9 +259,11 @@ class PathwaysMagics(Magics):
         blank = len(list(itertools.takewhile(lambda row: not row.strip(), cell.splitlines())))  # else dropped
         source = "\n" * (1 + blank) + shell.transform_cell(cell)  # one more for the line of the magic
         number = len(shell.history_manager.input_hist_parsed) - 1
+        # Under the cell's number, so that a traceback shows its lines.
         filename = shell.compile.cache(source, number, raw_code=cell)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = shell.compile.ast_parse(source, filename=filename)
+        # Transformers of other extensions apply, as in any cell.
         tree = shell.transform_ast(tree)
         # 0x80 is CO_COROUTINE, which the code has only if something at its top level awaits.
         if compile(tree, filename, "exec", flags | shell.compile.flags, dont_inherit=True).co_flags & 0x80:
@@ -276,6 +273,7 @@ class PathwaysMagics(Magics):
             )
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
+            # Apart, because only an expression has a value to display.
             last = compile(ast.Expression(tree.body.pop().value), filename, "eval", shell.compile.flags, True)
         body = compile(tree, filename, "exec", shell.compile.flags, True)
         return body, last, cell.rstrip().endswith(";")
@@ -301,4 +299,5 @@ def load_ipython_extension(shell: Any) -> None:
     default_controller.allow_default(attach)
     interrupted.watch_cells()
     shell.register_magics(PathwaysMagics)
+    # For the type, because graphs are plain data and import no display.
     shell.display_formatter.ipython_display_formatter.for_type(Graph, show_graph)

@@ -51,6 +51,7 @@ class Figures:
             return [_raw(figure_html(data.content))]
         if STILL not in data.output_metadata:
             return None
+        # Only the picture, for readers without scripts: its other forms would stand below the live figure.
         return [_raw(_still(data))] if data.mime_type == "image/png" else []
 
 
@@ -89,6 +90,7 @@ class _Fetched(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
+            # ``href`` of a link is followed by a reader, of a style sheet by the browser.
             if name in {"src", "srcset", "data", "poster"} or (name == "href" and tag != "a"):
                 self.addresses.append(value or "")
 
@@ -101,10 +103,12 @@ def _configure(app: Sphinx, config: Any) -> None:
     kernel = get_kernel_dict() | {"env": {"PATHWAYS_EMBED_FIGURES": "1"}}
     kernel["argv"].append("--log-level=ERROR")  # otherwise each kernel logs that it is reached by local TCP
     spec.write_text(json.dumps(kernel))
+    # In front of what is there: the first kernel of a name is taken.
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("JUPYTER_PATH")]))
     config.nb_kernel_rgx_aliases = {".*": KERNEL}
     config.nb_execution_timeout = CELL_TIMEOUT
     config.nb_ipywidgets_js = {}
+    # A widget would be fetched from the network; its figure is embedded anyway.
     config.nb_mime_priority_overrides = [*config.nb_mime_priority_overrides, ("html", _WIDGET, None)]
 
 
@@ -126,6 +130,7 @@ def _check_offline(app: Sphinx, error: Exception | None) -> None:
     """
     from sphinx.errors import ExtensionError
 
+    # A build that failed has its own error, which this one would hide.
     found = remote(Path(app.outdir)) if error is None and app.builder.format == "html" else []
     if found:
         raise ExtensionError("These pages need the network:\n" + "\n".join(found))

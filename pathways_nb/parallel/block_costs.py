@@ -23,8 +23,8 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.util.progress import Progress
 from pathways_nb.util.words import a_type_of, counted

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Added,
     Cancelled,
     Closed,
@@ -35,7 +35,7 @@ from pathways_nb.controller.messages import (
     Refuse,
     Released,
     Removed,
-    Stop,
+    Skip,
     Stored,
     Submitted,
     Waited,
@@ -471,7 +471,7 @@ class Driver(ABC):
             case Refuse(buffer, since, error):
                 self.entries.pop(buffer).error = error
                 self._answer(buffer, since)
-            case Stop(run):
+            case Skip(run):
                 self.runs[run].stop()
                 self.launched.notify_all()
             case Fail(run, error):

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, TypeVar
 
-from pathways_nb.controller.log import Logbook
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Event,
     Instruction,
     Opened,
@@ -26,6 +25,7 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
+from pathways_nb.controller.log import Logbook
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.holds import Dropped, at_once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pathways_nb.controller.messages import Completed, Event, Launch, Submitted, Waited
+from pathways_nb.controller.events_and_instructions import Completed, Event, Launch, Submitted, Waited
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import CALL, DATA, MEMORY, MESSAGE, TURN

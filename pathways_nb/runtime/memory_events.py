@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pathways_nb.controller.messages import MemoryHeld
+from pathways_nb.controller.events_and_instructions import MemoryHeld
 from pathways_nb.trace.rows import Row, label_of
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from pathways_nb.controller.store import Buffer
-from pathways_nb.controller.turns import Turns, told
+from pathways_nb.controller.turns import ContendedTurns, shares_line
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
 from pathways_nb.runtime.lowering.attachment import IslandDevice
@@ -74,11 +74,11 @@ def _clients(session: Session) -> Iterator[str]:
             limit = f", at most {size(state.memory)} per device" if state.memory else ""
             had = f"{counted(state.unfinished, 'program')} under way, {state.seconds:.3g} device-seconds so far"
             yield f"  client {name}: share {state.share:g}, priority {state.priority:g}{limit}; {had}"
-    if line := told(turns_of(session), session.is_shared):
+    if line := shares_line(turns_of(session), session.is_shared):
         yield f"  clients {line}"
 
 
-def turns_of(session: Session) -> dict[str, Turns]:
+def turns_of(session: Session) -> dict[str, ContendedTurns]:
     """Return a copy of the turns of all clients that competed; none under a policy that reads no shares."""
     return {name: replace(one) for name, one in session.machine.promised.copy().items()}
 

@@ -31,9 +31,12 @@ class Blocks:
         """Return the blocks that these devices hold, in row-major order."""
         ranges, columns = [], []
         for low, high in zip(shards.low.T, shards.high.T, strict=True):
+            # For one dimension: its different ranges, and (devices,) which of them each device holds.
             parts, column = np.unique(np.stack([low, high], axis=1), axis=0, return_inverse=True)
             ranges.append(tuple(map(tuple, parts.tolist())))
+            # NumPy 2.0, unlike versions before and after it, returns a second dimension.
             columns.append(column.reshape(-1))
+        # (devices, dimensions); a scalar has one block, whose index is empty.
         index = np.stack(columns, axis=1) if columns else np.zeros((len(shards.devices), 0), int)
         holders: dict[tuple[int, ...], list[int]] = {}
         for position, block in enumerate(map(tuple, index.tolist())):
@@ -52,6 +55,7 @@ class Blocks:
     @cached_property
     def copies(self) -> tuple[int, int]:
         """The fewest and the most devices that hold a block; of an array without elements, too."""
+        # Where there are more devices than parts, the last blocks are empty: who holds nothing is no copy.
         counts = [len(held) for block, held in self.holders.items() if volume(self.box(block))]
         counts = counts or [len(held) for held in self.holders.values()]
         return min(counts), max(counts)
@@ -74,8 +78,10 @@ def numbers(devices: Sequence[int], most: int = 4) -> str:
     if most < 2 and devices[-1] - devices[0] >= len(devices):
         return f"{devices[0]} … {devices[-1]}" if most else f"{devices[0]}, …"
     steps = {b - a for a, b in pairwise(devices)}
+    # Devices of one mesh axis lie at one distance, often hundreds of them.
     if len(devices) > most and len(steps) == 1 and steps != {1}:
         return f"{devices[0]}, {devices[1]}, …, {devices[-1]}"
+    # Runs of neighbouring numbers, each with its first and its last.
     runs: list[list[int]] = []
     for device in devices:
         if runs and device == runs[-1][-1] + 1:

@@ -89,6 +89,7 @@ class Layout:
         """
         spec = seat.sharding.spec if isinstance(seat.sharding, NamedSharding) else ()
         words = show(trimmed(spec)) if isinstance(seat.sharding, NamedSharding) else type(seat.sharding).__name__
+        # A spec need not name the last dimensions if they are not split.
         axes = tuple(axes_of(entry) for entry in spec) + ((),) * (len(shape) - len(spec))
         shards = Shards.of(seat.sharding, shape, seat.devices)
         return cls(shape, str(dtype), dtype.itemsize, words, seat.place, seat.where, axes, seat.numbers, shards, padded)
@@ -174,6 +175,7 @@ class Layout:
         has = []
         for length, count in sorted(lengths.items(), reverse=True):
             pads = f" and {each - length} of padding" if length < each else ""
+            # A part is held by as many devices as every other one.
             has.append(f"{length}{pads} on {counted(count * len(self.devices) // len(parts), 'device')}")
         return [f"dimension {dimension} of size {self.shape[dimension]}: {', '.join(has)}"]
 
@@ -183,6 +185,7 @@ class Layout:
         if len(parts) == 1:
             return f"dim {number}: {length}, not split"
         by = f" by {' × '.join(self.axes[number])}" if self.axes[number] else ""
+        # Parts behind the end of the array are empty.
         full = sum(low < high for low, high in parts)
         return f"dim {number}: {length} in {counted(full, 'part')} of {self.block_shape[number]}{by}"
 
@@ -191,7 +194,7 @@ class Layout:
         box = zip(self.blocks.box(block), self.shape, strict=True)
         return f"[{', '.join(':' if part == (0, n) else f'{part[0]}:{part[1]}' for part, n in box)}]"
 
-    def named(self, positions: Sequence[int], most: int = 4) -> str:
+    def device_numbers(self, positions: Sequence[int], most: int = 4) -> str:
         """Return the numbers of the devices at these positions; see ``blocks.numbers``."""
         return numbers(sorted(self.numbers[position] for position in positions), most)
 
@@ -222,7 +225,7 @@ class Layout:
     def _listed(self) -> Iterator[str]:
         """Yield a line for each of the first blocks."""
         for block, held in list(self.blocks.holders.items())[:_LISTED]:
-            yield f"  {self.index(block)} on dev {self.named(held)}"
+            yield f"  {self.index(block)} on dev {self.device_numbers(held)}"
         if (more := len(self.blocks.holders) - _LISTED) > 0:
             yield f"  … and {counted(more, 'more block')}"
 

@@ -47,6 +47,7 @@ class Reshard:
     @cached_property
     def received(self) -> np.ndarray:
         """Bytes that each device of the layout after receives from others, in its order."""
+        # (devices after,)
         return self.before.itemsize * elements_lacking(self.before.shards, self.after.shards)
 
     @cached_property
@@ -65,18 +66,21 @@ class Reshard:
     @cached_property
     def _moves(self) -> np.ndarray | None:
         """The rows of ``pairs`` and ``kept``, by sender and receiver."""
+        # Counted before they are made.
         if self._count() > MOST_PIECES:
             return None
         found: dict[tuple[int, int], int] = {}
         for source, target, box in pieces(self.before.shards, self.after.shards):
             found[source, target] = found.get((source, target), 0) + self.before.itemsize * volume(box)
         rows = [(*pair, amount) for pair, amount in sorted(found.items()) if amount]
+        # (pairs, 3): position before, position after, bytes. Sizes of arrays exceed 32 bits.
         return np.array(rows, np.int64).reshape(-1, 3)
 
     @property
     def _is_kept(self) -> np.ndarray:
         """For each of ``_moves``, whether its sender is its receiver."""
         assert self._moves is not None
+        # (devices before,) its position after; -1 for a device that is not in the layout after.
         same = np.full(len(self.before.devices), -1)
         same[self.stays[:, 0]] = self.stays[:, 1]
         return same[self._moves[:, 0]] == self._moves[:, 1]
@@ -97,8 +101,11 @@ class Reshard:
         """Return the number of pieces, without making them."""
         source, target = self.before.shards, self.after.shards
         counts = np.ones(len(target.devices), np.int64)
+        # In each dimension the parts of the source that a target's range touches; their product over all dimensions is
+        # the number of its pieces.
         for low, first, last in zip(source.low.T, target.low.T, target.high.T, strict=True):
             edges = np.unique(low)
+            # The part that holds the first index begins at or before it.
             begin = np.maximum(np.searchsorted(edges, first, "right") - 1, 0)
             counts *= np.maximum(np.searchsorted(edges, last, "left"), begin + 1) - begin
         return int(counts.sum())
@@ -106,6 +113,7 @@ class Reshard:
     @property
     def way(self) -> str:
         """How it is carried out, in words."""
+        # The same devices in another order count as another place.
         if list(self.before.devices) != list(self.after.devices):
             one, other = self.before.where, self.after.where
             over = f" over {route(one, other)}" if one and other and self._is_elsewhere else ""
@@ -119,12 +127,14 @@ class Reshard:
     def _collective(self) -> str:
         """The collective of this pattern, with its article; empty if it is none or not known."""
         before, after = self.before.shards, self.after.shards
-        ours, theirs = self.stays.T
-        low, high = before.low[ours], before.high[ours]
-        if np.all((after.low[theirs] <= low) & (high <= after.high[theirs])):
+        at_before, at_after = self.stays.T
+        low, high = before.low[at_before], before.high[at_before]
+        # Every device keeps all it had and gets more.
+        if np.all((after.low[at_after] <= low) & (high <= after.high[at_after])):
             return "an all-gather"
         if self.pairs is None or self.before.bytes_per_device != self.after.bytes_per_device:
             return ""
+        # (devices after,) from how many others each receives.
         partners = np.bincount(self.pairs[:, 1])
         return "a permute" if partners.max(initial=0) <= 1 else "an all-to-all"
 
@@ -132,6 +142,7 @@ class Reshard:
     def heading(self) -> str:
         """What crosses, in one line."""
         kept = int(self.after.itemsize * np.sum(np.prod(self.after.shards.high - self.after.shards.low, axis=1)))
+        # What a device of the layout after holds and does not receive, it had.
         kept -= self.bytes_crossing
         return f"{size(self.bytes_crossing)} cross between devices, {size(kept)} stay; {self.way}"
 
@@ -143,6 +154,7 @@ class Reshard:
         found = [f"each of {counted(len(self.after.devices), 'device')} receives {amount}"]
         if self.pairs is None:
             return [*found, f"more than {MOST_PIECES} pieces: pairs of devices are not listed"]
+        # (pairs,) bytes
         crossing = self.pairs[:, 2]
         if not len(crossing):
             return found
@@ -175,10 +187,10 @@ class Reshard:
         if self.pairs is None:
             return
         ends = (self.before, self.after)
-        ours, theirs = (f"{one.place.split(':')[0]} " if self._is_elsewhere else "" for one in ends)
+        sender, receiver = (f"{one.place.split(':')[0]} " if self._is_elsewhere else "" for one in ends)
         for source, target, amount in self.pairs[:_LISTED].tolist():
             one, other = self.before.numbers[source], self.after.numbers[target]
-            yield f"  {ours}dev {one} → {theirs}dev {other}: {size(amount)}"
+            yield f"  {sender}dev {one} → {receiver}dev {other}: {size(amount)}"
         if (more := len(self.pairs) - _LISTED) > 0:
             yield f"  … and {counted(more, 'more pair')}"
 

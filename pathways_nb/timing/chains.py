@@ -27,6 +27,7 @@ class Chains:
         self._of_tasks, self._of_gaps, self._count = of_tasks, of_gaps, count
         rows = np.arange(len(self.start))
         known = self.source >= 0
+        # (tasks, reasons) seconds: at first of one step back, then from the root of each chain up to each task's start.
         self._sums = np.zeros((len(rows), count))
         np.add.at(self._sums, (rows[known], of_gaps[known]), (self.start - self.released)[known])
         passed = (self.released - self.start[self.source])[known]
@@ -38,6 +39,7 @@ class Chains:
         """Add up from the root of each chain to each task, by doubling the length of the jumps."""
         leap = self._leaps[0]
         while True:
+            # A root jumps to itself and must not be added to itself.
             self._sums += self._sums[leap] * (leap != np.arange(len(leap)))[:, None]
             further = leap[leap]
             if (further == leap).all():
@@ -60,6 +62,7 @@ class Chains:
         # Longest jumps first: go back to the first task of the chain that starts at ``since`` or later.
         for leap in reversed(self._leaps):
             first = np.where(self.start[leap[first]] >= since, leap[first], first)
+        # Sums from the root differ by what lies between; the step before ``first`` is cut at ``since``.
         found = self._sums[rows] - self._sums[first]
         source, start, each = self.source[first], self.start[first], np.arange(len(rows))
         let = np.where(source >= 0, np.maximum(self.released[first], since), since)

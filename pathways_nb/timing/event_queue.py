@@ -38,6 +38,7 @@ class EventQueue:
             args: its arguments.
             rank: its place among entries of the same time.
         """
+        # (time, rank, serial, …): the serial decides before functions would be compared, which Python cannot.
         heapq.heappush(self._entries, (time, rank, next(self._serials), happen, args))
 
     @property
@@ -50,6 +51,7 @@ class EventQueue:
         if not self._entries:
             return False
         time, _, _, happen, args = heapq.heappop(self._entries)
+        # A time in the past means now: the clock never goes back.
         if time > self.now:
             self.now = time
         happen(*args)
@@ -63,6 +65,7 @@ class EventQueue:
     def run(self, until: float = math.inf) -> bool:
         """Call entries up to time ``until``, or until one sets ``paused``, and return whether one did."""
         entries = self._entries
+        # What an entry adds at the same time is called in this loop as well.
         while entries and entries[0][0] <= until:
             self.step()
             if self.paused:

@@ -89,16 +89,19 @@ class FixedOrder:
         Raises:
             UsageError: no such task, or orders that cannot all be kept: the error says which tasks, on which devices.
         """
+        # (edges,) columns: those between tasks first, then device by device those of its order.
         waits = _Edges.of(count, edges, orders)
         level = _levels(count, waits)
         if (level < 0).any():
             raise UsageError(_deadlock(waits, level, name))
+        # Behind ``first[0]`` come the edges of devices' orders.
         why = np.full(len(waits.source), DATA, np.int8)
         why[waits.first[0] :] = LANE
-        tasks, levels = _grouped(level, int(level.max(initial=-1)) + 1)
+        tasks, levels = _group_by_key(level, int(level.max(initial=-1)) + 1)
+        # (tasks,): the place of each task in ``tasks``. Edges refer to places, so that a level is a slice.
         place = np.empty(count, np.intp)
         place[tasks] = np.arange(count)
-        by_target, first = _grouped(place[waits.target], count)
+        by_target, first = _group_by_key(place[waits.target], count)
         source, seconds, why = (column[by_target] for column in (place[waits.source], waits.seconds, why))
         return cls(tasks, levels, first, source, None, seconds, why)
 
@@ -132,31 +135,35 @@ class FixedOrder:
         """
         if np.shape(durations) != self.tasks.shape:
             raise UsageError(f"durations of shape {np.shape(durations)}: there are {len(self.tasks)} tasks, one each.")
-        lasts, gap = (
+        # (tasks,) seconds, sorted by level; the results go back to the tasks' own positions.
+        lengths, gap = (
             np.broadcast_to(np.asarray(each, float), self.tasks.shape)[self.tasks] for each in (durations, gaps)
         )
-        fill = self._by_task if len(lasts) < _NARROW * len(self.levels) else self._by_level
-        start, end = np.empty_like(lasts), np.empty_like(lasts)
-        start[self.tasks], end[self.tasks] = fill(lasts, gap)
+        fill = self._by_task if len(lengths) < _NARROW * len(self.levels) else self._by_level
+        start, end = np.empty_like(lengths), np.empty_like(lengths)
+        start[self.tasks], end[self.tasks] = fill(lengths, gap)
         return Evaluated(start, end, float(end.max(initial=0.0)))
 
-    def _by_level(self, lasts: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _by_level(self, durations: np.ndarray, gap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return start and end of tasks, a level at a time."""
-        start, end = gap.copy(), gap + lasts
+        # (tasks,) seconds, by level. The first level waits for nothing but its gaps.
+        start, end = gap.copy(), gap + durations
         bounds, edges = self.levels.tolist(), self.first[self.levels].tolist()
         for level in range(1, len(bounds) - 1):
             now, waits = slice(bounds[level], bounds[level + 1]), slice(edges[level], edges[level + 1])
             source = self.source[waits]
-            let = end[source] if self.part is None else start[source] + self.part[waits] * lasts[source]
+            # ``part`` is None where all edges leave at the ends of their sources, as in most schedules: ends are
+            # enough.
+            let = end[source] if self.part is None else start[source] + self.part[waits] * durations[source]
             # Each task behind the first level has an edge, so no segment is empty, which reduceat would misread.
             start[now] += np.maximum.reduceat(let + self.seconds[waits], self.first[now] - edges[level])
-            end[now] = start[now] + lasts[now]
+            end[now] = start[now] + durations[now]
         return start, end
 
-    def _by_task(self, lasts: np.ndarray, gap: np.ndarray) -> tuple[list[float], list[float]]:
+    def _by_task(self, durations: np.ndarray, gap: np.ndarray) -> tuple[list[float], list[float]]:
         """Return start and end of tasks, one at a time; faster where levels are narrow."""
         source, seconds, first = self.source.tolist(), self.seconds.tolist(), self.first.tolist()
-        takes, more = lasts.tolist(), gap.tolist()
+        takes, more = durations.tolist(), gap.tolist()
         part = None if self.part is None else self.part.tolist()
         start: list[float] = []
         end: list[float] = []
@@ -202,6 +209,7 @@ class _Edges(NamedTuple):
             UsageError: no such task.
         """
         rows = [_tasks(order, count, f"orders[{device}]") for device, order in enumerate(orders)]
+        # (edges,) positions of tasks; of ``n`` tasks of a device, ``n - 1`` edges.
         source, target = _tasks(edges.source, count, "edges"), _tasks(edges.target, count, "edges")
         first = len(source) + np.cumsum([0, *(max(len(row) - 1, 0) for row in rows)])
         seconds = np.zeros(first[-1])
@@ -223,7 +231,7 @@ def _tasks(tasks: ArrayLike, count: int, what: str) -> np.ndarray:
     return found
 
 
-def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _group_by_key(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions of ``keys`` by key, and where each key's begin, and the last one's end.
 
     A matrix with a one in each row, read by columns: SciPy counts, which for millions is quicker than to sort.
@@ -239,8 +247,10 @@ def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _levels(count: int, waits: _Edges) -> np.ndarray:
     """Return the level of each task, one above all that it waits for; -1 for tasks in a circle or behind one."""
-    by_source, first = _grouped(waits.source, count)
+    # Kahn's order: ``lacks`` has for each task, (tasks,), how many edges into it are not settled yet.
+    by_source, first = _group_by_key(waits.source, count)
     target, lacks = waits.target[by_source], np.bincount(waits.target, minlength=count)
+    # A device's tasks are all on different levels, so the longest order is a lower bound of the number of levels.
     longest = np.diff(waits.first).max(initial=0)
     fill = _levels_by_task if count < _NARROW * longest else _levels_by_level
     return np.asarray(fill(target, first, lacks))
@@ -257,6 +267,7 @@ def _levels_by_level(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) -
         np.subtract.at(lacks, reached, 1)
         free = reached[lacks[reached] == 0]
         numbers = np.arange(len(free))
+        # A task that several tasks of the level release last is in ``free`` several times.
         seen[free] = numbers
         now, number = free[seen[free] == numbers], number + 1  # duplicates removed: the last one wrote its number
     return level
@@ -291,6 +302,7 @@ def _deadlock(waits: _Edges, level: np.ndarray, name: Callable[[int], str]) -> s
         level: of each task, -1 for those that cannot start.
         name: of a task.
     """
+    # Every task without a level waits for one without a level, so going back along such edges must meet a task again.
     stuck = np.flatnonzero((level[waits.source] < 0) & (level[waits.target] < 0))
     before = dict(zip(waits.target[stuck].tolist(), stuck.tolist(), strict=True))
     task, path = next(iter(before)), dict[int, int]()

@@ -29,7 +29,7 @@ class Body:
     """The tasks of one pass of a loop, each behind all that it waits for.
 
     Args:
-        lasts: seconds of each, 0 or more; any such number for a task that is a loop, whose seconds follow from it.
+        durations: seconds of each, 0 or more; any such number for a task that is a loop, whose seconds follow from it.
         lanes: of each, the lanes that it takes (a device, a stream, a link), which run one task after another, also
             from pass to pass; several for a gang, at least one.
         waits: within the pass.
@@ -40,19 +40,19 @@ class Body:
         UsageError: naming the task whose seconds, lanes or waits are wrong.
     """
 
-    lasts: np.ndarray
+    durations: np.ndarray
     lanes: Sequence[Sequence[int]]
     waits: Waits
     carried: Waits = field(default_factory=lambda: Waits.of([], [], []))
     loops: Mapping[int, Loop] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        count = len(self.lasts)
+        count = len(self.durations)
         if len(self.lanes) != count:
             raise UsageError(f"a body of {count} tasks has lanes for {len(self.lanes)}; give each task its lanes.")
-        lasts = np.asarray(self.lasts, float)
-        if len(wrong := np.flatnonzero(~(np.isfinite(lasts) & (lasts >= 0)))):
-            raise UsageError(f"task {wrong[0]} takes {lasts[wrong[0]]} s; give seconds of 0 or more.")
+        durations = np.asarray(self.durations, float)
+        if len(wrong := np.flatnonzero(~(np.isfinite(durations) & (durations >= 0)))):
+            raise UsageError(f"task {wrong[0]} takes {durations[wrong[0]]} s; give seconds of 0 or more.")
         for task, lanes in enumerate(self.lanes):
             if len(set(lanes)) < len(lanes):
                 raise UsageError(f"task {task} is on lanes {list(lanes)}, one of them twice; name each once.")
@@ -70,7 +70,7 @@ class Body:
     @cached_property
     def seconds(self) -> np.ndarray:
         """Seconds of each task, those of loops included."""
-        found = np.array(self.lasts, float)
+        found = np.array(self.durations, float)
         for task, loop in self.loops.items():
             found[task] = loop.seconds
         return found
@@ -83,12 +83,13 @@ class Body:
     @cached_property
     def edges(self) -> tuple[list[list[Wait]], list[list[Wait]]]:
         """Of each task, what it waits for in its pass, and in the pass before: lanes included."""
-        within: list[list[Wait]] = [[] for _ in self.lasts]
-        before: list[list[Wait]] = [[] for _ in self.lasts]
+        within: list[list[Wait]] = [[] for _ in self.durations]
+        before: list[list[Wait]] = [[] for _ in self.durations]
         for edges, found in ((self.waits, within), (self.carried, before)):
             part = np.ones(len(edges.source)) if edges.part is None else edges.part
             for source, target, *rest in zip(edges.source, edges.target, edges.why, part, edges.lag, strict=True):
                 found[target].append(Wait(int(source), int(rest[0]), float(rest[1]), float(rest[2])))
+        # By lane, the last task so far. After the loop it is the last one of the pass, which the next pass waits for.
         last = dict[int, int]()
         for task, lanes in enumerate(self.lanes):
             for lane in lanes:
@@ -140,7 +141,7 @@ class Loop:
     @cached_property
     def seconds(self) -> float:
         """From the begin of the first pass to the end of the last task, which is in the last pass: lanes keep order."""
-        if not self.trips or not len(self.body.lasts):
+        if not self.trips or not len(self.body.durations):
             return 0.0
         return float((self.starts(self.trips - 1) + self.body.seconds).max())
 
@@ -158,6 +159,7 @@ class Loop:
         passes, period = self._evaluated
         if number < len(passes):
             return passes[number]
+        # The evaluated pass that is a whole number of periods earlier, shifted by its last shift as many times.
         rounds = -(-(number - len(passes) + 1) // period)
         like = number - rounds * period
         return passes[like] + rounds * (passes[like] - passes[like - period])
@@ -173,6 +175,7 @@ class Loop:
         found = list[np.ndarray]()
         while len(found) < self.trips:
             found.append(self._pass(found[-1] if found else None))
+            # The shortest period first; more than one where circles over several passes take turns in deciding.
             for period in range(1, min(_PERIODS, (len(found) - 1) // 2) + 1):
                 if self._repeats(found, period):
                     return found, period
@@ -183,12 +186,15 @@ class Loop:
         near, last = _NEAR * np.abs(passes[-1]), len(passes) - 1  # of each task: a late one must not hide the drift
         if last < 3 * period - 1:
             return False
+        # By pass: (tasks,) seconds by which it starts later than the one a period before.
         shifts = {at: passes[at] - passes[at - period] for at in range(last - 2 * period + 1, last + 1)}
         within, carried = self.body.columns
         for at in range(last - period + 1, last + 1):
             if (np.abs(shifts[at] - shifts[at - period]) > near).any():
                 return False
             for (source, target), before in ((within, at), (carried, at - 1)):
+                # A source that shifts faster than its target would overtake what releases the target now, sooner or
+                # later.
                 if (shifts[before][source] > shifts[at][target] + near[target]).any():
                     return False
         return True
@@ -197,11 +203,11 @@ class Loop:
         """Return when the tasks of a pass start, after those of the pass before."""
         start = list[float]()
         earlier = None if before is None else before.tolist()
-        for task in range(len(self.body.lasts)):
-            start.append(max(self._lets(task, start, earlier), default=(0.0, 0))[0])
+        for task in range(len(self.body.durations)):
+            start.append(max(self._releases(task, start, earlier), default=(0.0, 0))[0])
         return np.array(start)
 
-    def _lets(self, task: int, start: Sequence[float], earlier: Sequence[float] | None) -> list[tuple[float, int]]:
+    def _releases(self, task: int, start: Sequence[float], earlier: Sequence[float] | None) -> list[tuple[float, int]]:
         """Return when each wait lets a task start, with the reason; of equal times the last reason counts.
 
         Args:
@@ -210,10 +216,10 @@ class Loop:
             earlier: the same of all tasks in the pass before; ``None`` in the first one.
         """
         within, carried = self.body.edges
-        lasts, sides = self.body.lasting, [(start, within[task])]
+        durations, sides = self.body.lasting, [(start, within[task])]
         if earlier is not None:
             sides.append((earlier, carried[task]))
-        return [(one_start[one.source] + one.part * lasts[one.source] + one.lag, one.why)
+        return [(one_start[one.source] + one.part * durations[one.source] + one.lag, one.why)
                 for one_start, waits in sides for one in waits]  # fmt: skip
 
     def why(self, number: int, task: int) -> str:
@@ -222,8 +228,8 @@ class Loop:
         Raises:
             UsageError: there is no such pass or task.
         """
-        if not is_index(task) or not 0 <= task < len(self.body.lasts):
-            raise UsageError(f"task {task} of a body of {len(self.body.lasts)} tasks, which count from 0.")
+        if not is_index(task) or not 0 <= task < len(self.body.durations):
+            raise UsageError(f"task {task} of a body of {len(self.body.durations)} tasks, which count from 0.")
         earlier = self.starts(number - 1).tolist() if number else None
-        lets = self._lets(task, self.starts(number).tolist(), earlier)
-        return WHY[max(lets)[1]] if lets else ""
+        releases = self._releases(task, self.starts(number).tolist(), earlier)
+        return WHY[max(releases)[1]] if releases else ""

@@ -36,6 +36,7 @@ class Waits(NamedTuple):
     ) -> Self:
         """Return edges given in any order; those with one target are sorted by ``why``."""
         columns = np.broadcast_arrays(source, target, why, part, lag)
+        # By target, then by ``why``: the last of those that let a target start at one time counts as its cause.
         order = np.lexsort((columns[2], columns[1]))
         dtypes = (np.intp, np.intp, np.int8, float, float)
         return cls(*(column[order].astype(dtype) for column, dtype in zip(columns, dtypes, strict=True)))

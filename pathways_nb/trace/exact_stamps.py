@@ -102,6 +102,7 @@ def matched(
     seen, launched = _seen(spans), _launched(record.events(), devices, module_of)
     found: dict[int, list[Span]] = {}
     for key, indices in launched.items():
+        # Otherwise launches are missing on one side, and which ones is not known.
         if len(seen.get(key, ())) == len(indices):
             found |= dict(zip(indices, seen[key], strict=True))
     return Matched(sum(map(len, launched.values())), found)
@@ -120,9 +121,11 @@ def make_exact(record: Record, match: Matched) -> Stamps:
     events = record.events()
     if not match.spans:
         return Stamps(match.launches, 0)
+    # (launches,) seconds. The profiler's times are on the clock of the rows, the record's since its origin.
     start, end = (np.array([_ends(spans) for spans in match.spans.values()]) - record.origin).T
     rows = np.array(list(match.spans))
-    found = Stamps(match.launches, len(rows), _off(events["start"][rows] - start), _off(events["end"][rows] - end))
+    errors = (_error_sizes(events[name][rows] - exact) for name, exact in (("start", start), ("end", end)))
+    found = Stamps(match.launches, len(rows), *errors)
     record.correct(rows, start, end)
     _clip_transfers(record, rows)
     return found
@@ -134,6 +137,7 @@ def _clip_transfers(record: Record, exact: np.ndarray) -> None:
     The end of a transfer is seen late: the transfer was over when that launch began, which is known exactly now.
     """
     events = record.events()
+    # A transfer is made for a node: both have the same run, island and node.
     key = list(zip(*(events[name].tolist() for name in ("run", "island", "node")), strict=True))
     began = {key[row]: float(events["start"][row]) for row in exact.tolist()}
     rows = [row for row in np.flatnonzero(events.is_("kind", "transfer")).tolist() if key[row] in began]
@@ -151,6 +155,7 @@ def _seen(spans: Sequence[Span]) -> dict[Hashable, list[list[Span]]]:
     """Return the launches that the profiler saw, each on all of its devices, by devices and module, in order."""
     launches: dict[Hashable, list[Span]] = defaultdict(list)
     for span in spans:
+        # Two modules may number their launches alike, so the module is part of the key.
         launches[span.module, span.launch].append(span)
     found: dict[Hashable, list[list[Span]]] = defaultdict(list)
     for parts in launches.values():
@@ -175,12 +180,13 @@ def _launched(
     launched = ~events.is_("status", "failed") | (events["end"] > events["start"])
     for row, label in enumerate(events.label):
         key = labels[label]
+        # Rows are in the order of recording, which for one island is the order of dispatch.
         if key is not None and launched[row]:
             found[key].append(row)
     return found
 
 
-def _off(errors: np.ndarray) -> tuple[float, float]:
+def _error_sizes(errors: np.ndarray) -> tuple[float, float]:
     """Return the median and the 95th percentile of the sizes of errors."""
     middle, most = np.quantile(np.abs(errors), (0.5, 0.95))
     return float(middle), float(most)

@@ -40,14 +40,15 @@ def exchange(events: Events) -> Exchange:
         arriving = intervals(moves.select(moves["island"] == island))
         computing = intervals(busy.select(busy["island"] == island))
         seconds += float((arriving[1] - arriving[0]).sum())
-        hidden += common(arriving, computing)
+        hidden += length_of_intersection(arriving, computing)
     return Exchange(seconds, hidden)
 
 
-def common(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
+def length_of_intersection(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the length of the intersection of two unions of intervals, each as rising starts and ends."""
     if not len(one[0]) or not len(other[0]):
         return 0.0
+    # (2 × intervals,): start, end, start, end, …; between them the covered length is linear, so it can be interpolated.
     stamps = np.stack(other, 1).ravel()
     done = np.concatenate([[0.0], np.cumsum(other[1] - other[0])])
     inside = np.repeat(done, 2)[1:-1]  # of ``other``, what lies before each stamp

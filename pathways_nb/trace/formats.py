@@ -68,6 +68,7 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
         islands: number of devices of each island.
         path: the file; compressed if it ends in ``.gz``.
     """
+    # Rising starts, longest first, so that the first track that is free is found in one pass.
     bars = sorted(_bars(events, islands), key=lambda bar: (bar["pid"], bar["ts"], -bar["dur"]))
     tracks = _without_overlap(bars)
     sizes = devices_per_host(events.labels, islands)
@@ -79,11 +80,12 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
     names = dict(enumerate(["controller", *devices]))
     hosts = {bar["pid"]: bar["args"]["island"] for bar in bars if bar["cat"] == HOST_KIND}
     names |= {pid: f"island {island} · host" for pid, island in sorted(hosts.items()) if pid not in names}
-    metadata = [_named("process_name", pid, 0, name) for pid, name in names.items()]
-    metadata += [_sorted(pid) for pid in names]
-    metadata += [_named("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
+    metadata = [_name_row("process_name", pid, 0, name) for pid, name in names.items()]
+    metadata += [{"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+                 for pid in names]  # fmt: skip
+    metadata += [_name_row("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
     counters = list(_counters(events, islands))
-    levels = {"levels": [_plainly(event) for event in events.of_kind(*GAUGE_KINDS)]}
+    levels = {"levels": [_as_json(event) for event in events.of_kind(*GAUGE_KINDS)]}
     text = json.dumps({"traceEvents": metadata + bars + counters, "displayTimeUnit": "ms", "otherData": levels})
     data = text.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
@@ -107,6 +109,7 @@ def from_chrome(path: str | Path) -> Events:
             told[at] = -1 if args.get("released_by").value is None else args["released_by"].whole(-1)
     except (ValueError, OSError, EOFError, zlib.error) as error:  # no text, or no whole file of gzip
         raise UsageError(f"{path} is no trace that run.to_chrome wrote: {said(error)}.") from None
+    # Now that all rows are there: what released an event may come later in the file.
     for at, by in told.items():
         if (cause := rows[at].cause) is not None and by in rows:
             rows[at] = rows[at]._replace(cause=cause._replace(label=rows[by].label, run=rows[by].run))
@@ -132,7 +135,7 @@ def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield one bar for each device of an event on devices, and one for an event of the controller."""
     first_pid = _first_pids(islands)
     for event in events.without(GAUGE_KINDS):
-        plain = _plainly(event)
+        plain = _as_json(event)
         island, device = plain["island"], plain["device"]
         on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")
         first = first_pid[island] + device if on_devices else _CONTROLLER
@@ -178,8 +181,9 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     numbers: dict[tuple[int, str, int], int] = {}
     names: dict[tuple[int, int], str] = {}
     for bar in bars:
-        pid, kind = bar["pid"], _track(bar["cat"])
+        pid, kind = bar["pid"], "compute" if bar["cat"] == "collective" else bar["cat"]
         ends = free.setdefault((pid, kind), [])
+        # Bars of one track must not overlap, so one that would gets the next track.
         position = next((i for i, end in enumerate(ends) if end <= bar["ts"]), len(ends))
         ends[position : position + 1] = [bar["ts"] + bar["dur"]]
         tid = numbers.setdefault((pid, kind, position), 1 + sum(key[0] == pid for key in numbers))
@@ -188,23 +192,11 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
     return names
 
 
-def _track(kind: str) -> str:
-    return "compute" if kind in ("compute", "collective") else kind
+def _as_json(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with values of Python's own types, which ``json`` can write."""
+    plain = ((name, value.item() if isinstance(value, np.generic) else value) for name, value in event.items())
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain}
 
 
-def _plainly(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in event.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _name_row(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
-
-
-def _sorted(pid: int) -> dict[str, Any]:
-    return {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}

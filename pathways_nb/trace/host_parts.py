@@ -13,15 +13,15 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label
 
 
-def once(events: Events) -> np.ndarray:
+def counted_once(events: Events) -> np.ndarray:
     """Return a boolean for each event: of what several hosts of an island did together, only one host's part counts.
 
     All of them launch the same, so the part of the first host among them stands for the whole.
     """
     first: dict[tuple[object, ...], int] = {}
     for label in events.labels:
-        first[_what(label)] = min(first.get(_what(label), label.host), label.host)
-    counts = [label.host == first[_what(label)] for label in events.labels]
+        first[_shared_fields(label)] = min(first.get(_shared_fields(label), label.host), label.host)
+    counts = [label.host == first[_shared_fields(label)] for label in events.labels]
     return np.array(counts, bool)[events.label]
 
 
@@ -40,15 +40,17 @@ def devices_per_host(labels: Iterable[Label], islands: Sequence[int]) -> tuple[i
         if label.host < 0 or not 0 <= label.island < len(islands) or not label.devices:
             continue
         count = islands[label.island]
+        # Fewer than all: a label names a host only where its island has several.
         known = fitting.get(label.island, [size for size in range(1, count) if count % size == 0])
         low, high = label.device, label.device + label.devices
         fitting[label.island] = [size for size in known if label.host * size <= low and high <= (label.host + 1) * size]
     return tuple(max(fitting.get(island, ()), default=0) for island in range(len(islands)))
 
 
-def _what(label: Label) -> tuple[object, ...]:
+def _shared_fields(label: Label) -> tuple[object, ...]:
     """Return what the labels of all hosts' parts of an event have in common, and no others."""
     if label.host < 0:
+        # Nothing is shared with another label, so the event always counts.
         return (id(label),)
     return (label.kind, label.program, label.name, label.client, label.node, label.island, label.place,
             label.stage, label.microbatch, label.token_slice)  # fmt: skip

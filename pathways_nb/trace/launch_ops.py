@@ -23,7 +23,7 @@ planned step has them, a profile does not."""
 
 
 class OpLabel(NamedTuple):
-    """All that is known of an op beside when and where it ran; shared by its occurrences.
+    """All that is known of an op except when and where it ran; shared by its occurrences.
 
     Args:
         name: its name in the compiled module, such as ``"all-gather.3"``.
@@ -80,7 +80,7 @@ class Ops(Sequence[Op]):
     ``ops["start"]`` is a NumPy column, ``ops[0]`` an ``Op``, ``ops[:10]`` the first ten.
 
     Args:
-        labels: what ops have in common beside device and stamps.
+        labels: what ops have in common except device and stamps.
         stored: for each op its label's position, run, device and stamps, by the names in ``OP_STORED``.
     """
 
@@ -92,6 +92,7 @@ class Ops(Sequence[Op]):
     def from_rows(cls, rows: Iterable[Op]) -> Ops:
         """Return ops as columns."""
         numbers: dict[OpLabel, int] = {}
+        # Labels by value: a profile has few different ops, each with thousands of occurrences.
         kept = [(numbers.setdefault(OpLabel(*row[:6]), len(numbers)), *row[6:]) for row in rows]
         columns = zip(*kept, strict=True) if kept else [()] * len(OP_STORED)
         stored: dict[str, np.ndarray] = {
@@ -185,7 +186,7 @@ class Ops(Sequence[Op]):
         return f"<{said}: {', '.join(Op._fields)}>"
 
 
-def joined(first: Ops, second: Ops) -> Ops:
+def concatenated(first: Ops, second: Ops) -> Ops:
     """Return the ops of two runs, those of the first before those of the second."""
     later = {name: second.stored(name) + (len(first.labels) if name == "label" else 0) for name in OP_STORED}
     stored = {name: np.concatenate([first.stored(name), later[name]]) for name in OP_STORED}

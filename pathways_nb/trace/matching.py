@@ -1,4 +1,4 @@
-"""Two records side by side: events are matched, and their starts and durations compared.
+"""Two records compared: events are matched, and their starts and durations compared.
 
 The records may come from different backends (a real run and its simulation) and hold events in different orders. So an
 event is known by its kind, program, name, client, node, stage, microbatch and token slice, and by which occurrence of
@@ -9,7 +9,6 @@ these it is. Times count from the first event on a device or its dispatch, so th
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ import numpy as np
 from pathways_nb.trace.metrics import WORK, duration, makes_span, summarise
 from pathways_nb.trace.record import STORED, Events
 from pathways_nb.trace.rows import GAUGE_KINDS, Label
+from pathways_nb.util.csv_columns import write_columns
 from pathways_nb.util.words import counted
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
@@ -54,10 +54,7 @@ class Difference:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table as CSV."""
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self.table)
-            writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
+        write_columns(path, self.table)
 
     def worst(self, count: int = 5) -> list[str]:
         """Return the nodes whose durations differ most, added up over their occurrences, in words.
@@ -82,7 +79,10 @@ def compare_events(first: Events, second: Events) -> Difference:
     """
     a, b = _known(first), _known(second)
     both = [key for key in a if key in b]
-    rows = [(*key, *_times(a[key], b[key])) for key in both]
+    rows = []
+    for key in both:
+        (start_a, takes_a, origin_a), (start_b, takes_b, origin_b) = a[key], b[key]
+        rows.append((*key, start_a, start_b, takes_a, takes_b, takes_b - takes_a, origin_a, origin_b))
     names = (*KEYS, "occurrence", *TIMES, *ORIGINS)
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     words = ("kind", "program", "name", "client", *ORIGINS)
@@ -91,7 +91,7 @@ def compare_events(first: Events, second: Events) -> Difference:
     return Difference(table, len(a) - len(both), len(b) - len(both))
 
 
-def together(first: Events, second: Events, islands: int) -> Events:
+def as_one_record(first: Events, second: Events, islands: int) -> Events:
     """Return what two records did and held on devices, as one record.
 
     Both start at time 0, and the islands of the second come after those of the first, so any view can draw them.
@@ -104,13 +104,14 @@ def together(first: Events, second: Events, islands: int) -> Events:
     labels: list[Label] = []
     parts = []
     for offset, events in ((0, first), (islands, second)):
-        ours, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
-        shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
-        by = ours.stored("released_label")
+        chosen, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
+        shifted = {"label": chosen.label + len(labels), "start": chosen["start"] - begin, "end": chosen["end"] - begin}
+        # Positions in the table of labels, which are put one behind the other here; -1 stays unknown.
+        by = chosen.stored("released_label")
         shifted["released_label"] = np.where(by < 0, by, by + len(labels))
-        parts.append({name: ours.stored(name) for name in STORED} | shifted)
+        parts.append({name: chosen.stored(name) for name in STORED} | shifted)
         labels += [
-            replace(label, island=label.island + offset) if label.island >= 0 else label for label in ours.labels
+            replace(label, island=label.island + offset) if label.island >= 0 else label for label in chosen.labels
         ]
     stored = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
     return Events(labels, stored, np.arange(len(stored["label"]), dtype=np.int64))
@@ -122,7 +123,7 @@ def beginning(events: Events) -> float:
     return float(spans["start"].min()) if len(spans) else 0.0
 
 
-def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
+def comparison_line(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
     """Return both makespans, their ratio and the largest differences in one line.
 
     Args:
@@ -146,14 +147,15 @@ def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
 
     What several hosts of an island did together is one event, from the first start to the last end.
     """
-    ours, begin = events.of_kind(*WORK), beginning(events)
-    order = np.argsort(ours["start"], kind="stable")
+    chosen, begin = events.of_kind(*WORK), beginning(events)
+    order = np.argsort(chosen["start"], kind="stable")
     seen: Counter[Any] = Counter()
     found: dict[tuple[Any, ...], tuple[float, float, str]] = {}
-    columns = (ours[name][order].tolist() for name in ("start", "end", "quality"))
-    for number, start, end, quality in zip(ours.label[order].tolist(), *columns, strict=True):
-        label = ours.labels[number]
+    columns = (chosen[name][order].tolist() for name in ("start", "end", "quality"))
+    for number, start, end, quality in zip(chosen.label[order].tolist(), *columns, strict=True):
+        label = chosen.labels[number]
         key = tuple(getattr(label, name) for name in KEYS)
+        # Counted for each host, so that the parts of one launch on several hosts have one number.
         occurrence = (*key, seen[key, label.host])
         first, last = found.get(occurrence, (start - begin, 0.0, ""))[:2]
         found[occurrence] = (first, max(first + last, end - begin) - first, _origin(label, quality))
@@ -166,7 +168,3 @@ def _origin(label: Label, quality: str) -> str:
     if quality != "simulated":
         return f"real, {quality}"
     return f"simulated, {label.basis}" if label.basis else "simulated"
-
-
-def _times(a: tuple[float, float, str], b: tuple[float, float, str]) -> tuple[float | str, ...]:
-    return a[0], b[0], a[1], b[1], b[1] - a[1], a[2], b[2]

@@ -103,6 +103,7 @@ def peak_of(events: Events) -> HighWaterMark | None:
 def _on_island(levels: Events, island: int, by: Division) -> list[MemoryHistory]:
     of_labels = levels.by_label(by).tolist()
     names = list(dict.fromkeys(of_labels)) if by == "client" else in_order({*of_labels})
+    # (events,): the number of each event's name.
     codes = np.array([names.index(name) for name in of_labels], np.int64)[levels.label]
     columns = levels["start"], levels["end"], codes, levels["bytes"]
     histories: dict[tuple[bytes, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
@@ -128,7 +129,9 @@ def _history(
     """
     used, column = np.unique(name, return_inverse=True)
     times, row = np.unique(np.concatenate([start, end]), return_inverse=True)
+    # (times, names): first what changes at each time, then what is held from it on.
     levels = np.zeros((len(times), len(used)), np.int64)
     np.add.at(levels, (row, np.tile(column, 2)), np.concatenate([size, -size]))
+    # A level that ends as an equal one begins changes nothing.
     changed = levels.any(1)
     return used, times[changed], levels[changed].cumsum(0)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pathways_nb.errors import size, three_digits
-from pathways_nb.trace.host_parts import once
+from pathways_nb.trace.host_parts import counted_once
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, WINDOW_FULL
@@ -24,7 +24,7 @@ from pathways_nb.util.words import counted
 BUSY = ("compute", "collective")
 """Kinds of events that keep a device busy."""
 WORK = (*BUSY, "transfer", HOST_KIND)
-"""Kinds of events on devices, between them and beside them: all that a program consists of."""
+"""Kinds of events on devices, between them and on hosts: all that a program consists of."""
 COMPILING = ("trace", "lower", "compile")
 """Kinds of events before a program's first launch."""
 
@@ -98,11 +98,11 @@ class Summary:
         if self.failed:
             words.append(f"{self.failed} failed")
         if len(self.clients) > 1:
-            shares = ", ".join(f"{named(client)} {share:.0%}" for client, share in self.clients.items())
+            shares = ", ".join(f"{client_name(client)} {share:.0%}" for client, share in self.clients.items())
             words.append(f"{shares} of device time")
         for client, reasons in self.waits.items():
             parts = (f"{duration(seconds)} ({reason})" for reason, seconds in reasons.items())
-            who = f"{named(client)} " if client or len(self.clients) > 1 else ""
+            who = f"{client_name(client)} " if client or len(self.clients) > 1 else ""
             words.append(f"{who}waited {', '.join(parts)}")
         return " · ".join(words)
 
@@ -122,9 +122,10 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
     """
     busy = events.of_kind(*BUSY)
     moves = events.of_kind("transfer")
-    launches = busy.select(once(busy))
+    launches = busy.select(counted_once(busy))
     messages = sent(events)
     spans = events.select(makes_span(events))
+    # Events may be a selection, so the first one need not begin at 0.
     makespan = float(spans["end"].max() - spans["start"].min()) if len(spans) else 0.0
     used = [device_seconds(busy.select(busy.is_("island", i)), count).sum() for i, count in enumerate(islands)]
     shares = (u / (count * makespan) if makespan else 0.0 for u, count in zip(used, islands, strict=True))
@@ -134,7 +135,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
         tuple(float(share) for share in shares),
         covered(events.of_kind("enqueue")),
         covered(events.of_kind(*COMPILING)),
-        int(once(moves).sum()),
+        int(counted_once(moves).sum()),
         int(moves["bytes"].sum()),
         len(launches),
         int(launches.is_("quality", "interpolated").sum()),
@@ -182,7 +183,7 @@ def clients_of(events: Events) -> tuple[str, ...]:
     return (*names, "") if nobody else tuple(names)
 
 
-def named(client: str) -> str:
+def client_name(client: str) -> str:
     """Return a client's name in a text."""
     return client or "no client"
 
@@ -190,12 +191,13 @@ def named(client: str) -> str:
 def _shares(busy: Events, islands: Sequence[int]) -> dict[str, float]:
     """Return each client's part of all busy device-seconds."""
     clients = clients_of(busy)
+    # Exactly 1, also where nothing took any time.
     if len(clients) == 1:
         return dict.fromkeys(clients, 1.0)
     used = {}
     for client in clients:
-        mine = busy.select(busy.is_("client", client))
-        used[client] = sum(device_seconds(mine.select(mine.is_("island", i)), n).sum() for i, n in enumerate(islands))
+        own = busy.select(busy.is_("client", client))
+        used[client] = sum(device_seconds(own.select(own.is_("island", i)), n).sum() for i, n in enumerate(islands))
     total = sum(used.values())
     return {client: float(seconds / total) for client, seconds in used.items() if seconds}
 
@@ -204,9 +206,9 @@ def _waits(stalls: Events) -> dict[str, dict[str, float]]:
     """Return the seconds that each client's programs waited, by client and reason; Python's own pauses are no wait."""
     found: dict[str, dict[str, float]] = {}
     for client, reason in dict.fromkeys((label.client, label.name) for label in stalls.labels if label.program):
-        mine = stalls.is_("client", client) & stalls.is_("name", reason)
-        if mine.any():
-            found.setdefault(client, {})[reason] = covered(stalls.select(mine))
+        of_client = stalls.is_("client", client) & stalls.is_("name", reason)
+        if of_client.any():
+            found.setdefault(client, {})[reason] = covered(stalls.select(of_client))
     return found
 
 
@@ -226,10 +228,12 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
         devices: number of devices of the island.
         times: in seconds, rising.
     """
+    # (times,) device-seconds up to each of ``times``.
     total = np.zeros(len(times))
     for low, high, start, end in _busy(events, devices):
         if len(start):
             done = np.concatenate([[0.0], np.cumsum(end - start)])
+            # (2 × events,): start, end, start, end, … of disjoint times, which therefore rise.
             stamps = np.stack([start, end], 1).ravel()
             # Busy time up to a moment is linear while an event runs and constant otherwise: interpolate its cumulated
             # sum.
@@ -237,7 +241,7 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
     return np.diff(total)
 
 
-def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
+def device_ranges(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yield ranges of devices that have the same events: first device, device after the last, events' positions."""
     first = events["device"]
     for low, high, rows in pieces(first, first + events["devices"], 0, devices):
@@ -248,7 +252,7 @@ def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]
 def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Yield ranges of devices that have the same events, with the starts and ends of their busy times."""
     start, end = events["start"], events["end"]
-    for low, high, here in alike(events, devices):
+    for low, high, here in device_ranges(events, devices):
         yield low, high, *union(start[here], end[here])
 
 

@@ -45,7 +45,7 @@ class Events:
     ``events["start"]`` is a column, ``events[:10]`` are the first ten, ``for event in events`` yields dictionaries.
 
     Args:
-        labels: what the events have in common beside their stamps.
+        labels: what the events have in common except their stamps.
         stored: for each event its label's number, stamps and codes, by the names in ``STORED``.
         ids: one for each event, in the order in which events were recorded.
     """
@@ -95,6 +95,7 @@ class Events:
     @property
     def releasers(self) -> np.ndarray:
         """The position of the event that let each begin, where the controller said which; -1 elsewhere."""
+        # (events,) positions. The cause names a label and a run; meant is the last such event that began before.
         found = np.full(len(self), -1)
         told = np.flatnonzero(self._stored["released_label"] >= 0)
         if len(told):
@@ -115,6 +116,7 @@ class Events:
         if name in _WORDS:
             words = _WORDS[name]
             return np.isin(self._stored[name], [code for code in (*range(len(words)), -1) if words[code] in values])
+        # (labels,), spread over the events by their labels' numbers.
         fits = [getattr(label, name) in values for label in self.labels]
         return np.array(fits, bool)[self.label]
 
@@ -188,6 +190,7 @@ class Record:
         Only rows added since the last call are turned into columns.
         """
         with self._lock:
+            # A copy: other threads may append while columns are made; exactly these rows are deleted at the end.
             rows = self._rows[:]
             fresh = [(name, column(values, STORED[name])) for name, values in self._columns_of(rows)]
             first, count = self._count, self._count + len(rows)
@@ -216,6 +219,7 @@ class Record:
         """
         with self._lock:
             for name, values in (("start", start), ("end", end), ("quality", QUALITIES.index(quality))):
+                # Columns that were given out must not change under a view that draws them.
                 self._stored[name] = self._stored[name].copy()
                 self._stored[name][rows] = values
             self._first += self._count
@@ -237,6 +241,7 @@ class Record:
         with self._lock:
             self._rows.clear()
             self._forget(self._count)
+            # New lists: events that were given out still refer to the old one.
             self._labels, self._numbers = [], {}
 
     def _forget(self, count: int) -> None:

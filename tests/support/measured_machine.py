@@ -11,8 +11,8 @@ import pytest
 from pathways_nb.cost.calibration.fitting import Roofline
 from pathways_nb.cost.calibration.samples import Chain, Measured, Parted, Sample
 from pathways_nb.cost.calibration.this_machine import fit
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.pricing import collective
-from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 
 NODE, ALONE, CROWD, START, BYTE = 4e-4, 3e-4, 3.2, 5e-5, 2e-10

@@ -53,11 +53,12 @@ def overlapped(formula: str, latency: float, bandwidth: float) -> Cost:
     return Cost(max(latency, bandwidth), formula, latency, bandwidth)
 
 
-def together(formula: str, *parts: Cost) -> Cost:
+def in_sequence(formula: str, *parts: Cost) -> Cost:
     """Return the cost of parts one after another; those that cost nothing are left out."""
     real = tuple(part for part in parts if part.seconds)
     if len(real) == 1:
         return real[0]
+    # ``fsum``, so that the sum does not depend on the order of the parts.
     sums = (math.fsum(getattr(part, name) for part in real) for name in ("seconds", "latency", "bandwidth"))
     seconds, latency, bandwidth = sums
     return Cost(seconds, formula, latency, bandwidth, real) if real else FREE
@@ -86,6 +87,7 @@ def torus_all_to_all(n: float, axes: Sequence[Axis], W: float, a: float) -> Cost
     even ``X`` and wrap that is ``n · X / (8 · P)``.
     """
     P, _, hops = _size(axes)
+    # The link in the middle of an axis is the busiest. An axis of one chip has no link and no load.
     loads = [(x.length // 2) * ((x.length + 1) // 2) / (P * x.length * x.ways) for x in axes if x.ways]
     return overlapped(_shape_name(axes), hops * a, n * max(loads) / W)
 
@@ -102,7 +104,7 @@ def switch_gather(n: float, N: int, W: float, a: float) -> Cost:
     """Return the cost of an all-gather or reduce-scatter: ``⌈log2 N⌉`` steps if N is a power of two, else a ring."""
     moved = (N - 1) / N * n / W
     ring = summed("ring", (N - 1) * a, moved)
-    return min(ring, summed("recursive doubling", _log(N) * a, moved)) if _power(N) else ring
+    return min(ring, summed("recursive doubling", _log2(N) * a, moved)) if _is_power_of_two(N) else ring
 
 
 def switch_all_reduce(n: float, N: int, W: float, a: float) -> Cost:
@@ -110,12 +112,14 @@ def switch_all_reduce(n: float, N: int, W: float, a: float) -> Cost:
 
     Halving and doubling, and recursive doubling, need a power of two.
     """
-    moved, steps = (N - 1) / N * n / W, _log(N)
+    # A ring moves (N-1)/N of the array twice in 2 (N-1) steps: little to move, but many steps. Trees have few steps and
+    # move all of it.
+    moved, steps = (N - 1) / N * n / W, _log2(N)
     forms = [
         summed("ring", 2 * (N - 1) * a, 2 * moved),
         summed("double binary tree", 2 * steps * a, 2 * n / W),
     ]
-    if _power(N):
+    if _is_power_of_two(N):
         forms += [
             summed("halving and doubling", 2 * steps * a, 2 * moved),
             summed("recursive doubling", steps * a, steps * n / W),
@@ -130,7 +134,7 @@ def switch_all_to_all(n: float, N: int, W: float, a: float) -> Cost:
 
 def switch_broadcast(n: float, N: int, W: float, a: float) -> Cost:
     """Return the least cost of binomial tree, scatter and all-gather, and a chain in its best number of pieces."""
-    steps = _log(N)
+    steps = _log2(N)
     forms = [
         summed("binomial tree", steps * a, steps * n / W),
         summed("scatter and all-gather", (steps + N - 1) * a, 2 * (N - 1) / N * n / W),
@@ -161,11 +165,11 @@ def _shape_name(axes: Sequence[Axis]) -> str:
     return f"{len(real)}-D {'torus' if all(axis.wrap for axis in real) else 'mesh'}"
 
 
-def _log(N: int) -> int:
+def _log2(N: int) -> int:
     """Return ``⌈log2 N⌉``."""
     return (N - 1).bit_length()
 
 
-def _power(N: int) -> bool:
+def _is_power_of_two(N: int) -> bool:
     """Return whether N is a power of two."""
     return N & (N - 1) == 0

@@ -33,13 +33,14 @@ def groups_of(attributes: str, devices: int) -> np.ndarray:
     listed = _LISTED.search(attributes) or _PAIRS.search(attributes)
     if listed:
         rows = [_numbers(row) for row in re.findall(r"\{([\d,\s]+)\}", listed[1])]
+        # ``{}`` means all devices together.
         return np.array(rows) if rows else np.arange(devices).reshape(1, -1)
     iota = _IOTA.search(attributes)
     if iota:
         return _reordered(iota[2], iota[3]).reshape(_numbers(iota[1]))
     mesh = _MESH.search(attributes)
     if mesh:
-        return _along(mesh[1], mesh[2], mesh[3])
+        return _along_axes(mesh[1], mesh[2], mesh[3])
     if "replica_groups=" in attributes or "source_target_pairs=" in attributes:
         raise ValueError(f"Groups of devices written in a way that is not known: {attributes[:160]!r}.")
     return np.arange(devices).reshape(1, -1)
@@ -53,9 +54,12 @@ def axes_of(groups: np.ndarray, sizes: Mapping[str, int], *, pairs: bool = False
         sizes: of the mesh's axes, in its order.
         pairs: whether rows are source and target of a permutation, which need not span an axis.
     """
+    # (groups, members, axes of the mesh)
     coordinates = np.stack(np.unravel_index(groups, tuple(sizes.values())), axis=-1)
+    # An axis belongs to the groups if the members of any group differ from its first along it.
     differs = (coordinates != coordinates[:, :1]).any(axis=(0, 1))
     axes = tuple(axis for axis, along in zip(sizes, differs, strict=True) if along)
+    # Fewer members than the axes have devices: groups that follow only parts of axes, or no axis.
     return axes if pairs or groups.shape[1] == math.prod(sizes[axis] for axis in axes) else ()
 
 
@@ -71,7 +75,7 @@ def _reordered(shape: str, order: str | None) -> np.ndarray:
     return ids.transpose(_numbers(order)) if order else ids
 
 
-def _along(declared: str, ids: str, chosen: str) -> np.ndarray:
+def _along_axes(declared: str, ids: str, chosen: str) -> np.ndarray:
     """Return the groups along axes, or parts of axes, of a mesh that is written out.
 
     Args:
@@ -91,6 +95,7 @@ def _along(declared: str, ids: str, chosen: str) -> np.ndarray:
             picked.append(len(dims) - 1)
             done = before * part
         dims.append(size // done)
+    # Dimensions that are not picked number the groups, those that are picked the members.
     others = [i for i in range(len(dims)) if i not in picked]
     return _device_ids(ids, dims).transpose([*others, *picked]).reshape(-1, math.prod(dims[i] for i in picked))
 

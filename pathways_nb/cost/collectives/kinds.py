@@ -1,8 +1,8 @@
 """The one table of the kinds of collectives: what each moves, its names, and its closed forms.
 
-All readers ask this table: those of jaxprs (``cost.jaxpr.primitives``, ``cost.jaxpr.exchange``), those of compiled code
-(``cost.hlo``), and the prices (``pricing``). A new kind is one more row of ``KINDS``. The names of primitives are those
-of JAX 0.10 to 0.12, and the names of opcodes those of XLA; both are strings here, so that nothing needs JAX.
+All readers ask this table: those of jaxprs (``cost.jaxpr.primitives``, ``cost.jaxpr.node_work``), those of compiled
+code (``cost.hlo``), and the prices (``pricing``). A new kind is one more row of ``KINDS``. The names of primitives are
+those of JAX 0.10 to 0.12, and the names of opcodes those of XLA; both are strings here, so that nothing needs JAX.
 """
 
 from __future__ import annotations

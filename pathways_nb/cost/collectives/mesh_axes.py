@@ -45,10 +45,12 @@ def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple
         size: number of devices that exchange.
     """
     members = _members(dict(sizes), axes)
+    # A mesh that is larger than the island, or groups that follow no axis: only the number of devices is known.
     if members is None or len(members) != size or members[-1] >= topology.devices:
         return AxisGroup(size, note="" if size == topology.devices else UNKNOWN)
     if topology.chip.interconnect == "torus":
         return _on_torus(topology, members)
+    # Devices are numbered domain by domain.
     domains = len(np.unique(members // topology.domain))
     if domains == 1:
         return AxisGroup(size)
@@ -61,6 +63,7 @@ def _members(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray | None:
     if not chosen or not chosen <= set(sizes):
         return None
     ids = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    # The first group: all along the chosen axes, at 0 along the others.
     return ids[tuple(slice(None) if axis in chosen else 0 for axis in sizes)].ravel()
 
 
@@ -72,6 +75,7 @@ def _on_torus(topology: Topology, members: np.ndarray) -> AxisGroup:
         return AxisGroup(len(members))
     along = [np.unique(coordinate) for coordinate in np.unravel_index(chips, topology.shape)]
     strides = [_stride(coordinates) for coordinates in along]
+    # Members that are no product of coordinates along axes, or not evenly spaced, are no box.
     if math.prod(map(len, along)) != len(chips) or not all(strides):
         return AxisGroup(len(members), note=STRIDED)
     # Groups interleave with each other by their strides, and on a chip by the devices that are no members.

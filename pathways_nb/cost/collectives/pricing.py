@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from pathways_nb.cost.collectives.formulas import FREE, Cost, summed, together
+from pathways_nb.cost.collectives.formulas import FREE, Cost, in_sequence, summed
 from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS, CollectiveKind
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
@@ -58,6 +58,7 @@ def collective(
     if row.switch is None:
         main = _permute(bytes, topology, where, islands, flows, hops)
     else:
+        # All NICs of the hosts that have members carry a part each.
         nics = _nics(topology, where.devices, topology.devices) / flows
 
         def island(part: CollectiveKind, n: float) -> Cost:
@@ -66,7 +67,7 @@ def collective(
 
         main = _levels("islands over DCN", row, bytes, islands, island, nics, topology.network)
     start = topology.chip.start_latency
-    return together(f"start and {main.formula}", summed("start", start, 0.0), main)
+    return in_sequence(f"start and {main.formula}", summed("start", start, 0.0), main)
 
 
 def _island(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGroup, flows: int) -> Cost:
@@ -105,15 +106,20 @@ def _levels(
     if count == 1:
         return inner(kind, n)
     assert kind.switch is not None
-    across = _named(kind.switch(n, count, nics, network.latency), f"{{}} of {count} over NICs")
+    # Between units the network is a switch: every unit reaches every other one at the bandwidth of its own NICs.
+    across = _with_formula(kind.switch(n, count, nics, network.latency), f"{{}} of {count} over NICs")
     if kind.begins_whole and kind.ends_whole:
-        return together(formula, inner(BY_NAME["reduce_scatter"], n), across, inner(BY_NAME["all_gather"], n))
+        # An all-reduce over levels: scatter sums inside, reduce the parts across, gather inside. So each NIC carries
+        # one part.
+        return in_sequence(formula, inner(BY_NAME["reduce_scatter"], n), across, inner(BY_NAME["all_gather"], n))
     if kind.begins_whole:
-        return together(formula, inner(kind, n), across)
+        # A reduce-scatter inside first, so that only what is left crosses the NICs.
+        return in_sequence(formula, inner(kind, n), across)
     if kind.ends_whole:
-        return together(formula, across, inner(kind, n))
+        # An all-gather in the other order: shards cross the NICs once, and spread inside.
+        return in_sequence(formula, across, inner(kind, n))
     # A unit has 1 / count of the array, of which 1 / count stays within it.
-    return together(formula, across, inner(kind, n / count**2))
+    return in_sequence(formula, across, inner(kind, n / count**2))
 
 
 def _domain(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGroup) -> Cost:
@@ -127,7 +133,8 @@ def _domain(kind: CollectiveKind, n: float, topology: Topology, where: DeviceGro
     if where.within == 1:
         return FREE
     if where.within <= chip.devices_per_chip:
-        return _named(kind.switch(n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
+        # Devices of one chip exchange through its memory, at the rate of a copy and without hops.
+        return _with_formula(kind.switch(n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
     if chip.interconnect == "switch":
         return kind.switch(n, where.within, topology.switch_bw / chip.devices_per_chip, chip.hop_latency)
     return kind.torus(n, where.axes, topology.axis_bw, chip.hop_latency)
@@ -142,6 +149,7 @@ def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flo
     elif chip.interconnect == "switch":
         inner = summed("shift by a switch", chip.hop_latency, shard * chip.devices_per_chip / topology.switch_bw)
     else:
+        # Hops are between chips; each link carries the shards of all devices that pass over it.
         steps = math.ceil(far / chip.devices_per_chip)
         inner = summed(f"shift by {far}", steps * chip.hop_latency, far * shard / topology.axis_bw)
     if where.domains * islands == 1:
@@ -150,6 +158,7 @@ def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flo
     crossing = min(far, where.within, topology.devices_per_host)
     bandwidth = topology.network.host_bw_effective / flows
     over = summed(f"shift by {far} over NICs", topology.network.latency, crossing * shard / bandwidth)
+    # Both at the same time: shards that stay inside and shards that leave move over different wires.
     return max(inner, over, key=lambda cost: cost.seconds)
 
 
@@ -158,7 +167,7 @@ def _nics(topology: Topology, devices: int, of: int) -> float:
     return devices / min(topology.devices_per_host, of) * topology.network.host_bw_effective
 
 
-def _named(cost: Cost, pattern: str) -> Cost:
+def _with_formula(cost: Cost, pattern: str) -> Cost:
     return cost._replace(formula=pattern.format(cost.formula))
 
 

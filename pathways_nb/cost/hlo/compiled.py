@@ -22,11 +22,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.collectives.collective import Collective, Origin, merged
 from pathways_nb.cost.collectives.kinds import BY_NAME
-from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import HloCollective, hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.quick_compiling import quick_options
-from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
 
 _NODE = 500_000  # far from the device ids of every island
@@ -99,22 +99,26 @@ def collectives_by_compiling(
         UsageError: an axis has no small factor, or this JAX can make no CPU devices.
     """
     compile_for = functools.partial(
-        _partitioned, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
+        _compile_for_mesh, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
     )
+    # The wanted mesh itself where it is small enough: then nothing is lengthened or scaled below.
     small = _small(axis_sizes, most_devices)
     base, memory = compile_for(small)
     notes = [] if all(e.sure for e in base) else ["a loop of unknown length, or a branch, is counted once"]
+    # (collectives, parts of each) powers by axis
     powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
     sizes = [small]
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
+        # What is summed over an axis is not split by it, so it is as large for any number of devices.
         known = all(BY_NAME[e.kind].sums and axis in e.axes for e in base)
+        # A client of more CPU devices would take too long to make.
         fits = math.prod(longer.values()) <= most_devices and not known
         other: list[HloCollective] = []
         if fits:
             (other, memory), sizes = compile_for(longer), [*sizes, longer]
-        if not known and not _alike(base, other):
+        if not known and not _same_list(base, other):
             notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
-        _fill(powers, base, other, axis, longer[axis] / small[axis])
+        _fill_powers(powers, base, other, axis, longer[axis] / small[axis])
     found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
     return CompiledFacts(merged(found), tuple(sizes), tuple(notes), memory)
 
@@ -127,6 +131,7 @@ def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
     """
     if math.prod(axis_sizes.values()) <= most:
         return dict(axis_sizes)
+    # Prime factors, so that every array that the wanted mesh divides is divided by the small one, too.
     small = {axis: _prime(size) for axis, size in axis_sizes.items()}
     if math.prod(small.values()) > most:
         sizes = ", ".join(f"{axis!r}: {size}" for axis, size in axis_sizes.items())
@@ -150,7 +155,7 @@ def _prime(size: int) -> int:
     return next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
 
 
-def _partitioned(
+def _compile_for_mesh(
     fn_of: Callable[[Mesh], Callable[..., Any]],
     avals: Sequence[Any],
     in_specs: Any,
@@ -162,6 +167,7 @@ def _partitioned(
     """Return the collectives and the memory of a node compiled for a mesh of these sizes."""
     count = math.prod(sizes.values())
     chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
+    # ``Auto``: the partitioner chooses layouts and collectives, as it does when the node runs.
     kinds = (AxisType.Auto,) * len(sizes)
     mesh = Mesh(np.array(chosen).reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
 
@@ -171,21 +177,21 @@ def _partitioned(
         return jax.tree.map(lambda s: None if s is None else NamedSharding(mesh, s), tree, is_leaf=leaf)
 
     laid = {"in_shardings": place(tuple(in_specs)), "out_shardings": place(out_specs)}
+    # Only compiled here: where a donated buffer cannot be used, the real call warns.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        # ``keep_unused``: an argument that the function does not read is in memory all the same.
         jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
         compiled = jitted.lower(*avals).compile(compiler_options=dict(quick_options()))
-    return sorted(exchanges_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
+    # Sorted, since XLA may issue the same collectives in another order on a longer mesh.
+    exchanges = sorted(hlo_collectives_of(parse(compiled.as_text() or ""), sizes), key=_order)
+    # Of the analysis not its peak field, which the local driver does not read either.
+    found: Any = compiled.memory_analysis()
+    specs = tuple(map(_spec_of, jax.tree.leaves(compiled.output_shardings)))
+    return exchanges, CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
 
 
-def _memory(compiled: Any) -> CompiledMemory:
-    """Return the memory of an executable, from the analysis and not its peak field, as the local driver does."""
-    found = compiled.memory_analysis()
-    specs = tuple(map(_spec, jax.tree.leaves(compiled.output_shardings)))
-    return CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
-
-
-def _spec(sharding: Any) -> PartitionSpec | None:
+def _spec_of(sharding: Any) -> PartitionSpec | None:
     """Return the partition spec of a sharding; None if it has none."""
     if isinstance(sharding, NamedSharding):
         return sharding.spec
@@ -197,18 +203,19 @@ def cpu_devices(count: int) -> Sequence[Any]:
 
     One client is kept, the largest asked for: each has threads for all of its devices.
     """
+    # JAX's own first: another client has threads for all of its devices.
     there = jax.devices("cpu")
     if len(there) >= count:
         return there
-    with _making:
+    with _devices_lock:
         # Under the lock, or two threads that compile at once would make two clients.
-        if len(_made) < count:
-            _made[:] = _client(count, len(there))
-        return tuple(_made)
+        if len(_devices) < count:
+            _devices[:] = _client(count, len(there))
+        return tuple(_devices)
 
 
-_made: list[Any] = []
-_making = threading.Lock()
+_devices: list[Any] = []
+_devices_lock = threading.Lock()
 
 
 def _client(count: int, there: int) -> Sequence[Any]:
@@ -229,10 +236,11 @@ def _client(count: int, there: int) -> Sequence[Any]:
             f"collectives_by_compiling needs {count} CPU devices, JAX has {there} and can make no others. Pass "
             f'devices=, or set jax.config.update("jax_num_cpu_devices", {count}) before JAX starts.'
         )
+    # A node id of its own, so that ids of its devices are far from those of every island.
     return maker(num_devices=count, node_id=_NODE + count).devices()
 
 
-def _alike(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:
+def _same_list(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:
     """Return whether two modules have the same list of collectives, but for sizes."""
     return [_form(e) for e in one] == [_form(e) for e in other]
 
@@ -248,7 +256,7 @@ def _form(exchange: HloCollective) -> tuple[Any, ...]:
     return exchange.kind, exchange.axes, exchange.times, [bits for bits, _ in exchange.parts]
 
 
-def _fill(
+def _fill_powers(
     powers: list[list[dict[str, int]]],
     base: Sequence[HloCollective],
     other: Sequence[HloCollective],
@@ -264,12 +272,14 @@ def _fill(
         axis: that was lengthened.
         ratio: of its two lengths.
     """
-    measured = _alike(base, other)
+    measured = _same_list(base, other)
     for number, exchange in enumerate(base):
         for part, (_, dims) in enumerate(exchange.parts):
             power = BY_NAME[exchange.kind].growth if axis in exchange.axes else 0
+            # A part without elements says nothing of its growth.
             if measured and (before := math.prod(dims)):
                 after = math.prod(other[number].parts[part][1])
+                # Padding makes sizes differ a little from the power; the nearest whole one is meant.
                 power = round(math.log(max(after, 1) / before, ratio))
             powers[number][part][axis] = power
 
@@ -289,6 +299,7 @@ def _scaled(
     for (bits, dims), power in zip(exchange.parts, powers, strict=True):
         factor = math.prod((wanted[axis] / small[axis]) ** by for axis, by in power.items())
         total += math.prod(dims) * bits / 8 * factor
+    # Without axes the groups follow none (lists of ids), so their size cannot be scaled.
     group = math.prod(wanted[axis] for axis in exchange.axes) if exchange.axes else exchange.group
     origin: Origin = "compiled" if dict(small) == dict(wanted) else "scaled"
     return Collective(exchange.kind, round(total), exchange.axes, group, exchange.times, origin)

@@ -56,6 +56,7 @@ def unknown_op(name: str) -> HloOp:
 def _kind(module: HloModule, instruction: HloInstruction) -> OpKind:
     """Return the kind of work of an instruction; a fusion that only copies is a copy."""
     opcodes = {instruction.opcode}
+    # What it does is in the computation that it calls.
     if instruction.opcode == "fusion" or instruction.opcode.startswith("async-"):
         called = (module.computations[name] for name in instruction.called)
         opcodes = {inner.opcode for one in called for inner in one.instructions.values()}

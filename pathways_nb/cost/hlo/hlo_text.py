@@ -108,7 +108,7 @@ class HloComputation:
         return {int(i.inside): i.name for i in chosen}
 
 
-class Runs(NamedTuple):
+class RunCount(NamedTuple):
     """How often an instruction runs, and whether that is certain: each branch of a conditional counts as run."""
 
     times: int
@@ -124,7 +124,7 @@ class HloModule:
 
     def runs(
         self, name: str = "", times: int = 1, sure: bool = True
-    ) -> Iterator[tuple[HloComputation, HloInstruction, Runs]]:
+    ) -> Iterator[tuple[HloComputation, HloInstruction, RunCount]]:
         """Yield each instruction that runs, from the entry on, and how often; a fusion as one instruction.
 
         Args:
@@ -134,9 +134,12 @@ class HloModule:
         """
         computation = self.computations[name or self.entry]
         for instruction in computation.instructions.values():
-            yield computation, instruction, Runs(times, sure)
+            yield computation, instruction, RunCount(times, sure)
+            # A fusion runs as one piece of work, so its computation is not entered; the ``to_apply`` of a reduction
+            # neither.
             if instruction.opcode in ("while", "call", "conditional", "async-start"):
                 trips = instruction.trips
+                # Of a conditional every branch counts as run, which is too much: that is said by ``sure``.
                 known = sure and trips is not None and instruction.opcode != "conditional"
                 for called in instruction.called:
                     yield from self.runs(called, times * (1 if trips is None else trips), known)
@@ -174,18 +177,20 @@ def _instruction(line: str) -> HloInstruction:
     found = _LINE.match(line)
     if not found:
         raise ValueError(f"No instruction of a compiled XLA module: {line.strip()[:120]!r}.")
+    # Long tuples have comments with indices between their types, such as ``/*index=5*/``.
     rest = re.sub(r"/\*.*?\*/", "", found[3])
+    # The type of a tuple has blanks within its parentheses, any other type has none.
     end = _closing(rest) if rest.startswith("(") else rest.index(" ")
     kind, rest = rest[:end], rest[end:].strip()
     opcode, _, rest = rest.partition("(")
+    # Operands may be tuples or have layouts with parentheses, so the first closing one need not be the end.
     end = _closing("(" + rest) - 2
-    shapes = tuple(HloShape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(kind))
+    # ``<=8`` is a dimension of at most 8.
+    shapes = tuple(
+        HloShape(dtype, tuple(int(n.lstrip("<=")) for n in dims.split(",") if n))
+        for dtype, dims in _SHAPE.findall(kind)
+    )
     return HloInstruction(found[2], shapes, opcode, rest[:end], rest[end + 1 :], bool(found[1]))
-
-
-def _dims(text: str) -> tuple[int, ...]:
-    """Return the dimensions of a shape; ``<=8`` is a dimension of at most 8."""
-    return tuple(int(n.lstrip("<=")) for n in text.split(",") if n)
 
 
 def _closing(text: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.operations import ShardedJaxpr, ShardedOperation, ShardedValue
 from pathways_nb.cost.jaxpr.primitives import NOT_IN_PLACE
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.traffic import traffic_of
@@ -37,11 +37,12 @@ def peak_bytes(
         out_specs: for each output its ``PartitionSpec``, or ``None`` if its layout is not declared.
     """
     flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
+    # Donated inputs may be written over after their last use.
     held = [value for i, value in enumerate(flat.inputs) if i not in donated]
-    return sum({value: value.bytes for value in flat.inputs}.values()) + _above(flat, held)
+    return sum({value: value.bytes for value in flat.inputs}.values()) + _peak_beyond_inputs(flat, held)
 
 
-def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
+def _peak_beyond_inputs(flat: ShardedJaxpr, held: Sequence[ShardedValue]) -> int:
     """Return the most bytes that a list needs at once beyond its inputs.
 
     Args:
@@ -50,12 +51,15 @@ def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
     """
     stored = traffic_of(flat).stored
     last = _last_uses(flat, stored)
+    # Outputs live to the end, and so does the array that an output is a view of.
     kept = set(held) | {value.root for value in flat.outputs}
     ends: dict[int, list[ShardedValue]] = {}
     for value, index in last.items():
         ends.setdefault(index, []).append(value)
+    # ``now`` counts bytes beyond the inputs; it goes below 0 where a donated input has ended.
     alive, peak, now = set(flat.inputs), 0, 0
     for index, op in enumerate(flat.ops):
+        # Without views, whose array is alive already.
         made = {value.root for value in op.outputs if value.root in stored} - alive
         over = {value for value in ends.get(index, ()) if value in alive and value not in kept}
         # What ends with this operation may be written over by it, unless it reads an element after writing others.
@@ -68,7 +72,7 @@ def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
     return peak
 
 
-def _last_uses(flat: Flat, stored: Collection[ShardedValue]) -> dict[ShardedValue, int]:
+def _last_uses(flat: ShardedJaxpr, stored: Collection[ShardedValue]) -> dict[ShardedValue, int]:
     """Return the position of the last operation that needs each array.
 
     What a fusion reads is needed until the fusion writes, so an array lives as long as all arrays inside of fusions
@@ -79,11 +83,12 @@ def _last_uses(flat: Flat, stored: Collection[ShardedValue]) -> dict[ShardedValu
         op = flat.ops[index]
         inside = [last[value.root] for value in op.outputs if value.root not in stored and value.root in last]
         for value in op.inputs:
+            # ``inside``: the last uses of fused outputs, which are computed only then, from this operand.
             last[value.root] = max([last.get(value.root, index), index, *inside])
     return last
 
 
-def _temporary(op: Op) -> int:
+def _temporary(op: ShardedOperation) -> int:
     """Return the bytes that an operation's bodies need beyond its own inputs and outputs; of several bodies, the most.
 
     The inputs of a body are those of the operation, except that a ``scan`` reads slices, which are allocations of their
@@ -95,6 +100,7 @@ def _temporary(op: Op) -> int:
     needs = []
     for body in op.bodies:
         slices = sum(value.bytes for value in body.inputs if value.root not in outer)
+        # What a body returns becomes the operation's outputs, which the list outside counts.
         carried = sum(value.bytes for value in {value.root for value in body.outputs} - set(body.inputs))
-        needs.append(slices * (op.name == "scan") + max(_above(body, list(body.inputs)) - carried, 0))
+        needs.append(slices * (op.name == "scan") + max(_peak_beyond_inputs(body, list(body.inputs)) - carried, 0))
     return max(needs)

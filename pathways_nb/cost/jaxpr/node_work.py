@@ -13,13 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pathways_nb.cost.jaxpr.exchange import Collective, merged, read_op
+from pathways_nb.cost.collectives.collective import Collective, merged
+from pathways_nb.cost.collectives.kinds import BY_PRIMITIVE
 from pathways_nb.cost.jaxpr.flops import flops_of
-from pathways_nb.cost.jaxpr.operations import Flat, Op
+from pathways_nb.cost.jaxpr.operations import ShardedJaxpr, ShardedOperation
 from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, OpClass, op_class_of
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
+from pathways_nb.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ def work_of(
     # The division below is a last resort: where any operation is divided already, it would divide work twice.
     if out_specs is None or any(op.ways > 1 or op.name == "shard_map" for op in flat.ops):
         return found
+    # The largest output stands for most of the work, as the partitioner divides what makes it.
     largest = max(range(len(out_specs)), key=lambda i: flat.outputs[i].size, default=-1)
     spec = read_spec(out_specs[largest], len(flat.outputs[largest].shape)) if largest >= 0 else ()
     ways = math.prod(flat.sizes.get(axis, 1) for axes in spec for axis in axes)
@@ -151,47 +154,68 @@ def _total(works: Sequence[Work]) -> Work:
     classes: dict[tuple[OpClass, str], list[Amount]] = {}
     for amount in (amount for work in works for amount in work.amounts):
         classes.setdefault((amount.kind, amount.dtype), []).append(amount)
+    # Sorted by class and dtype, so that equal works compare equal whatever their order.
     amounts = tuple(_sum(classes[key], *key) for key in sorted(classes))
     collectives = merged(one for work in works for one in work.collectives)
     return Work(amounts, collectives, tuple(dict.fromkeys(note for work in works for note in work.notes)))
 
 
-def works_of(flat: Flat) -> list[Work]:
+def works_of(flat: ShardedJaxpr) -> list[Work]:
     """Return the work of each operation of a list; the bytes of a fusion are spread over its members."""
     traffic = traffic_of(flat)
     return [_work_of(op, flat, traffic) for op in flat.ops]
 
 
-def _work(flat: Flat) -> Work:
+def _work(flat: ShardedJaxpr) -> Work:
     return _total(works_of(flat))
 
 
-def _work_of(op: Op, flat: Flat, traffic: Traffic) -> Work:
+def _work_of(op: ShardedOperation, flat: ShardedJaxpr, traffic: Traffic) -> Work:
     if op.bodies:
-        return _within(op)
+        return _work_of_bodies(op)
     if op_class_of(op.name) == "collective":
-        return Work(collectives=merged([read_op(op, flat.sizes)]))
+        return Work(collectives=merged([_collective_of(op, flat.sizes)]))
     kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op.name)
-    amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
-    return Work((amount,), notes=_notes(op))
+    # A product of bf16 and f32 counts at the rate of f32.
+    dtype = max(op.inputs, key=lambda value: value.itemsize).dtype if kind in ("matmul", "conv") else ""
+    amount = Amount(kind, dtype, flops_of(op), traffic.read[op], traffic.written[op])
+    return Work((amount,), notes=(f"{op.name}: its operations are not counted",) if kind == "other" else ())
 
 
-def _within(op: Op) -> Work:
+def _collective_of(op: ShardedOperation, sizes: Mapping[str, int]) -> Collective:
+    """Return an operation of per-shard code whose primitive is a collective, as the cost model prices it.
+
+    Raises:
+        UsageError: it goes over an axis whose number of devices is not known.
+    """
+    kind = BY_PRIMITIVE[op.name]
+    over = op.params.get("axes", op.params.get("axis_name", ()))
+    # ``vmap`` leaves numbers of dimensions among the axes; these exchange nothing between devices.
+    axes = tuple(axis for axis in (over if isinstance(over, (tuple, list)) else (over,)) if isinstance(axis, str))
+    groups = op.params.get("axis_index_groups")
+    # The first operand of a ragged all-to-all is the data; the others are a buffer, offsets and sizes.
+    moved = op.outputs if kind.counts_result else op.inputs[:1] if op.name.startswith("ragged") else op.inputs
+    # ``axis_index_groups`` divides an axis further; the first group stands for all.
+    group = len(groups[0]) if groups else math.prod(_size(axis, op.name, sizes) for axis in axes)
+    return Collective(kind.name, sum(value.bytes for value in moved), axes, group)
+
+
+def _size(axis: str, name: str, sizes: Mapping[str, int]) -> int:
+    if axis not in sizes:
+        known = ", ".join(f"{a!r}: {n}" for a, n in sizes.items()) or "none"
+        raise UsageError(
+            f"work_of: {name} goes over the axis {axis!r}, whose number of devices is not known (known: {known}). "
+            f"Add axis_sizes={{{axis!r}: 8}}, with your number."
+        )
+    return sizes[axis]
+
+
+def _work_of_bodies(op: ShardedOperation) -> Work:
     """Return the work of the bodies that an operation runs: of a ``cond`` one branch, of a loop every iteration."""
     works = [_work(body) for body in op.bodies]
     if op.name == "cond":
+        # Only one branch runs; the dearest, so that a simulated step is not too short.
         found = max(works, key=lambda work: (work.flops, work.read + work.written))
     else:
         found = _total(works) * op.times
     return found + Work(notes=(op.note,) if op.note else ())
-
-
-def _dtype(op: Op) -> str:
-    """Return the dtype of the wider factor of a matrix product or convolution; empty for other operations."""
-    if op_class_of(op.name) not in ("matmul", "conv"):
-        return ""
-    return max(op.inputs, key=lambda value: value.itemsize).dtype
-
-
-def _notes(op: Op) -> tuple[str, ...]:
-    return (f"{op.name}: its operations are not counted",) if op_class_of(op.name) == "other" else ()

@@ -45,12 +45,12 @@ class ShardedValue:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Op(Operation[ShardedValue]):
+class ShardedOperation(Operation[ShardedValue]):
     """An operation with the partitioning of its work, and with the lists that it runs inside itself."""
 
     ways: int = 1
     """The number of devices among which its work is divided."""
-    bodies: tuple[Flat, ...] = ()
+    bodies: tuple[ShardedJaxpr, ...] = ()
     """The condition and body of a ``while``, the body of a ``scan`` or ``shard_map``, the branches of a ``cond``."""
     times: int = 1
     """How often all its bodies run; of the branches of a ``cond``, only one runs."""
@@ -59,7 +59,7 @@ class Op(Operation[ShardedValue]):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Flat(FlatJaxpr[Op, ShardedValue]):
+class ShardedJaxpr(FlatJaxpr[ShardedOperation, ShardedValue]):
     """A flat list of operations; ``sizes`` are the numbers of devices along the mesh axes that partition its values."""
 
     sizes: Mapping[str, int]

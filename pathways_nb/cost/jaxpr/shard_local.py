@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.operations import Op, ShardedValue
+from pathways_nb.cost.jaxpr.operations import ShardedOperation, ShardedValue
 from pathways_nb.cost.jaxpr.primitives import FOLDS, RESHAPES, op_class_of
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 
@@ -46,16 +46,18 @@ def is_one_fusion(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[
     )
 
 
-def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:
+def _is_local(op: ShardedOperation, sizes: Mapping[str, int]) -> bool:
     """Return whether one operation certainly needs no exchange between devices."""
     if op.bodies:
         return False
     if op.name in RESHAPES | FOLDS:
         # A lost axis must be gathered or summed over; parts of unequal size may have to move.
         return all(_axes(op.inputs[0]) in ([], _axes(made)) and _divides(made, sizes) for made in op.outputs)
+    # Contracted dimensions decide, not only the layouts of both sides.
     if op.name == "dot_general":
         return _is_local_product(op)
     if op.name == "gather":
+        # Each device looks its own indices up in a table that it has as a whole.
         table, indices = op.inputs
         return not _axes(table) and _axes(indices) == _axes(op.outputs[0])
     return op_class_of(op.name) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
@@ -66,16 +68,18 @@ def _is_alike(value: ShardedValue, made: ShardedValue) -> bool:
     return not _axes(value) or (len(value.shape) == len(made.shape) and value.split == made.split)
 
 
-def _is_local_product(op: Op) -> bool:
+def _is_local_product(op: ShardedOperation) -> bool:
     """Return whether a matrix product sums over dimensions that no axis partitions, and uses every axis once.
 
     If one axis partitions rows and columns, the output can keep it on one of them only, and a factor must be gathered.
     """
     ((inner_l, inner_r), (batch_l, batch_r)) = op.params["dimension_numbers"]
     left, right = op.inputs
+    # A partitioned contracted dimension leaves partial sums on each device, which have to be added up.
     if any(left.split[i] for i in inner_l) or any(right.split[i] for i in inner_r):
         return False
     batch = [left.split[i] for i in batch_l]
+    # An axis of a batch dimension is in both factors, and once in the output.
     twice = sum(map(len, batch))
     return batch == [right.split[i] for i in batch_r] and (
         len(_axes(op.outputs[0])) == len(_axes(left)) + len(_axes(right)) - twice

@@ -48,6 +48,7 @@ def bytes_on_device(array: Any, layout: Any, sizes: Mapping[str, int] | None = N
         return 0
     dtype = getattr(array, "dtype", None)
     itemsize = int(array.itemsize if isinstance(dtype, str) else getattr(dtype, "itemsize", 0))
+    # A sharding of JAX, whatever its kind.
     if hasattr(layout, "shard_shape"):
         return itemsize * math.prod(layout.shard_shape(shape))
     ways = [math.prod((sizes or {}).get(axis, 1) for axis in axes) for axes in read_spec(layout, len(shape))]
@@ -65,6 +66,7 @@ def propagate(name: str, params: Mapping[str, Any], operands: Sequence[Operand],
     """
     if name in CONSTRAINTS:
         return read_spec(getattr(params.get("sharding", params.get("dst_sharding")), "spec", None), len(shape))
+    # ``reduce_…``, ``argmax`` and ``argmin`` share one rule: they drop the dimensions in ``axes``.
     rule = _RULES.get(name, _reduced if name.startswith(("reduce_", "arg")) else _same_shape)
     return _distinct(rule(params, operands, shape))
 
@@ -74,6 +76,7 @@ def _distinct(split: Sequence[tuple[str, ...]]) -> Split:
     seen: set[str] = set()
     found = []
     for axes in split:
+        # Such as the product of two factors whose rows and columns one axis partitions: one of them is gathered.
         found.append(tuple(axis for axis in axes if axis not in seen))
         seen.update(axes)
     return tuple(found)
@@ -82,6 +85,7 @@ def _distinct(split: Sequence[tuple[str, ...]]) -> Split:
 def _same_shape(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of an elementwise result: on each dimension the axes of the first operand that has some."""
     alike = [split for given, split in operands if given == shape]
+    # All operands are scalars, or none has the output's shape: look at sizes of the first one.
     if not alike:
         return _same_sizes(params, operands, shape)
     return tuple(next((entry for entry in entries if entry), ()) for entries in zip(*alike, strict=True))
@@ -108,6 +112,7 @@ def _dot(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[in
     """Return the layout of a matrix product: batch dimensions, rows of the left and columns of the right factor."""
     ((contracted_l, contracted_r), (batch_l, batch_r)) = params["dimension_numbers"]
     left, right = operands[0][1], operands[1][1]
+    # Output dimensions of ``dot_general``: batch, rows of the left factor, columns of the right one, in this order.
     batch = [left[i] or right[j] for i, j in zip(batch_l, batch_r, strict=True)]
     rows = [axes for i, axes in enumerate(left) if i not in (*contracted_l, *batch_l)]
     columns = [axes for i, axes in enumerate(right) if i not in (*contracted_r, *batch_r)]
@@ -119,6 +124,8 @@ def _convolved(params: Mapping[str, Any], operands: Sequence[Operand], shape: tu
 
     Spatial dimensions count as replicated; a partitioned one would need an exchange of halos.
     """
+    # Specs list dimensions: ``out_spec`` and ``lhs_spec`` batch, feature, spatial; ``rhs_spec`` out feature, in
+    # feature, spatial.
     numbers, found = params["dimension_numbers"], list(unsplit(len(shape)))
     found[numbers.out_spec[0]] = operands[0][1][numbers.lhs_spec[0]]
     found[numbers.out_spec[1]] = operands[1][1][numbers.rhs_spec[0]]
@@ -152,6 +159,7 @@ def _reshaped(params: Mapping[str, Any], operands: Sequence[Operand], shape: tup
     found = list(unsplit(len(shape)))
     for old, new in _groups(given, shape):
         if old and new:
+            # Dimensions of size 1 hold no parts: (1, 8) with 8 split becomes (8,) split the same.
             found[new[0]] = next((split[i] for i in old if given[i] > 1), ())
     return tuple(found)
 
@@ -162,6 +170,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int],
     while i < len(old) and j < len(new):
         left, right = [i], [j]
         while (a := math.prod(old[k] for k in left)) != (b := math.prod(new[k] for k in right)):
+            # The side with the smaller product takes one more dimension until both are equal.
             run, limit = (left, old) if a < b else (right, new)
             if run[-1] + 1 >= len(limit):
                 return
@@ -178,12 +187,13 @@ def _gathered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tup
     (table, of_table), (_, of_indices) = operands[0], operands[1]
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     dropped = (*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ()))
+    # Of the output, ``offset_dims`` are the dimensions of a row in their order, all others are those of the indices.
     offsets = iter([of_table[i] if sizes[i] == n else () for i, n in enumerate(table) if i not in dropped])
     batch = iter(of_indices[:-1])
     return tuple(next(offsets if i in numbers.offset_dims else batch, ()) for i in range(len(shape)))
 
 
-def _first(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+def _as_first_operand(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of the first operand."""
     return operands[0][1]
 
@@ -191,6 +201,7 @@ def _first(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[
 def _scattered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of a scatter: that of the array it changes, else, on whole rows, that of the updates."""
     split, numbers = operands[0][1], params["dimension_numbers"]
+    # The array that is changed keeps its layout, since each device changes the rows that it holds.
     if any(split) or len(operands) < 3:
         return split
     gone = (*numbers.inserted_window_dims, *getattr(numbers, "operand_batching_dims", ()))
@@ -201,15 +212,16 @@ def _scattered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tu
     return tuple(found)
 
 
-def _joined(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+def _concatenated(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of a concatenation: along its dimension none, elsewhere of the first operand that has one."""
     entries = zip(*(split for _, split in operands), strict=True)
     found = [next((entry for entry in along if entry), ()) for along in entries]
+    # Parts of the operands do not lie where parts of the result would.
     found[params["dimension"]] = ()
     return tuple(found)
 
 
-def _none(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+def _of_no_operand(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """Return the layout of what depends on no operand."""
     return unsplit(len(shape))
 
@@ -223,12 +235,12 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Sequence[Operand], tuple[int, ...
     "reshape": _reshaped,
     "gather": _gathered,
     **dict.fromkeys(SCATTERS, _scattered),
-    "dynamic_update_slice": _first,
+    "dynamic_update_slice": _as_first_operand,
     "dynamic_slice": _same_sizes,
     "slice": _same_sizes,
-    "concatenate": _joined,
+    "concatenate": _concatenated,
     "pad": _same_sizes,
-    "iota": _none,
+    "iota": _of_no_operand,
 }
 """Rules by primitive; ``propagate`` treats any other as a reduction, by its prefix, or as elementwise."""
 
@@ -249,6 +261,7 @@ def inverted(
     Returns:
         A layout without axes where the output's layout does not constrain the operand; ``None`` where no rule is known.
     """
+    # The shape of the operand; its layout is what is asked for.
     given = operands[at][0]
     if name == "broadcast_in_dim":
         to = params["broadcast_dimensions"]
@@ -259,18 +272,20 @@ def inverted(
         # The inverse of a reshape is a reshape: the same rule with the two shapes exchanged.
         return tuple(_reshaped(params, [(shape, split)], given))
     if name == "dot_general":
-        return _factor(params, at, operands, split)
+        return _layout_of_factor(params, at, operands, split)
     if is_reduction(name):
+        # The output has the operand's dimensions but the reduced ones; along these any layout would do.
         left = iter(split)
         return tuple(() if i in params.get("axes", ()) else next(left, ()) for i in range(len(given)))
     if name in WINDOWS | SCATTERS:
+        # Only the array that is read or changed; updates and indices may have other shapes.
         return tuple(_same_sizes(params, [(shape, split)], given)) if at == 0 else None
     if name == "concatenate" or (name not in _RULES and given == shape):
         return tuple(_same_sizes(params, [(shape, split)], given))
     return None
 
 
-def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:
+def _layout_of_factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:
     """Return the layout that a factor of a matrix product needs.
 
     Its batch dimensions, rows or columns are partitioned as those of the output, and the contracted dimensions as in
@@ -278,6 +293,7 @@ def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], spl
     """
     contracted, batch = params["dimension_numbers"]
     other = operands[1 - at][1]
+    # The dimensions that are neither contracted nor batch: rows of the left factor, columns of the right one.
     rest = [i for i in range(len(operands[at][0])) if i not in (*contracted[at], *batch[at])]
     begin = len(batch[0]) if at == 0 else len(split) - len(rest)
     found = list(unsplit(len(operands[at][0])))
@@ -286,6 +302,7 @@ def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], spl
         *zip(rest, range(begin, len(split)), strict=False),
     ):
         found[i] = split[j]
+    # As in the other factor: then each device has both parts of the sum, and only the result is reduced.
     for i, j in zip(contracted[at], contracted[1 - at], strict=True):
         found[i] = other[j]
     return _distinct(found)

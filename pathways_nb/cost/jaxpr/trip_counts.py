@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-_TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_EXCHANGED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 """The comparison that says the same with its two operands exchanged."""
 
 
@@ -31,11 +31,13 @@ def trips(params: Any, known: Sequence[Any]) -> int | None:
     start = in_condition + in_body
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     tests = [eqn for eqn in condition.eqns if eqn.outvars[0] is condition.outvars[0]]
-    if len(tests) != 1 or tests[0].primitive.name not in _TURNED:
+    # A condition of several parts ("not converged and i < n") may end the loop earlier.
+    if len(tests) != 1 or tests[0].primitive.name not in _EXCHANGED:
         return None
 
     def operand(atom: Any) -> tuple[Any, Any]:
         """Return an operand's first value and what one iteration adds to it; ``None`` for what is not known."""
+        # A literal, which has ``val`` and does not change.
         if hasattr(atom, "val"):
             return atom.val, 0
         if atom not in condition.invars:
@@ -57,6 +59,7 @@ def _step(body: Any, carried: int, consts: int) -> Any:
     for eqn in body.eqns:
         if eqn.outvars[0] is after and eqn.primitive.name in ("add", "sub"):
             first, second = eqn.invars
+            # ``1 + i`` as well as ``i + 1``; but ``1 - i`` is no step.
             if eqn.primitive.name == "add" and hasattr(first, "val"):
                 first, second = second, first
             if first is before and hasattr(second, "val"):
@@ -68,8 +71,9 @@ def _count(comparison: str, left: tuple[Any, Any], right: tuple[Any, Any]) -> in
     """Return the number of iterations, each operand given by its first value and what one iteration adds to it."""
     if None in (*left, *right):
         return None
+    # ``n > i`` says the same as ``i < n``: put what changes on the left.
     if right[1] and not left[1]:
-        left, right, comparison = right, left, _TURNED[comparison]
+        left, right, comparison = right, left, _EXCHANGED[comparison]
     (first, step), (bound, moved) = left, right
     if moved or not step:
         return None
@@ -79,4 +83,5 @@ def _count(comparison: str, left: tuple[Any, Any], right: tuple[Any, Any]) -> in
         return None
     distance = float(bound - first) if up else float(first - bound)
     whole = distance / abs(float(step))
+    # ``<=`` and ``>=`` run once more at the bound itself; a first test that fails gives a distance below 0.
     return max(0, math.floor(whole) + 1 if comparison in ("le", "ge") else math.ceil(whole))

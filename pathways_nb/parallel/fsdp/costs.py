@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pathways_nb.cost.collectives.collective import Collective as Exchange
 from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hardware.topology import Topology
-from pathways_nb.cost.jaxpr.exchange import Collective as Exchange
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.flat_function import Runnable

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.errors import size
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
@@ -62,7 +62,7 @@ def compiled_step(graph: StepGraph, compiled: Any, axes: Mapping[str, int]) -> C
         axes: names and sizes of the place's axes.
     """
     found = Counter[str]()
-    for exchange in exchanges_of(parse(compiled.as_text()), axes):
+    for exchange in hlo_collectives_of(parse(compiled.as_text()), axes):
         found[exchange.kind] += exchange.times
     memory = compiled.memory_analysis()
     return CompiledStep(planned_collectives(graph), dict(found), int(memory.temp_size_in_bytes))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pathways_nb.cost.jaxpr.node_work import Amount, Work, work_of, works_of
-from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.operations import ShardedJaxpr, ShardedOperation, ShardedValue
 from pathways_nb.cost.jaxpr.sharded_flat import operation_of, value_of
 from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
 from pathways_nb.jaxpr.flat import called
@@ -63,7 +63,7 @@ class StepWork:
             if made.name in _STRIDED and op.inputs:
                 works[op.outputs[0]], views[op.outputs[0]] = Work(), 0
             else:
-                (works[op.outputs[0]],) = works_of(Flat((made,), made.inputs, made.outputs, sizes))
+                (works[op.outputs[0]],) = works_of(ShardedJaxpr((made,), made.inputs, made.outputs, sizes))
         return cls(works, frozenset(), views)
 
     def carried_to(self, graph: StepGraph, before: StepGraph, sizes: Mapping[str, int]) -> StepWork:
@@ -102,13 +102,13 @@ class StepWork:
                 values[value] = value_of(graph.flat.avals[value])
             return values[value]
 
-        pairs = list[tuple[Runnable, Op]]()
+        pairs = list[tuple[Runnable, ShardedOperation]]()
         for op in ops:
             made = _cost_operation(op, read, sizes)
             values.update(zip(op.outputs if _is_whole(op) else op.results, made.outputs, strict=True))
             pairs.append((op, made))
         ends = [tuple(map(read, side)) for side in (graph.flat.inputs, graph.flat.outputs)]
-        flat = Flat(tuple(made for _, made in pairs), ends[0], ends[1], sizes)
+        flat = ShardedJaxpr(tuple(made for _, made in pairs), ends[0], ends[1], sizes)
         traffic, works = traffic_of(flat), dict[int, Work]()
         for (op, made), work in zip(pairs, works_of(flat), strict=True):
             works[op.outputs[0]] = _kernel(op, made, traffic) if is_kernel(op.eqn) else work
@@ -152,7 +152,7 @@ def _is_whole(op: Runnable) -> bool:
     return op.eqn is None or is_kernel(op.eqn)
 
 
-def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Mapping[str, int]) -> Op:
+def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Mapping[str, int]) -> ShardedOperation:
     if not _is_whole(op):
         return operation_of(op.eqn, [read(value) for value in op.operands], sizes)
     name = {"convert": "convert_element_type"}.get(op.name, "concatenate")
@@ -160,10 +160,10 @@ def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Ma
     if op.name == "barrier":
         outputs = tuple(replace(made, source=given) for given, made in zip(inputs, outputs, strict=True))
         name = "optimization_barrier"
-    return Op(name, inputs, outputs)
+    return ShardedOperation(name, inputs, outputs)
 
 
-def _kernel(op: Runnable, made: Op, traffic: Traffic) -> Work:
+def _kernel(op: Runnable, made: ShardedOperation, traffic: Traffic) -> Work:
     """Return the work of a kernel: its products, and the bytes that it reads and writes at its ends."""
     products = [amount for amount in work_of(called(op.eqn)).amounts if amount.kind == "matmul"]
     widest = max(products, key=lambda amount: amount.flops, default=Amount("matmul", "float32"))

@@ -55,6 +55,7 @@ def lists(**given: Any) -> None:
         UsageError: one is not.
     """
     for name, value in given.items():
+        # A text is a ``Sequence``, too.
         if value is not None and (isinstance(value, (str, bytes)) or not isinstance(value, Sequence)):
             raise UsageError(f"pipeline: {name}= must be a list; got {a_type_of(value)}.")
 
@@ -164,6 +165,7 @@ def sharded(
             f"Gradients of a microbatch are reduced at once, so 'zero1' and 'zero2' would be 'ddp' and 'zero3'."
         )
     for place in on:
+        # Called for its error alone: a place with too few axes is refused here, not where a stage is first traced.
         mode_of(fsdp, place, None)
     for name, given in (("shardings", shardings), ("data_sharding", data), ("token_slices", slices)):
         if given is not None:

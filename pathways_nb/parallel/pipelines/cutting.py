@@ -11,7 +11,7 @@ and changes of shape or type of a value that is no larger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ _CHEAP = (NO_ARITHMETIC | RESHAPES | {"copy", "alias"}) - {"axis_index"}
 """Primitives that only change shape or type."""
 
 
-class Cut(NamedTuple):
+class SecondPart(NamedTuple):
     """The second part of a list of operations that was cut.
 
     Args:
@@ -47,7 +47,7 @@ class Cutter:
     flat: FlatFunction
     free: Collection[int]
 
-    def cut(self, first: Sequence[Runnable], second: Sequence[Runnable], outputs: Sequence[int]) -> Cut:
+    def cut(self, first: Sequence[Runnable], second: Sequence[Runnable], outputs: Sequence[int]) -> SecondPart:
         """Return the second part, which makes ``outputs``.
 
         Args:
@@ -57,36 +57,35 @@ class Cutter:
         """
         maker, used = makers(first), alive(second, outputs)
         made = makers(used)
+        # Dictionaries in place of sets: the inputs of an executable need one order.
         again: dict[int, Runnable] = {}
         kept: dict[int, None] = {}
         wanted = [*reads(used), *(value for value in outputs if value not in made)]
         varying = self._varying(first)
-        for value in wanted:
-            self._resolve(value, maker, varying, again, kept)
-        repeated = [op for op in first if id(op) in again]
-        return Cut((*repeated, *used), tuple(kept))
-
-    def _resolve(
-        self, value: int, maker: Mapping[int, Runnable], varying: Collection[int],
-        again: dict[int, Runnable], kept: dict[int, None],
-    ) -> None:  # fmt: skip
-        """Decide whether a value is computed again or kept; add it to ``again`` or ``kept``."""
-        pending = [value]
+        pending = wanted[::-1]
         while pending:
-            current = pending.pop()
-            op = maker.get(current)
-            if current in self.flat.constants or current in self.free:
+            value = pending.pop()
+            op = maker.get(value)
+            # Constants are part of each executable, and free values are there when the second part runs.
+            if value in self.flat.constants or value in self.free:
                 continue
-            if op is None or not self._repeats(op, current, varying):
-                kept[current] = None
+            if op is None or not self._repeats(op, value, varying):
+                kept[value] = None
             elif id(op) not in again:
                 again[id(op)] = op
+                # What is computed again reads other values, each of which is computed again or kept in its turn.
                 pending += op.inputs
+        # In the order of the first part: each comes after those that make what it reads.
+        repeated = [op for op in first if id(op) in again]
+        return SecondPart((*repeated, *used), tuple(kept))
 
     def _repeats(self, op: Runnable, value: int, varying: Collection[int]) -> bool:
         if value not in varying:
+            # Of weights and constants only: kept, a transposed or cast weight would be there once for each microbatch
+            # that waits. An effect, such as a host callback, has to happen once.
             return not op.has_effects
         sources = [source for source in op.inputs if source in varying]
+        # A view of something no larger: its source costs no more to keep, and is often kept for another reader.
         return op.name in _CHEAP and sum(map(self.flat.bytes, sources)) <= self.flat.bytes(value)
 
     def _varying(self, ops: Sequence[Runnable]) -> set[int]:
@@ -95,5 +94,6 @@ class Cutter:
         found = set(reads(ops)) - fixed
         for op in ops:
             if any(value in found for value in op.inputs):
+                # The first part may make a value that is free later, such as the finished store.
                 found.update(value for value in op.outputs if value not in fixed)
         return found

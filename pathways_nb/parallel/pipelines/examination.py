@@ -29,8 +29,8 @@ from pathways_nb.parallel.batch_walk.examine import (
 from pathways_nb.parallel.batch_walk.marks import FIXED, Reason
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stored_context import refuse_lost_appends
+from pathways_nb.parallel.pipelines.token_context import Context
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,21 @@ class Examination:
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves((batch.x, batch.targets)) if leaf.shape), 1)
         axes = [Axis("rows", sizes_of(rows, self.parts))] if self.parts > 1 else []
         if self.slices is not None and len(self.slices) > 1:
+            # The second of four slices at two scales, so with tokens before and after it: offset, length and context
+            # all double from one trace to the other.
             tokens = max(2, batch.length // 4)
             axes.append(Axis("tokens", (tokens, 2 * tokens), (tokens, 2 * tokens)))
         traces: dict[Any, Any] = {}
         found = [self._along(axis, batch, traces) for axis in axes]
+        # Walked along rows or tokens, the loss was traced already; else it is traced for its outputs alone.
         shapes = [one.shapes[0] for one in found if isinstance(one, Walked)]
-        outputs = shapes[0] if shapes else self._outputs(batch, traces)
+        if shapes:
+            outputs = shapes[0]
+        else:
+            given = self.output(batch), batch.targets
+            with self.inside(len(self.calls) - 1):
+                trace = jax.make_jaxpr(self.loss, return_shape=True)(*given)
+            traces[trace_key(self.loss, given)], outputs = trace, trace[1]
         closed = [trace[0] for trace in traces.values() if not isinstance(trace, Reason)]
         of_loss = [trace[0] for key, trace in traces.items() if key[0] is self.loss and not isinstance(trace, Reason)]
         means, random = max(map(count_means, of_loss)), draws(closed)
@@ -102,13 +111,6 @@ class Examination:
             return Examined.of_one_part(outputs[1], means, random)
         verdicts, joins = judged("pipeline", self.name, axes, found, outputs, self.aux, self.check)
         return Examined(tuple(axes), verdicts, joins, jax.tree.structure(outputs[1]), means, random)
-
-    def _outputs(self, batch: Batch, traces: dict[Any, Any]) -> Any:
-        """Return the shapes of the loss and its auxiliary outputs, of one microbatch with whole sequences."""
-        given = self.output(batch), batch.targets
-        with self.inside(len(self.calls) - 1):
-            traces[trace_key(self.loss, given)] = found = jax.make_jaxpr(self.loss, return_shape=True)(*given)
-        return found[1]
 
     def output(self, batch: Batch) -> Any:
         """Return the shapes of the model's output, of one microbatch with whole sequences."""
@@ -127,14 +129,17 @@ class Examination:
         at = 0 if axis.name == "rows" else 1
         sliced = jax.tree.map(lambda whole: not whole, batch.unsliced) if at else jax.tree.map(lambda _: True, batch.x)
 
-        def sized(tree: Any, size: int, which: Any) -> Any:
-            return jax.tree.map(lambda leaf, moves: resized(leaf, at, size) if moves else leaf, tree, which)
+        def sized(size: int) -> Any:
+            return jax.tree.map(lambda leaf, moves: resized(leaf, at, size) if moves else leaf, batch.x, sliced)
 
-        targets = jax.tree.map(lambda _: True, batch.targets)
-        made: Any = [sized(batch.x, size, sliced) for size in axis.sizes]
+        if at:
+            contexts = [Context(first, size, 2 * size, 4 * size)
+                        for first, size in zip(axis.offsets, axis.sizes, strict=True)]  # fmt: skip
+        else:
+            contexts = [Context(0, *[batch.length] * 3)] * 2
+        made: Any = list(map(sized, axis.sizes))
         marks = jax.tree.map(lambda leaf, moves: marks_of(leaf, at) if moves else FIXED, batch.x, sliced)
         for stage, call in enumerate(self.calls):
-            contexts = [self._context(axis, side, batch.length) for side in (0, 1)]
             given = [(batch.params[stage], y, batch.key, context) for y, context in zip(made, contexts, strict=True)]
             known = (
                 jax.tree.map(lambda _: PARAMETER, batch.params[stage]),
@@ -144,18 +149,13 @@ class Examination:
             found = walked(call, axis, given, known, self.inside(stage), traces)
             for key, trace in traces.items():
                 if at and key[0] is call and not isinstance(trace, Reason):
+                    # Only token slices have a store: whole sequences may append anywhere.
                     refuse_lost_appends(trace[0])
             if isinstance(found, Reason):
                 return found
             made = found.shapes
             marks = jax.tree.unflatten(jax.tree.structure(made[0]), found.marks)
-        compared = [sized(batch.targets, size, targets) for size in axis.sizes]
+        compared = [resized(batch.targets, at, size) for size in axis.sizes]
         pairs = list(zip(made, compared, strict=True))
         last = self.inside(len(self.calls) - 1)
         return walked(self.loss, axis, pairs, (marks, marks_of(batch.targets, at)), last, traces)
-
-    def _context(self, axis: Axis, side: int, length: int) -> Context:
-        if axis.name == "rows":
-            return Context(0, length, length, length)
-        tokens = axis.sizes[side]
-        return Context(axis.offsets[side], tokens, 2 * tokens, 4 * tokens)

@@ -28,9 +28,11 @@ StageOf = Callable[[int, Inputs, TokenSlice], StageComputations]
 """Returns the computations of a stage for inputs of these shapes and this token slice."""
 
 
-def merged(schedule: Schedule) -> Iterator[Action]:
+def actions_in_order(schedule: Schedule) -> Iterator[Action]:
     """Yield the actions of all devices in one order that respects every dependency and keeps each device's order."""
     timing = schedule.timing()
+    # By start; of equal starts by number, and numbers rise along each device's row. Every action takes time, so
+    # what it needs has started before it.
     for cell in np.lexsort((np.arange(len(timing.start)), timing.start)).tolist():
         yield from actions_of(timing.tasks.cells[cell])
 
@@ -47,7 +49,7 @@ def _zeros(parts: StageParts, values: Sequence[int]) -> list[Any]:
 
 
 @dataclass(eq=False)
-class Execution:
+class PipelinePass:
     """One pass of a batch through a pipeline, under trace.
 
     Args:
@@ -95,7 +97,7 @@ class Execution:
         Returns:
             The loss, the auxiliary outputs of the whole batch, and the gradients by the parameters of each stage.
         """
-        for action in merged(self.schedule):
+        for action in actions_in_order(self.schedule):
             key = action.stage, action.microbatch, action.token_slice or 0
             sliced = -1 if action.token_slice is None else action.token_slice
             with marked(ActionKey(action.stage, action.microbatch, sliced)):
@@ -103,6 +105,7 @@ class Execution:
                     self._forward(*key)
                 else:
                     self._backward(action.operation, *key)
+        # In one order for all schedules, because the rounding of a sum depends on it.
         loss = sum(self.losses[key] for key in sorted(self.losses))
         aux = jax.tree.unflatten(self.aux_tree, [self._joined(*each) for each in enumerate(self.joins)])
         return loss, aux, [self._finished(stage) for stage in range(len(self.params))]
@@ -114,6 +117,7 @@ class Execution:
         if how.how == "rows":
             return how.joined([jnp.concatenate(row, how.tokens) if slices > 1 else row[0] for row in parts], ())
         length = self.slices[0].length or 1
+        # (microbatches · slices,) the parts of batch and tokens that each output stands for.
         shares = [(at.tokens / length if slices > 1 else 1) / batches for at in self.slices] * batches
         return how.joined([part for row in parts for part in row], shares)
 
@@ -138,6 +142,7 @@ class Execution:
         made.call("F", values)
         key = stage, microbatch, part
         self.computations[key], self.values[key] = made, values
+        # F took over the buffers that it was given: from here on only these are valid.
         self.stores[stage, microbatch] = [values[v] for v in parts.outputs["store"]]
         if stage < len(self.params) - 1:
             self.outputs[key] = jax.tree.unflatten(parts.trees["y"], [values[v] for v in parts.outputs["y"]])
@@ -166,11 +171,14 @@ class Execution:
             if arrived is None:  # this is the last slice
                 arrived = _zeros(parts, parts.arriving["store"])
             values.update(zip(parts.arriving["store"], arrived, strict=True))
+            # The finished store in place of what this slice's F made, whose memory the next slice has taken over. It
+            # has the same keys and values up to the end of this slice; the later ones are not read.
             values.update(zip(parts.outputs["store"], self.stores[stage, microbatch], strict=True))
         if operation == "I":
             made.call("I", values)
         else:
             self.sums[stage] = made.call(operation, values, self._sums(stage)) or []
+            # B or W is the last that reads what this microbatch kept.
             del self.values[key], self.computations[key]
         if operation in "BI":
             if stage:
@@ -179,12 +187,15 @@ class Execution:
 
     def _sums(self, stage: int) -> list[Any]:
         if stage not in self.sums:
-            self.sums[stage] = zero_sums(self._varied(stage))
+            pairs = zip(jax.tree.leaves(self.params[stage]), self._wanted(stage), strict=True)
+            self.sums[stage] = zero_sums([leaf for leaf, wanted in pairs if wanted])
         return self.sums[stage]
 
     def _finished(self, stage: int) -> Any:
         """Return the gradients by a stage's parameters, in the types of the parameters."""
         leaves, tree = jax.tree.flatten(self.params[stage])
+        # Sums are kept for trained leaves only, in their order; the others have a gradient of zeros, as from JAX for an
+        # argument that is not used.
         sums, wanted = iter(self.sums[stage]), self._wanted(stage)
         found = [next(sums).astype(leaf.dtype) if one else jnp.zeros(leaf.shape, leaf.dtype)
                  for leaf, one in zip(leaves, wanted, strict=True)]  # fmt: skip
@@ -192,8 +203,3 @@ class Execution:
 
     def _wanted(self, stage: int) -> Sequence[bool]:
         return self.trained[stage] if self.trained else [True] * len(jax.tree.leaves(self.params[stage]))
-
-    def _varied(self, stage: int) -> list[Any]:
-        """Return the leaves of a stage's parameters whose gradients are wanted."""
-        pairs = zip(jax.tree.leaves(self.params[stage]), self._wanted(stage), strict=True)
-        return [leaf for leaf, wanted in pairs if wanted]

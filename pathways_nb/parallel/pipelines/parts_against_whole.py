@@ -13,9 +13,9 @@ import jax
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, value_and_gradients
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
 from pathways_nb.parallel.pipelines.stored_context import with_store
+from pathways_nb.parallel.pipelines.token_context import Context
 
 
 class Model(NamedTuple):
@@ -66,14 +66,17 @@ class Model(NamedTuple):
                 y, wanted = cut((x, targets), at)
                 for stage, call in enumerate(self.calls):
                     context = Context(at.offset, at.tokens, at.offset + at.tokens, at.length)
+                    # Defaults, because the loop changes both names before the function is called.
                     run = lambda own, y, call=call, context=context: call(own, y, None, context)  # noqa: E731
                     y, stores[stage], _ = with_store(run, (params[stage], y), stores[stage])
                 share = at.tokens / at.length
                 losses.append(with_counts(self.loss)(y, wanted, [count * share for count in counts])[0] * share)
             return sum(losses)
 
+        # Two rows are enough to compare slices: microbatches are compared elsewhere, with the whole batch.
         given = here((params, *jax.tree.map(lambda leaf: leaf[:2], (x, targets))))
         both = [Lowered(value_and_gradients(run), *given) for run in (self.whole, sliced)]
+        # Traced here, under the caller's contexts of JAX; compiled and run in another thread, while the step compiles.
         computed = begin(lambda: [run(*given) for run in both])
 
         def conclude() -> Verdict:

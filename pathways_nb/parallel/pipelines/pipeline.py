@@ -17,9 +17,9 @@ from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.batch_walk import auxiliary
 from pathways_nb.parallel.parameter_trees import only_trainable
-from pathways_nb.parallel.pipelines import argument_checks, checks
-from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
-from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
+from pathways_nb.parallel.pipelines import argument_checks, call_checks
+from pathways_nb.parallel.pipelines.stage_calls import declared_shardings, stage_key
+from pathways_nb.parallel.pipelines.staged_model import StagedModel
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.schedule import schedule as named_schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -117,15 +117,17 @@ class Pipeline:
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
-            checks.params(params, len(model.stages), model.trained, model.frozen)
-            state = checks.state(optimizer, state, params)
+            call_checks.params(params, len(model.stages), model.trained, model.frozen)
+            state = call_checks.state(optimizer, state, params)
             value, gradients = model.value_and_grad(params, x, targets, key)
             updates, state = optimizer.update(gradients, state, params)
+            # An update may be of a wider type than its parameter; the parameter keeps its own.
             new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
             wanted = [one for stage, tree in enumerate(params) for one in model.trained(stage, tree)]
             return only_trainable(params, new, wanted), state, value
 
         made: Program = program(step, name=f"{self.schedule.name} step")
+        # The loss does not depend on the optimizer's state.
         made.decide = lambda params, _, *batch, **rest: model.decide(params, *batch, **rest)
         return made
 
@@ -145,11 +147,13 @@ def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     def where(stage: int, tree: Any) -> Any:
         return jax.tree.unflatten(jax.tree.structure(tree), [_Where(stage, s) for s in model.specs_of(stage, tree)])
 
-    params = checks.params(params, len(model.stages), model.trained, model.frozen)
-    places = checks.like(params, [where(stage, tree) for stage, tree in enumerate(params)])
+    params = call_checks.params(params, len(model.stages), model.trained, model.frozen)
+    places = call_checks.like(params, [where(stage, tree) for stage, tree in enumerate(params)])
     state = optimizer.init(params)
     found: list[tuple[Any, _Where]] = []
     try:
+        # Optax says which leaves of a state have the form of parameters. The first walk collects them with the places
+        # of their parameters, the second puts the placed ones back, in the same order.
         tree_utils.tree_map_params(optimizer, lambda leaf, at: found.append((leaf, at)), state, places)
     except ValueError:  # a transform that masks parameters keeps trees of another form: they stay where they are made
         return state
@@ -157,6 +161,8 @@ def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     for stage in range(len(params)):
         leaves, layouts = ([pair[n] for pair in found if pair[1].stage == stage] for n in (0, 1))
         layout = [at.spec for at in layouts]
+        # An identity on the place of the stage: its results are made there, in the layout of the parameters, so that no
+        # step finds a state elsewhere and moves it.
         put = jit(
             lambda *arrays: list(arrays), on=model.place_of(stage), in_shardings=tuple(layout), out_shardings=layout
         )
@@ -248,10 +254,12 @@ def _schedule(
         return given
     if microbatches is None:
         raise UsageError(f"pipeline(schedule={given!r}) needs microbatches=, such as microbatches={2 * devices}.")
+    # None leaves it to the schedule, whose default may be one chunk or two.
     chunks = stages // devices if stages > devices else None
     try:
         return named_schedule(given, devices, microbatches, chunks, None if token_slices is None else len(token_slices))
     except PathwaysError as refused:
+        # The error speaks of arguments of pw.schedule, which this caller did not write.
         count = f"{counted(stages, 'stage')} on {counted(devices, 'place')} make chunks={chunks}"
         refused.add_note(f"From pw.pipeline: {count}." if chunks else f"From pw.pipeline: {counted(devices, 'place')}.")
         raise

@@ -27,10 +27,12 @@ def split_scans(flat: FlatFunction, ops: Sequence[Runnable], outputs: Collection
         outputs: values that the first part is to make.
     """
     wanted, found = set(outputs), list[Runnable]()
+    # From the end: which results of a scan are wanted depends on the operations behind it.
     for op in reversed(ops):
         pair = [op]
         if op.name == "scan" and not wanted.isdisjoint(op.outputs) and not wanted.issuperset(op.outputs):
             pair = list(_Scan.of(op).split(flat, wanted))
+        # Only the first of a pair makes what is wanted; the second runs in the later part, whose reads do not count.
         if not wanted.isdisjoint(pair[0].outputs):
             wanted.update(pair[0].inputs)
         found += reversed(pair)
@@ -60,12 +62,15 @@ class _Scan:
         second = [at for at in range(len(results)) if at not in first]
         one = alive(self.ops, [body.outputs[at] for at in first])
         rest = [op for op in self.ops if op not in set(one)]
+        # What the second scan has in each iteration anyway: constants, slices, and the values that it carries itself.
+        # Everything else is stacked by the first.
         later = {body.inputs[self.consts + at] for at in second if at < self.carried}
         there = {*body.inputs[: self.consts], *body.inputs[self.consts + self.carried :], *later}
         cut = Cutter(body, there).cut(one, rest, [body.outputs[at] for at in second])
-        walk = flat.walk()
-        length = self.op.params["length"]
-        stacks = tuple(walk.new(_stack(body.avals[value], length)) for value in cut.kept)
+        walk, length = flat.walk(), self.op.params["length"]
+        kept = [body.avals[value] for value in cut.kept]
+        # (iterations, …)
+        stacks = tuple(walk.new(jax.core.ShapedArray((length, *aval.shape), aval.dtype)) for aval in kept)
         i = self._scan(first, one, outputs_too=cut.kept, made=stacks)
         w = self._scan(second, cut.ops, stacked=cut.kept, read=stacks)
         return i, w
@@ -77,6 +82,8 @@ class _Scan:
             used = alive(self.ops, [self.body.outputs[at] for at in found])
             read = {*reads(used), *(self.body.outputs[at] for at in found)}
             carried = self.body.inputs[self.consts : self.consts + self.carried]
+            # A carried value that is read must be carried here, and what makes it may read further ones: to a fixed
+            # point.
             more = {at for at, value in enumerate(carried) if value in read} - found
             if not more:
                 return sorted(found)
@@ -110,6 +117,7 @@ class _Scan:
                 made = step(*fixed, *carry, *sliced)
                 return made[: len(carried)], made[len(carried) :]
 
+            # In the direction of the original, so that both scans meet the stacks between them at the same iterations.
             last, stacks = jax.lax.scan(
                 iterate, init, list(over), length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
             )
@@ -117,7 +125,3 @@ class _Scan:
 
         outputs = (*(self.op.results[at] for at in results), *made)
         return Runnable("scan", (*self.op.operands, *read), outputs, run=run)
-
-
-def _stack(aval: Any, length: int) -> Any:
-    return jax.core.ShapedArray((length, *aval.shape), aval.dtype)

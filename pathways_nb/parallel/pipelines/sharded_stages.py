@@ -25,7 +25,7 @@ from pathways_nb.parallel.fsdp.passes import bucket, sink
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import split_over
 from pathways_nb.parallel.fsdp.tracing import StepOptions, added_collectives
-from pathways_nb.parallel.pipelines.stage_parts import Inputs, Part, StageParts
+from pathways_nb.parallel.pipelines.stage_parts import Inputs, StagePart, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.words import counted
 
@@ -109,6 +109,8 @@ class StageShards:
         trained = [i for i, one in enumerate(self.parameters) if one.trainable]
         gradients = dict(zip(trained, parts.outputs["dparams"], strict=True))
         others = [value for value in parts.flat.inputs if value not in {*parts.inputs["params"], seed}]
+        # Each device differentiates the loss of its own rows; the loss of the microbatch is their mean, and gradients
+        # are added over devices. So the backward pass begins with 1 / devices in place of 1.
         constants = {**parts.flat.constants, seed: np.asarray(parts.flat.constants[seed]) / options.axes.size}
         flat = replace(parts.flat, avals=list(parts.flat.avals), constants=constants)
         graph = StepGraph(
@@ -116,7 +118,13 @@ class StageShards:
             (Auxiliary("mean"), *aux)[: len(results)],
         )  # fmt: skip
         kept = [v for name, values in parts.outputs.items() if name not in ("loss", "aux", "dparams") for v in values]
-        graph = bucket(sink(added_collectives(graph, options, kept)), self._buckets())
+        # One message has one dtype; parameters that stay whole are reduced, not scattered, so they are apart.
+        buckets: dict[Any, list[int]] = {}
+        for position, one in enumerate(self.parameters):
+            buckets.setdefault((one.dtype, one.dim is None), []).append(position)
+        # ``sink`` puts each gather before the first operation that reads the parameter, so that the cut between F and B
+        # leaves every part its own gather; ``bucket`` then joins what can travel together.
+        graph = bucket(sink(added_collectives(graph, options, kept)), list(buckets.values()))
         made = iter(graph.results)
         outputs = {
             **parts.outputs,
@@ -125,13 +133,7 @@ class StageShards:
         outputs["dparams"] = tuple(graph.gradients[i] for i in trained)
         return StageParts(graph.flat, {**parts.inputs, "params": graph.shards}, parts.arriving, outputs, parts.trees)
 
-    def _buckets(self) -> list[list[int]]:
-        found: dict[Any, list[int]] = {}
-        for position, one in enumerate(self.parameters):
-            found.setdefault((one.dtype, one.dim is None), []).append(position)
-        return list(found.values())
-
-    def over_devices(self, part: Part, parts: StageParts, aux: Sequence[Auxiliary]) -> Callable[..., list[Any]]:
+    def over_devices(self, part: StagePart, parts: StageParts, aux: Sequence[Auxiliary]) -> Callable[..., list[Any]]:
         """Return a part of one device as a function of whole arrays, to be called on the place.
 
         What a device keeps for its backward pass is a block of an array that has one block for each device.
@@ -143,6 +145,7 @@ class StageShards:
         known |= dict.fromkeys(parts.outputs["loss"], PartitionSpec())
         known |= {v: PartitionSpec(*[None] * one.rows, axes) if one.how == "rows" else PartitionSpec()
                   for v, one in zip(parts.outputs["aux"], aux, strict=False)}  # fmt: skip
+        # Scalars of the input are the same on all devices; what is left of them in ``lifted`` is each device's own.
         given = (*parts.inputs["x"], *parts.inputs["targets"], *parts.inputs["counts"])
         known |= dict.fromkeys((v for v in given if not avals[v].shape), PartitionSpec())
         lifted = {v for v in (*part.inputs, *part.outputs) if v not in known and not avals[v].shape}
@@ -151,6 +154,7 @@ class StageShards:
             made = part.function(*_lifted(arrays, part.inputs, lifted, lambda array: array[0]))
             return _lifted(made, part.outputs, lifted, lambda array: jnp.asarray(array)[None])
 
+        # Values that are not known are split along their first dimension: a device gets back the block it kept.
         return jax.shard_map(
             run, in_specs=tuple(known.get(v, self.data) for v in part.inputs),
             out_specs=[known.get(v, self.data) for v in part.outputs], axis_names=set(axes), check_vma=False,

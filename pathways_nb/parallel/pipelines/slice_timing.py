@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.pipelines.execution import zero_sums
 from pathways_nb.parallel.pipelines.stage_calls import as_call
-from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
+from pathways_nb.parallel.pipelines.stage_computations import StageComputations, StagePlacement
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.plan.graph import ActionKey
@@ -61,10 +61,12 @@ class SliceTimer:
             )
         run = self._programs[key].run(self.params, self.x, *key)
         events = run.events.of_kind("compute", "collective")
-        mine = events["stage"] >= 0
-        return float((events["end"] - events["start"])[mine].sum())
+        # Only F and B are marked as actions; cutting x and making zeros is no work of a pipeline.
+        of_stage = events["stage"] >= 0
+        return float((events["end"] - events["start"])[of_stage].sum())
 
     def _run(self, params: Any, x: Any, sequences: int, tokens: int, before: int) -> Any:
+        # As one of up to three slices: one before it if it has context, one after it unless it ends the sequence.
         at = TokenSlice(
             int(before > 0), 2 + (before > 0) - (before + tokens == self.length), before, tokens, self.length
         )
@@ -78,6 +80,7 @@ class SliceTimer:
             made.call("F", values)
         for name in ("y", "store"):
             arriving = made.parts.arriving[name]
+            # Gradients that arrive: the time does not depend on their values.
             avals = (made.parts.flat.avals[v] for v in arriving)
             values.update(zip(arriving, [jnp.ones(aval.shape, aval.dtype) for aval in avals], strict=True))
         with marked(ActionKey(0, 0, at.index)):
@@ -86,6 +89,7 @@ class SliceTimer:
 
     def _store(self, params: Any, part: Any) -> list[Any]:
         """Return the shapes of the store, by tracing the first slice."""
+        # The store has the length of the sequence whichever slice is traced: one token is the shortest trace.
         first = TokenSlice(0, 2, 0, 1, self.length)
         one = jax.tree.map(lambda leaf: leaf[:, :1], part)
         made = self._computations(Inputs(params, one), first)
@@ -95,6 +99,7 @@ class SliceTimer:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
         trace = context.tracing()
         assert trace is not None, "it runs inside a program"
+        # A first stage reads tokens, which are integers and have no gradient.
         by_input = all(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(shapes.x))
         with (
             context.inside(context.TracedBody("slice", self.on)),
@@ -102,4 +107,4 @@ class SliceTimer:
         ):
             parts = trace_stage(self.call, shapes, at, None, 1.0, by_input)
         specs = tuple(PartitionSpec() for _ in jax.tree.leaves(shapes.params))
-        return StageComputations(0, parts, Placed(self.on, specs, PartitionSpec(), [True] * len(specs)))
+        return StageComputations(0, parts, StagePlacement(self.on, specs, PartitionSpec(), [True] * len(specs)))

@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pathways_nb.parallel.pipelines.context import Context
+import jax
+
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
 
@@ -16,6 +18,7 @@ Call = Callable[[Any, Any, Any, Context], Any]
 
 def as_call(stage: Stage) -> Call:
     """Return a stage as ``call(params, x, key, context)``, which passes on what the stage has parameters for."""
+    # A computation is called for its function only: the pipeline places the whole stage.
     fn = stage.fn if isinstance(stage, Computation) else stage
     wanted = parameters(stage)
 
@@ -31,7 +34,18 @@ def parameters(stage: Stage) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(stage).parameters
     except (TypeError, ValueError):
+        # Some built-in callables have no signature.
         return {}
+
+
+def stage_key(key: Any, stage: int, microbatch: int, token_slice: int = 0) -> Any:
+    """Return the key for dropout of one stage, microbatch and token slice, whatever the schedule."""
+    if key is None:
+        return None
+    # Folded in by number, not drawn in turn: the order of a schedule must not change what is dropped.
+    for number in (stage, microbatch, token_slice):
+        key = jax.random.fold_in(key, number)
+    return key
 
 
 def name_of(function: Callable[..., Any]) -> str:

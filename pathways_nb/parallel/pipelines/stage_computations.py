@@ -15,12 +15,14 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.pipelines.sharded_stages import StageShards
-from pathways_nb.parallel.pipelines.stage_parts import Part, StageParts
+from pathways_nb.parallel.pipelines.stage_parts import StagePart, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.signature import Signature, Statics
 
 Spec = PartitionSpec | None
+_PARTS = {"F": "forward", "B": "backward", "I": "input_gradient", "W": "weight_gradient"}
+"""The attribute of ``StageParts`` for each operation; each is cut when it is first asked for."""
 
 
 class PartComputation(Computation):
@@ -35,10 +37,11 @@ class PartComputation(Computation):
         self._specs = list(in_specs)
 
     def _leaf_specs(self, call: Signature) -> list[Spec]:
+        # In place of one spec for each argument's tree: ``None`` takes an array as its producer leaves it.
         return self._specs
 
 
-class Placed(NamedTuple):
+class StagePlacement(NamedTuple):
     """How the values of a stage are partitioned on its place."""
 
     place: VirtualSlice
@@ -53,7 +56,7 @@ class Placed(NamedTuple):
     aux: tuple[Auxiliary, ...] = ()
     """How the auxiliary outputs of the last stage are joined."""
 
-    def function(self, part: Part, parts: StageParts) -> Callable[..., list[Any]]:
+    def function(self, part: StagePart, parts: StageParts) -> Callable[..., list[Any]]:
         """Return what a part computes of whole arrays."""
         return part.function if self.shards is None else self.shards.over_devices(part, parts, self.aux)
 
@@ -64,11 +67,11 @@ class StageComputations:
     Args:
         stage: its number, for names.
         parts: the traced stage.
-        placed: its place.
+        placement: where it runs, and how its values are partitioned.
     """
 
-    def __init__(self, stage: int, parts: StageParts, placed: Placed):
-        self.parts, self.placed, self.stage = parts, placed, stage
+    def __init__(self, stage: int, parts: StageParts, placement: StagePlacement):
+        self.parts, self.placement, self.stage = parts, placement, stage
         self._made: dict[str, PartComputation] = {}
 
     def call(self, operation: str, values: dict[int, Any], sums: list[Any] | None = None) -> list[Any] | None:
@@ -82,8 +85,10 @@ class StageComputations:
         Returns:
             The new sums, of B and W.
         """
-        part = self._part(operation)
-        made = self._computation(operation)(*(values[v] for v in part.inputs), *(sums or ()))
+        part: StagePart = getattr(self.parts, _PARTS[operation])
+        if operation not in self._made:
+            self._made[operation] = self._make(operation, part, operation in "BW")
+        made = self._made[operation](*(values[v] for v in part.inputs), *(sums or ()))
         kept = [v for v in part.outputs if sums is None or v not in self._gradients]
         values.update(zip(kept, made[: len(kept)], strict=True))
         return None if sums is None else made[len(kept) :]
@@ -92,27 +97,20 @@ class StageComputations:
     def _gradients(self) -> tuple[int, ...]:
         return self.parts.outputs["dparams"]
 
-    def _part(self, operation: str) -> Part:
-        parts = self.parts
-        return {"F": lambda: parts.forward, "B": lambda: parts.backward,
-                "I": lambda: parts.input_gradient, "W": lambda: parts.weight_gradient}[operation]()  # fmt: skip
-
-    def _computation(self, operation: str) -> PartComputation:
-        if operation not in self._made:
-            self._made[operation] = self._make(operation, self._part(operation), operation in "BW")
-        return self._made[operation]
-
-    def _make(self, operation: str, part: Part, sums: bool) -> PartComputation:
-        name, place = f"{self.stage}{operation}", self.placed.place
-        specs, function = self._specs(), self.placed.function(part, self.parts)
+    def _make(self, operation: str, part: StagePart, sums: bool) -> PartComputation:
+        name, place = f"{self.stage}{operation}", self.placement.place
+        specs, function = self._specs(), self.placement.function(part, self.parts)
         inputs = [specs.get(v) for v in part.inputs]
+        # Donated: F adds tokens to the store in place, B and I add to the store's gradients that arrive. Nobody reads
+        # either again, and a copy for each slice would undo what a shared store saves.
         given_up = self.parts.inputs["store"] if operation == "F" else self.parts.arriving["store"]
         donated = [at for at, v in enumerate(part.inputs) if v in given_up]
         if not sums:
             return PartComputation(function, name, place, inputs, [specs.get(v) for v in part.outputs], donated)
         kept = [v for v in part.outputs if v not in self._gradients]
+        # The sums so far come behind the inputs; the new ones take over their memory.
         donated += range(len(inputs), len(inputs) + len(self._gradients))
-        totals = [spec for spec, trained in zip(self.placed.params, self.placed.trained, strict=True) if trained]
+        totals = [spec for spec, trained in zip(self.placement.params, self.placement.trained, strict=True) if trained]
         return PartComputation(
             _adding(part._replace(function=function), kept, self._gradients), name, place, inputs + totals,
             [*(specs.get(v) for v in kept), *totals], donated,
@@ -120,21 +118,23 @@ class StageComputations:
 
     def _specs(self) -> dict[int, Spec]:
         """Return the declared partition of values; what is not in it is as its producer leaves it."""
-        parts, data = self.parts, self.placed.data
-        found: dict[int, Spec] = dict(zip(parts.inputs["params"], self.placed.params, strict=True))
+        parts, data = self.parts, self.placement.data
+        found: dict[int, Spec] = dict(zip(parts.inputs["params"], self.placement.params, strict=True))
         names = [(parts.inputs, ("x", "targets")), (parts.arriving, ("y",)), (parts.outputs, ("y", "dx"))]
         whole = [v for values, each in names for name in each for v in values[name]]
         batches = [(v, 0) for v in whole]
         for stored in (parts.inputs["store"], parts.arriving["store"], parts.outputs["store"], parts.outputs["dstore"]):
-            batches += list(zip(stored, parts.trees["store"], strict=False))  # some slices have no gradients of theirs
+            batches += list(zip(stored, parts.trees["store"], strict=False))  # some slices have no gradients of a store
         for value, before in batches:
+            # (…, batch, …): a store that is appended inside scans has their lengths in front of the batch.
             spec = PartitionSpec(*[None] * before, *(data or ()))
             fits = len(spec) <= parts.flat.avals[value].ndim
+            # A value may be a scalar, or a parameter that passes through and has its spec already.
             found.setdefault(value, spec if fits else PartitionSpec())
         return found
 
 
-def _adding(part: Part, kept: Sequence[int], gradients: Sequence[int]) -> Callable[..., list[Any]]:
+def _adding(part: StagePart, kept: Sequence[int], gradients: Sequence[int]) -> Callable[..., list[Any]]:
     """Return a part that adds the gradients by the parameters to the sums it is given after its inputs."""
 
     def run(*arrays: Any) -> list[Any]:
@@ -148,4 +148,5 @@ def _adding(part: Part, kept: Sequence[int], gradients: Sequence[int]) -> Callab
 
 def sum_dtype(dtype: Any) -> Any:
     """Return the type in which gradients are summed over microbatches: at least 32 bits."""
+    # In bfloat16, with 8 bits of precision, the gradient of one microbatch would vanish in the sum of hundreds.
     return jnp.promote_types(dtype, jnp.float32) if jax.dtypes.issubdtype(dtype, jnp.floating) else dtype

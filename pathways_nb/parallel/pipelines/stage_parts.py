@@ -36,6 +36,7 @@ class TokenSlice:
     @property
     def anywhere(self) -> TokenSlice:
         """A slice of as many tokens whose offset is an input, so that one executable serves all of them."""
+        # Neither first nor last: it reads a store, and gradients of its store arrive.
         return TokenSlice(1, 3, 0, self.tokens, self.length)
 
     @property
@@ -73,7 +74,7 @@ class Inputs:
     counts: Any = None
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """One of F, B, I, W as a function from the arrays of ``inputs`` to a list of arrays for ``outputs``."""
 
     function: Callable[..., list[Any]]
@@ -102,19 +103,20 @@ class StageParts:
     trees: Mapping[str, Any]
 
     @cached_property
-    def forward(self) -> Part:
+    def forward(self) -> StagePart:
         """F: the output, the loss, and what the backward pass reads."""
         outputs = dict.fromkeys(v for name in ("y", "store", "loss", "aux") for v in self.outputs[name])
+        # Of what the backward pass keeps, F returns what it makes; its inputs are there already.
         outputs |= dict.fromkeys(v for v in self._backward_cut.kept if v in makers(self._ops_before))
         return self._part(self._ops_before, tuple(outputs))
 
     @cached_property
-    def backward(self) -> Part:
+    def backward(self) -> StagePart:
         """B: both gradients at once."""
         return self._part(self._backward_cut.ops, self._first_outputs + self.outputs["dparams"])
 
     @cached_property
-    def input_gradient(self) -> Part:
+    def input_gradient(self) -> StagePart:
         """I: the gradient by the input, and what W reads of it.
 
         The first stage has no gradient by its input. Its I passes on the gradient that arrives, so that all its work
@@ -126,7 +128,7 @@ class StageParts:
         return self._part(first, tuple(dict.fromkeys(outputs or self.arriving["y"])))
 
     @cached_property
-    def weight_gradient(self) -> Part:
+    def weight_gradient(self) -> StagePart:
         """W: the gradient by the parameters, from what I left."""
         return self._part(self._split[2].ops, self.outputs["dparams"])
 
@@ -149,6 +151,7 @@ class StageParts:
     def _ops_after(self) -> list[Runnable]:
         """The operations that depend on a gradient that arrives, or on the 1 with which the last stage's begins."""
         found, after = list[Runnable](), {v for values in self.arriving.values() for v in values}
+        # One pass is enough: operations come after those whose results they read.
         for op in self.flat.ops:
             if not after.isdisjoint(op.inputs):
                 after.update(op.outputs)
@@ -168,20 +171,22 @@ class StageParts:
     @cached_property
     def _split_ops(self) -> list[Runnable]:
         """The backward pass with calls inlined and scans split, so that it can be cut between its operations."""
+        # A jitted block or a checkpoint is one operation, which would be wholly part of I.
         inlined = list(self.flat.inlined(self._backward_cut.ops))
         return split_scans(self.flat, inlined, self._of_first)
 
     @cached_property
     def _split(self) -> tuple[list[Runnable], list[Runnable], Any]:
         """The operations of I, those that are left, and the cut between them."""
+        # I is only what the gradient by the input needs, so that it leaves the device as soon as possible.
         first = list(alive(self._split_ops, self._of_first))
-        mine = set(first)
-        rest = [op for op in self._split_ops if op not in mine]
+        chosen = set(first)
+        rest = [op for op in self._split_ops if op not in chosen]
         return first, rest, Cutter(self.flat, self._free).cut(first, rest, self.outputs["dparams"])
 
-    def _part(self, ops: Sequence[Runnable], outputs: tuple[int, ...]) -> Part:
+    def _part(self, ops: Sequence[Runnable], outputs: tuple[int, ...]) -> StagePart:
         used = alive(ops, outputs)
         made = {v for op in used for v in op.outputs}
         wanted = dict.fromkeys([*reads(used), *(v for v in outputs if v not in made)])
         inputs = tuple(v for v in wanted if v not in self.flat.constants)
-        return Part(self.flat.function(used, inputs, outputs), inputs, outputs)
+        return StagePart(self.flat.function(used, inputs, outputs), inputs, outputs)

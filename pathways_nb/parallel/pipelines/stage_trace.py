@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathways_nb.parallel.flat_function import FlatFunction
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, StageParts, TokenSlice
 from pathways_nb.parallel.pipelines.stored_context import with_store
+from pathways_nb.parallel.pipelines.token_context import Context
 
 
 def trace_stage(
@@ -40,8 +40,10 @@ def trace_stage(
         The stage's parts.
     """
     stage = _Stage(call, at, loss, share, by_input, trained)
+    # Shapes first: the gradients that arrive are inputs of the trace, and have the shapes of output and store.
     y, made, value, _ = jax.eval_shape(stage.forward, shapes)
     seed = jax.ShapeDtypeStruct((), jnp.float32 if value is None else value.dtype)
+    # No slice follows the last one, so no gradient of its keys and values arrives.
     arriving = (seed, _varied(y)[0], [] if at.is_last else made)
     closed, outputs = jax.make_jaxpr(stage.both, return_shape=True)(shapes, *arriving)
     return _numbered(FlatFunction.of(closed), shapes, arriving, outputs, stage.trees)
@@ -79,6 +81,7 @@ class _Stage:
             return (_varied(y)[0], made, [] if value is None else [value]), (y, aux)
 
         (_, made, value), pull, (y, aux) = jax.vjp(primal, params, x, inputs.store, has_aux=True)
+        # One backward pass for all three gradients: the parts are cut from it, so that none is computed twice.
         dparams, dx, dstore_in = pull((dy, dstore or list(map(jnp.zeros_like, made)), [seed] if value else []))
         found = {"y": y, "store": made, "loss": value, "aux": aux, "dx": dx, "dstore": dstore_in, "dparams": dparams}
         return {name: jax.tree.leaves(tree) for name, tree in found.items()}
@@ -90,7 +93,9 @@ def _numbered(
     """Return the parts of a trace, whose inputs and outputs are known by name."""
     names = [one.name for one in fields(Inputs)]
     *given, (one,), dy, dstore = _grouped(flat.inputs, (*(getattr(shapes, name) for name in names), *arriving))
+    # The gradient of the loss by itself: a constant, so that no executable has it as an input.
     flat.constants[one] = np.ones((), arriving[0].dtype)
+    # JAX returns dictionaries in the order of their keys.
     results = sorted(outputs)
     made = dict(zip(results, _grouped(flat.outputs, [outputs[name] for name in results]), strict=True))
     given_by_name = dict(zip(names, given, strict=True))
@@ -114,6 +119,7 @@ def _called(call: Callable[..., Any], inputs: Inputs, at: TokenSlice) -> tuple[A
 def _varied(tree: Any, wanted: Sequence[bool] | None = None) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """Return the leaves of a tree that have gradients, and a function that puts others in their place."""
     leaves, structure = jax.tree.flatten(tree)
+    # Integers, such as tokens and positions, have no gradient, and ``jax.vjp`` refuses to differentiate by them.
     inexact = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     at = inexact if wanted is None else [i for i in inexact if wanted[i]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,16 +25,16 @@ from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.parallel.parameter_trees import names_of, require_match, struct_of, truths
-from pathways_nb.parallel.pipelines import checks
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines import call_checks
 from pathways_nb.parallel.pipelines.examination import Batch, Examination
-from pathways_nb.parallel.pipelines.execution import Execution
+from pathways_nb.parallel.pipelines.execution import PipelinePass
 from pathways_nb.parallel.pipelines.parts_against_whole import Model
 from pathways_nb.parallel.pipelines.sharded_stages import StageShards
-from pathways_nb.parallel.pipelines.stage_calls import as_call, name_of, parameters
-from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
+from pathways_nb.parallel.pipelines.stage_calls import as_call, name_of, parameters, stage_key
+from pathways_nb.parallel.pipelines.stage_computations import StageComputations, StagePlacement
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts, specs
@@ -86,6 +87,7 @@ class StagedModel:
         self._calls = tuple(map(as_call, self.stages))
         named = any("context" in parameters(stage) for stage in self.stages)
         self._uses_context = named or self.token_slices is not None
+        # With fsdp=, rows are split twice: into microbatches, and each of them over the devices of its place.
         parts = self.schedule.size.microbatches * (self.place_of(0).size if self.fsdp else 1)
         self._examination = Examination(
             self._calls, self._loss, name_of(self.loss), self._inside, parts, self.token_slices, self._explain,
@@ -100,16 +102,16 @@ class StagedModel:
 
     def value_and_grad(self, params: Any, x: Any, targets: Any, key: Any = None) -> Any:
         """Return the loss and the gradients of each stage, while a program is traced."""
-        params = checks.params(params, len(self.stages), self.trained, self.frozen)
-        checks.key(key, self.stages)
+        params = call_checks.params(params, len(self.stages), self.trained, self.frozen)
+        call_checks.key(key, self.stages)
         count = self.schedule.size.microbatches
         slices = self._slices(x, targets)
-        checks.rows_on_devices(checks.batch(x, targets, count) // count, count, self.data, self.on)
+        call_checks.rows_on_devices(call_checks.batch(x, targets, count) // count, count, self.data, self.on)
         microbatches = self._microbatches(x, targets)
         batches = [[self._tokens(batch, part) for part in slices] for batch in microbatches]
         found, counts = self._examined(params, *microbatches[0], key)
         counted = self._counted(counts, microbatches)
-        run = Execution(
+        run = PipelinePass(
             self.schedule, functools.partial(self._computations, aux=found.aux), list(params), batches, slices,
             functools.partial(stage_key, key), self.whole_store, counted, found.aux,
             [self.trained(*each) for each in enumerate(params)],
@@ -117,22 +119,12 @@ class StagedModel:
         loss, aux, gradients = run.run()
         if counted is not None:
             loss = refuse_zero(loss, counted, self.place_of(len(self.stages) - 1))
-        gradients = checks.like(params, self._tie(list(params), gradients))
+        gradients = call_checks.like(params, self._tie(list(params), gradients))
         return ((loss, aux) if self.has_aux else loss), gradients
 
     def composed(self, params: Sequence[Any], x: Any, targets: Any, key: Any = None) -> Any:
-        """Return the loss of the whole model for the whole batch, in plain JAX: what the pipeline must equal.
-
-        Args:
-            params: parameters of each stage.
-            x: input.
-            targets: what the loss compares with.
-            key: for dropout.
-
-        Returns:
-            The loss, or the loss and auxiliary outputs.
-        """
-        length = checks.tokens(x, None, None, self._whole(x)) if self._uses_context else 0
+        """Return the loss of the whole model for the whole batch, in plain JAX; see ``Pipeline.composed``."""
+        length = self._length(x)
         context, made = Context(0, length, length, length), []
         # Each microbatch has keys of its own; without a key, statistics over the batch are those of the whole.
         for number, (y, _) in enumerate([(x, targets)] if key is None else self._microbatches(x, targets)):
@@ -160,33 +152,34 @@ class StagedModel:
         leaves, tree = jax.tree.flatten(gradients)
         tied = list(leaves)
         for group in self.tied:
-            at = [checks.position(paths, path) for path in group]
-            checks.alike(group, [leaves[one] for one in at])
+            at = [call_checks.position(paths, path) for path in group]
+            call_checks.alike(group, [leaves[one] for one in at])
             for one in at:
                 place, spec = self.place_of(paths[one][0].idx), layouts[one]
-                tied[one] = jit(_sum, on=place, in_shardings=(spec,) * len(at), out_shardings=spec)(
-                    *(leaves[other] for other in at)
-                )
+                add = jit(_sum, on=place, in_shardings=(spec,) * len(at), out_shardings=spec)
+                tied[one] = add(*(leaves[other] for other in at))
         return jax.tree.unflatten(tree, tied)
 
     def _microbatches(self, x: Any, targets: Any) -> list[tuple[Any, Any]]:
         """Return input and targets of each microbatch."""
         count = self.schedule.size.microbatches
-        rows = checks.batch(x, targets, count) // count
+        rows = call_checks.batch(x, targets, count) // count
 
         def one(number: int) -> Any:
             return jax.tree.map(lambda leaf: leaf[number * rows : (number + 1) * rows], (x, targets))
 
         return [one(number) for number in range(count)]
 
+    def _length(self, x: Any) -> int:
+        """Return the tokens of the sequences; 0 if no stage asks for them: inputs then need no such dimension."""
+        return call_checks.tokens(x, None, None, self._whole(x)) if self._uses_context else 0
+
     def _slices(self, x: Any, targets: Any) -> list[TokenSlice]:
-        length = checks.tokens(x, self.token_slices, targets, self._whole(x)) if self._uses_context else 0
+        length = call_checks.tokens(x, self.token_slices, targets, self._whole(x)) if self._uses_context else 0
         slices = self.token_slices or (length,)
-        found, offset = list[TokenSlice](), 0
-        for index, tokens in enumerate(slices):
-            found.append(TokenSlice(index, len(slices), offset, tokens, length))
-            offset += tokens
-        return found
+        offsets = itertools.accumulate(slices, initial=0)
+        # One offset is left over: the end of the last slice.
+        return [TokenSlice(i, len(slices), *at, length) for i, at in enumerate(zip(offsets, slices, strict=False))]
 
     def _whole(self, x: Any) -> Any:
         """Return of each array of the input whether token slices get the whole of it."""
@@ -219,9 +212,9 @@ class StagedModel:
         """
         given = jax.tree.map(struct_of, (list(params), x, targets, key))
         signature = _signature(given)
+        # Once for each shape of a microbatch: the walk traces every stage at two sizes.
         if signature not in self.examined:
-            length = checks.tokens(x, None, None, self._whole(x)) if self._uses_context else 0
-            batch = Batch(given[0], given[1], given[2], given[3], length, self._whole(x))
+            batch = Batch(given[0], given[1], given[2], given[3], self._length(x), self._whole(x))
             found = self._examination.examine(batch)
             self.examined[signature] = found, self._examination.output(batch) if found.means else None
         return self.examined[signature]
@@ -233,20 +226,21 @@ class StagedModel:
             What waits for the numbers, and raises a ``UsageError`` if the parts have another loss than the whole.
         """
         shapes = jax.tree.map(struct_of, (list(params), x, targets, key))
-        rows = checks.batch(shapes[1], shapes[2], self.schedule.size.microbatches) // self.schedule.size.microbatches
+        count = self.schedule.size.microbatches
+        rows = call_checks.batch(shapes[1], shapes[2], count) // count
         part = shapes[0], *resized(shapes[1:3], 0, rows), shapes[3]
         found, _ = self.examined[_signature(part)]
 
         def compare(axis: Axis, verdict: Verdict) -> Callable[[], Verdict]:
-            length = checks.tokens(shapes[1], None, None, self._whole(x)) if self._uses_context else 0
-            model = Model(self._calls, self._loss, name_of(self.loss), length, found.means)
+            model = Model(self._calls, self._loss, name_of(self.loss), self._length(shapes[1]), found.means)
             values, inputs, wanted = on_host((params, x, targets))
             if axis.name == "tokens":
                 slices = self._slices(shapes[1], shapes[2])
                 return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
-            parts, batch = self.schedule.size.microbatches, (inputs, wanted)
-            return of_parts("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts, found.means)
+            batch = inputs, wanted
+            return of_parts("pipeline", model.name, verdict.unknown, model.whole, values, batch, count, found.means)
 
+        # Inside another program values are traced, and simulated devices have none.
         real = context.tracing() is None and default_controller.cost_model() is None
         conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)
 
@@ -264,6 +258,8 @@ class StagedModel:
             found = [counts_of("pipeline", self.loss, 1, y, targets) for targets in parts]
             return [functools.reduce(jnp.add, each) for each in zip(*found, strict=True)]
 
+        # On the last stage's place, where targets are and the loss reads the result; replicated, because it is few
+        # numbers.
         call = jit(counts, on=self.place_of(len(self.stages) - 1), out_shardings=PartitionSpec())
         return list(call([targets for _, targets in microbatches]))
 
@@ -284,9 +280,8 @@ class StagedModel:
     ) -> StageComputations:
         """Return the computations of a stage for inputs of these shapes, traced once under the same contexts of JAX."""
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
-        mesh = self._mesh_of(stage)
-        leaves, tree = jax.tree.flatten(shapes)
-        key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at, jax_contexts.current()
+        # All that a trace depends on, contexts of JAX such as ``jax.enable_x64`` included.
+        key = stage, self._mesh_of(stage), _signature(shapes), at, jax_contexts.current()
         if key not in self._made:
             self._made[key] = self._trace(stage, shapes, at, aux)
         return self._made[key]
@@ -296,21 +291,25 @@ class StagedModel:
         share = (at.tokens / at.length if at.length else 1) / self.schedule.size.microbatches
         shards, trained = self._shards(stage, shapes.params), self.trained(stage, shapes.params)
         given = shapes if shards is None else shards.local(shapes, stage)
+        # Counts are those of the whole batch. A device of a stage with fsdp= has a part of the rows, so a part of them.
         loss = functools.partial(self._part_of_loss, share=share / (1 if shards is None else shards.mode.axes.size))
         try:
             with self._inside(stage):
+                # No gradient by the input of the first stage: nothing comes before it.
                 parts = trace_stage(self._calls[stage], given, at, loss if last else None, share, stage > 0, trained)
         except Exception as error:
-            checks.mask_of_other_tokens(error, stage, self.stages[stage], at)
+            call_checks.mask_of_other_tokens(error, stage, self.stages[stage], at)
             self._explain(error, stage, given.x)
             raise
         if shards is not None:
             parts = shards.with_collectives(parts, aux if last else ())
-            return StageComputations(stage, parts, Placed(place, shards.specs, shards.data, trained, shards, aux))
-        return StageComputations(stage, parts, Placed(place, self.specs_of(stage, shapes.params), self.data, trained))
+            placement = StagePlacement(place, shards.specs, shards.data, trained, shards, aux)
+        else:
+            placement = StagePlacement(place, self.specs_of(stage, shapes.params), self.data, trained)
+        return StageComputations(stage, parts, placement)
 
     def _explain(self, error: Exception, stage: int, x: Any) -> None:
-        checks.explain(error, stage, self.stages, x)
+        call_checks.explain(error, stage, self.stages, x)
 
     def _mesh_of(self, stage: int) -> AbstractMesh:
         trace = context.tracing()
@@ -333,15 +332,6 @@ class StagedModel:
 
 def _sum(*gradients: Any) -> Any:
     return functools.reduce(jnp.add, gradients)
-
-
-def stage_key(key: Any, stage: int, microbatch: int, token_slice: int = 0) -> Any:
-    """Return the key for dropout of one stage, microbatch and token slice, whatever the schedule."""
-    if key is None:
-        return None
-    for number in (stage, microbatch, token_slice):
-        key = jax.random.fold_in(key, number)
-    return key
 
 
 def _signature(given: Any) -> Any:

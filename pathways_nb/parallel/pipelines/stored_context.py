@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
-from pathways_nb.parallel.pipelines.context import APPEND
+from pathways_nb.parallel.pipelines.token_context import APPEND
 
 _CALLS = ("jit", "closed_call", "remat2")
 """Calls that are run again with a store."""
 
 
-class Buffer(NamedTuple):
+class StoreBuffer(NamedTuple):
     """One array of the store.
 
     Args:
@@ -50,6 +50,8 @@ def with_store(
     Raises:
         UsageError: it appends where no store can be had, such as in a branch of ``jax.lax.cond``.
     """
+    # Traced first with appends as operations: only then is it known how many buffers there are, and around which of
+    # them scans run.
     closed, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
     flat = FlatFunction.of(closed)
     buffers = _buffers(flat)
@@ -64,6 +66,7 @@ def _run(flat: FlatFunction, arrays: Sequence[Any], store: Sequence[Any]) -> tup
     values: dict[int, Any] = {**flat.constants, **dict(zip(flat.inputs, arrays, strict=True))}
     left, made = iter(store), list[Any]()
     for op in flat.ops:
+        # Buffers lie in the order of appends, so each operation takes as many as its body has.
         own = [next(left) for _ in _buffers_of(op)]
         if own:
             results, own = _run_appending(op, [values[v] for v in op.operands], own)
@@ -77,28 +80,29 @@ def _run(flat: FlatFunction, arrays: Sequence[Any], store: Sequence[Any]) -> tup
 def _run_appending(op: Runnable, operands: list[Any], store: list[Any]) -> tuple[Sequence[Any], list[Any]]:
     """Return the results of one operation that appends, and the buffers it leaves."""
     if op.name == APPEND.name:
-        return _append(op, operands, store[0])
+        # array (batch, l, …), buffer (batch, L, …)
+        array, offset = operands[0], operands[1] if len(operands) > 1 else op.params["offset"]
+        buffer = jax.lax.dynamic_update_slice(store[0], array, (0, offset, *[0] * (array.ndim - 2)))
+        # Later tokens are cut off, unless one executable serves all offsets: then the width is L.
+        return [buffer[:, : op.params["width"]]], [buffer]
     inner = _inner(op)
     assert inner is not None, "an operation with buffers has a body"
     if op.name == "scan":
         return _scan(op, inner, operands, store)
     if op.name == "remat2":
+        # The body with a store is another function than the one that the user checkpointed: it gets the same policy.
         again = jax.checkpoint(_run, prevent_cse=op.params["prevent_cse"], policy=op.params["policy"],
                                static_argnums=(0,))  # fmt: skip
         return again(inner, operands, store)
     return _run(inner, operands, store)
 
 
-def _append(op: Runnable, operands: list[Any], buffer: Any) -> tuple[list[Any], list[Any]]:
-    array, offset = operands[0], operands[1] if len(operands) > 1 else op.params["offset"]
-    buffer = jax.lax.dynamic_update_slice(buffer, array, (0, offset, *[0] * (array.ndim - 2)))
-    return [buffer[:, : op.params["width"]]], [buffer]
-
-
 def _scan(op: Runnable, body: FlatFunction, operands: list[Any], store: list[Any]) -> tuple[list[Any], list[Any]]:
     consts, carried = scan_sizes(op.eqn)
     fixed, first, over = operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
+    # Each iteration, such as a layer, has keys and values of its own: buffers (iterations, batch, L, …) are scanned
+    # over like inputs, and come out stacked like outputs.
     def iterate(carry: list[Any], sliced: tuple[list[Any], list[Any]]) -> tuple[list[Any], Any]:
         made, own = _run(body, [*fixed, *carry, *sliced[0]], sliced[1])
         return made[:carried], (made[carried:], own)
@@ -108,19 +112,20 @@ def _scan(op: Runnable, body: FlatFunction, operands: list[Any], store: list[Any
     return [*last, *stacks], store
 
 
-def _buffers(flat: FlatFunction) -> list[Buffer]:
+def _buffers(flat: FlatFunction) -> list[StoreBuffer]:
     """Return the buffers of a traced function, in the order of its appends."""
     return [buffer for op in flat.ops for buffer in _buffers_of(op)]
 
 
-def _buffers_of(op: Runnable) -> list[Buffer]:
+def _buffers_of(op: Runnable) -> list[StoreBuffer]:
     if op.name == APPEND.name:
         aval = op.eqn.invars[0].aval
-        return [Buffer((aval.shape[0], op.params["length"], *aval.shape[2:]), aval.dtype, 0)]
+        return [StoreBuffer((aval.shape[0], op.params["length"], *aval.shape[2:]), aval.dtype, 0)]
     inner = _inner(op)
     if inner is None or op.name != "scan":
         return [] if inner is None else _buffers(inner)
-    return [Buffer((op.params["length"], *shape), dtype, depth + 1) for shape, dtype, depth in _buffers(inner)]
+    # (iterations, …, batch, L, …)
+    return [StoreBuffer((op.params["length"], *shape), dtype, depth + 1) for shape, dtype, depth in _buffers(inner)]
 
 
 def _inner(op: Runnable) -> FlatFunction | None:

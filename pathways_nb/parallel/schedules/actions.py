@@ -115,6 +115,7 @@ def parse_action(text: str, where: str) -> Action:
             f"gradient by the input, W by the weights, B both at once), and .k for token slice k, as in 0F0.1."
         )
     direction, stage, operation, microbatch, part = found.groups()
+    # A number of any length would be a valid int, and an error of NumPy only later.
     if longest := max((one for one in (stage, microbatch, part or "") if len(one) > _DIGITS), key=len, default=""):
         raise UsageError(
             f"{where}: {shortened(text)} has a number of {len(longest)} digits. Stages, microbatches and token slices "
@@ -129,6 +130,7 @@ def parse_rows(text: str) -> list[list[Cell]]:
     Raises:
         UsageError: the text is empty, or has something that is no action: its line and place are named.
     """
+    # Hundreds of thousands of new tuples would start the garbage collector again and again, for nothing.
     with uncollected():
         rows = [parse_row(line, f"line {number}") for number, line in enumerate(text.strip().splitlines(), 1)]
     if not any(rows):
@@ -147,6 +149,8 @@ def parse_row(text: str, where: str) -> list[Cell]:
         UsageError: something that is no action: its place after ``where`` is named.
     """
     cells = text.replace(",", " ").split()
+    # One search for the whole row is faster than one for each cell. It skips what is no plain action, so the counts
+    # differ if anything else is in the row; then each cell is parsed, and the one that is wrong named.
     plain = _ONLY.findall(text)
     if len(plain) == len(cells):
         return [

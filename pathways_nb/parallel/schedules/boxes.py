@@ -30,6 +30,7 @@ def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
     columns = dict(actions_of_tasks(tasks))
     cell = columns["cell"]
     start, end = timing.start[cell], timing.end[cell]
+    # (actions,) each. The two actions of a pair follow each other, F first, and B begins where F ends.
     pair, second = np.bincount(cell)[cell] > 1, np.concatenate([[False], cell[1:] == cell[:-1]])
     middle = start + timing.forward[cell]
     columns |= {"start": np.where(second, middle, start), "end": np.where(pair & ~second, middle, end)}
@@ -40,15 +41,22 @@ def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
 @lru_cache(16)
 def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
     """Return ``KEYS``, ``cell`` and ``shade`` of every action, in the order of the cells; F comes first in a pair."""
+    # (directions, stages, microbatches, slices) each: the number of a cell, or -1.
     forward, gradient, weights = tasks.cell
+    # B is one cell for I and W. It is a box of its own, and neither one of I nor one of W.
     both = gradient == weights
     tables = forward, np.where(both, -1, gradient), np.where(both, -1, weights), np.where(both, gradient, -1)
+    # For each table its actions as columns: code of the operation, the four indices, and the cell.
     found = [(np.full(len(at), code), *at.T, table[tuple(at.T)])
              for code, table in enumerate(tables) for at in [np.argwhere(table >= 0)]]  # fmt: skip
     columns = dict(zip((*KEYS, "cell"), map(np.concatenate, zip(*found, strict=True)), strict=True))
-    columns["shade"] = _shades(tasks)[columns["direction"], columns["stage"], columns["token_slice"]]
+    directions, chunks, slices = varieties(tasks)
+    # (directions, stages, slices): equal roles on different devices have equal numbers.
+    shades = (np.arange(directions)[:, None, None] * chunks + _chunks(tasks)[:, :, None]) * slices + np.arange(slices)
+    columns["shade"] = shades[columns["direction"], columns["stage"], columns["token_slice"]]
     if forward.shape[-1] == 1:
         columns["token_slice"] = np.full_like(columns["token_slice"], -1)
+    # Stable: F is the first table, so it stays in front of the gradient of its pair.
     order = np.argsort(columns["cell"], kind="stable")
     return {name: column[order] for name, column in columns.items()}
 
@@ -56,13 +64,6 @@ def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
 def varieties(tasks: Tasks) -> tuple[int, int, int]:
     """Return the largest number of directions, chunks and token slices that one device works on."""
     return len(tasks.directions), int(_chunks(tasks).max()) + 1, tasks.cell.shape[-1]
-
-
-def _shades(tasks: Tasks) -> np.ndarray:
-    """Return a number for each direction, stage and token slice, the same for equal roles on different devices."""
-    directions, chunks, slices = varieties(tasks)
-    direction, part = np.arange(directions)[:, None, None], np.arange(slices)
-    return np.asarray((direction * chunks + _chunks(tasks)[:, :, None]) * slices + part)
 
 
 def _chunks(tasks: Tasks) -> np.ndarray:

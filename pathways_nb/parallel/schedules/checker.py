@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from pathways_nb.errors import ScheduleError
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
 from pathways_nb.parallel.schedules.registry import ScheduleKind
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing, activations
@@ -37,7 +37,7 @@ class Proof:
     """
 
     name: str
-    size: Size
+    size: ScheduleSize
     actions: int
     dependencies: int
     makespan: float
@@ -74,7 +74,7 @@ class Proof:
         )
 
 
-def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) -> str:
+def _agrees(form: ClosedForm | None, found: float, size: ScheduleSize, at: Times | int) -> str:
     """Return words that compare a closed form with a found value; empty where it does not hold.
 
     Args:
@@ -104,11 +104,14 @@ def require_order(tasks: Tasks, edges: Dependencies) -> None:
         ScheduleError: the first dependency that is broken.
     """
     owner, cells = tasks.owner, tasks.cells
+    # Cells are numbered along the rows, so on one device the smaller number runs first.
     wrong = np.flatnonzero((owner[edges.source] == owner[edges.target]) & (edges.source >= edges.target))
     if len(wrong):
+        # The first in the order of the rows, where a reader looks first.
         edge = wrong[np.argmin(edges.target[wrong])]
         source, target = int(edges.source[edge]), int(edges.target[edge])
         first = int(tasks.first[owner[target]])
+        # A dependency within one cell: both passes of an overlapped pair are of one microbatch and stage.
         if source == target:
             said = f"Device {owner[target]}: of {cells[target]} (action {target - first + 1}) one pass needs the other"
             raise ScheduleError(f"{said}, so they cannot overlap. Write them as two actions.")

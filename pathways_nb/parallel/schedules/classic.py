@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import alternating
+from pathways_nb.parallel.schedules.row_building import alternating
 
 ONE_ROUND = ClosedForm("(p−1)(F+B)", lambda s, t: (s.devices - 1) * (t.F + t.B))
 """The bubble of filling and draining a pipeline once (Huang et al. 2019, GPipe)."""
@@ -27,6 +27,7 @@ def gpipe(devices: int, microbatches: int) -> list[list[Action]]:
     Returns:
         The actions of each device, in order.
     """
+    # All m ahead, so all are kept: the peak is m on each device.
     return [one_stage(stage, microbatches, ahead=microbatches) for stage in range(devices)]
 
 
@@ -43,6 +44,8 @@ def one_forward_one_backward(devices: int, microbatches: int) -> list[list[Actio
     Returns:
         The actions of each device, in order.
     """
+    # Behind stage r there are p − 1 − r stages: so many further microbatches are on their way down when the gradient of
+    # the first one starts to come up. Fewer leave a gap, more only take memory.
     return [one_stage(stage, microbatches, ahead=devices - 1 - stage) for stage in range(devices)]
 
 
@@ -61,6 +64,7 @@ def eager_one_forward_one_backward(devices: int, microbatches: int) -> list[list
     Returns:
         The actions of each device, in order.
     """
+    # Two for each stage behind: a microbatch may then be on the wire while the one before it is computed.
     return [one_stage(stage, microbatches, ahead=2 * (devices - 1 - stage)) for stage in range(devices)]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pathways_nb.util.words import counted
 
 
-class Size(NamedTuple):
+class ScheduleSize(NamedTuple):
     """The size of a schedule.
 
     Args:
@@ -66,10 +66,10 @@ class ClosedForm(NamedTuple):
 
     text: str
     value: Callable[..., float]
-    where: Callable[[Size, Times], bool] = lambda size, times: True
+    where: Callable[[ScheduleSize, Times], bool] = lambda size, times: True
     says: str = ""
 
-    def at(self, size: Size, given: Times | int) -> float | None:
+    def at(self, size: ScheduleSize, given: Times | int) -> float | None:
         """Return the value of the formula; None where it does not hold.
 
         Args:
@@ -79,5 +79,6 @@ class ClosedForm(NamedTuple):
         Returns:
             A bubble in the unit of the times, or a peak in microbatches of activations.
         """
+        # A peak depends on the order alone, which is made for equal times.
         times = given if isinstance(given, Times) else Times()
         return self.value(size, given) if self.where(size, times) else None

@@ -6,9 +6,8 @@ on different devices, which is often the point of the comparison.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from pathways_nb.parallel.schedules.boxes import boxes_of
 from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.util.csv_columns import write_columns
 from pathways_nb.util.words import counted
 
 KEYS = ("stage", "operation", "microbatch", "token_slice", "direction")
@@ -59,8 +59,11 @@ class ScheduleComparison:
             times: as for ``Schedule.timing``.
         """
         a, b = (_known(one.timing(**times)) for one in (self.a, self.b))
+        # By their start in the first schedule, so that the table reads in the order of time.
         both = sorted((key for key in a if key in b), key=lambda key: a[key][1])
-        rows = [(*key, *_interleaved(a[key], b[key]), b[key][2] - a[key][2]) for key in both]
+        # Of each time first the value of a, then that of b.
+        pairs = {key: chain.from_iterable(zip(a[key], b[key], strict=True)) for key in both}
+        rows = [(*key, *pairs[key], b[key][2] - a[key][2]) for key in both]
         names = (*KEYS, *(f"{name}_{which}" for name in TIMES for which in "ab"), "later")
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
         table = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
@@ -95,11 +98,7 @@ class ScheduleComparison:
             path: name of the file.
             times: as for ``Schedule.timing``.
         """
-        table = self.difference(**times).table
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(table)
-            writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
+        write_columns(path, self.difference(**times).table)
 
     def summary_line(self) -> str:
         """Return both makespans, bubbles and peaks with F = I = W = 1, and how many actions match."""
@@ -138,8 +137,3 @@ def _known(timing: Timing) -> dict[tuple[Any, ...], tuple[int, float, float]]:
     columns["direction"] = [letters[number] for number in columns["direction"]]
     keys, times = (zip(*(columns[name] for name in names), strict=True) for names in (KEYS, TIMES))
     return dict(zip(keys, times, strict=True))
-
-
-def _interleaved(a: tuple[Any, ...], b: tuple[Any, ...]) -> Iterator[Any]:
-    """Return the values of both in turn: the first of ``a``, the first of ``b``, the second of ``a``, and so on."""
-    return (value for pair in zip(a, b, strict=True) for value in pair)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Cell, Overlap
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import Side, refuse, require_two_chunks, with_weights
+from pathways_nb.parallel.schedules.row_building import Side, refuse, require_two_chunks, with_weights
 
 
 @register_schedule(
@@ -47,6 +47,7 @@ def dualpipe(devices: int, microbatches: int) -> list[list[Cell]]:
     rows = []
     for device in range(devices):
         sides = Side(device, "a"), Side(devices - 1 - device, "b")
+        # In the second half of the devices the second pipeline begins sooner: seen from the other end it is the same.
         near, far = sides if device < devices // 2 else reversed(sides)
         place = min(device, devices - 1 - device)
         rows.append(overlapping(near, far, place, devices // 2, microbatches // 2))
@@ -98,17 +99,25 @@ def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int)
         microbatches: through each of the two stages, at least 2·half.
     """
     inward = half - 1 - place
+    # Steps 1 to 8 as the authors' program numbers them. 1: microbatches of the near end, until those of the far end can
+    # be here.
     row: list[Cell] = [near("F") for _ in range(2 * inward)]
+    # 2: both pipelines fill, in turn.
     row += [side("F") for _ in range(place + 1) for side in (near, far)]
+    # 3: the first gradients come back. Split, so that I goes on at once and W fills the wait.
     row += with_weights(far(operation) for _ in range(inward) for operation in "IF")
+    # 4: the steady phase, a pair in each direction.
     for steady in range(microbatches - 2 * half + place + 1):
         pair = near("F"), far("B")
         # The first pair in the middle stays two cells: its forward pass need not wait for the gradient.
         row += pair if inward == 0 and steady == 0 else [Overlap(*pair)]
         row.append(Overlap(far("F"), near("B")))
+    # 5: no microbatch of the near end is left to begin.
     for _ in range(inward):
         row += [far("B"), Overlap(far("F"), near("B"))]
     left = [far, near] * (place + 1)  # the second half, like all that follows, delays W
+    # 6: gradients of both stages in turn, the first half as whole backward passes.
     row += [side("B") for side in left[: place + 1]]
+    # 7 and 8: I goes on without its W, for which no other device waits; the W that are left end the row.
     putting_off = left[place + 1 :] + [near] * inward
     return row + with_weights((side("I") for side in putting_off), delay=place)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.util.words import counted
 
@@ -28,7 +28,7 @@ class ActionDurations(NamedTuple):
     transfer: np.ndarray
 
     @classmethod
-    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
+    def of(cls, size: ScheduleSize, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
         """Return times of any accepted form as arrays of full shape.
 
         Args:
@@ -52,26 +52,20 @@ class ActionDurations(NamedTuple):
 
     def of_parts(self, tasks: Tasks) -> np.ndarray:
         """Return the seconds that F, I and W take of each cell, shape (3, cells)."""
-        count, parts = len(tasks.cells), (self.F, self.I, self.W)
-        return np.stack([_spent(cell, table, count) for cell, table in zip(tasks.cell, parts, strict=True)])
+        found = np.empty((3, len(tasks.cells)))
+        for part, (cell, table) in enumerate(zip(tasks.cell, (self.F, self.I, self.W), strict=True)):
+            # Both (directions, stages, microbatches, slices): the cell that does each part, and its seconds.
+            takes = np.broadcast_to(table[:, None, :], cell.shape)
+            found[part] = np.bincount(cell[cell >= 0], takes[cell >= 0], len(tasks.cells))
+        return found
 
     def of_edges(self, edges: Dependencies) -> np.ndarray:
         """Return the seconds from the end of each source to the arrival of its result."""
+        # A model of one stage has no pair of stages.
         if not len(self.transfer):
             return np.zeros(len(edges.stage))
+        # A stage of -1 picks the last time, which is not used: nothing is sent there.
         return np.where(edges.stage >= 0, self.transfer[edges.stage, edges.token_slice], 0.0)
-
-
-def _spent(cell: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
-    """Return the seconds of one part of the work in each cell.
-
-    Args:
-        cell: number of the cell that does the part, as in ``Tasks.cell``.
-        table: seconds, shape (stages, slices).
-        count: number of cells.
-    """
-    takes = np.broadcast_to(table[:, None, :], cell.shape)
-    return np.bincount(cell[cell >= 0], takes[cell >= 0], count)
 
 
 def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> np.ndarray:
@@ -93,6 +87,7 @@ def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> 
     if given.dtype.kind not in "fiu" or not np.all(np.isfinite(given)) or np.any(given < 0):
         raise UsageError(f"{name}={value!r} is no time. Give a number of at least 0, or an array of such numbers.")
     if given.ndim == 0:
+        # A number is of a whole device, which its chunks and slices share; an array is of single stages already.
         return np.full(shape, given / (chunks * shape[1]))
     given = given[:, None] / shape[1] if given.ndim == 1 else given
     if given.ndim > 2 or any(have not in (1, want) for have, want in zip(given.shape, shape, strict=True)):

@@ -37,6 +37,7 @@ def document(name: str, timing: Timing) -> dict[str, Any]:
         "microbatches": size.microbatches,
         "chunks_per_rank": size.chunks,
         "n_stages": int(tasks.cell.shape[2]),
+        # One pipeline: the list itself, as other projects write it; two: by their letters.
         "stage_to_rank": devices.get("", devices),
         "seq_slices": size.token_slices,
         "notation": NOTATION,

@@ -10,9 +10,9 @@ The closed forms of memory hold with rounds of m / ⌊m/p⌋ microbatches, as Py
 from __future__ import annotations
 
 from pathways_nb.parallel.schedules.actions import Action
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import alternating, mirrored, refuse
+from pathways_nb.parallel.schedules.row_building import alternating, mirrored, refuse
 
 
 def rounds(microbatches: int, devices: int) -> int:
@@ -36,7 +36,7 @@ def require_rounds(name: str, microbatches: int, devices: int) -> None:
         refuse(name, "microbatches", microbatches, rule, lambda near: near % rounds(near, devices) == 0)
 
 
-def depth_first(device: int, size: Size, backward: str, hops: int) -> list[Action]:
+def depth_first(device: int, size: ScheduleSize, backward: str, hops: int) -> list[Action]:
     """Return the row of a device that takes one round after the other through its chunks.
 
     Args:
@@ -47,6 +47,7 @@ def depth_first(device: int, size: Size, backward: str, hops: int) -> list[Actio
     """
     stages = range(device, size.devices * size.chunks, size.devices)
     many = size.microbatches // rounds(size.microbatches, size.devices)
+    # Rounds of equal length, so that no last round is shorter and leaves gaps.
     starts = range(0, size.microbatches, many)
     forwards = [Action(stage, "F", k + i) for k in starts for stage in stages for i in range(many)]
     backwards = [Action(stage, backward, k + i) for k in starts for stage in reversed(stages) for i in range(many)]
@@ -54,7 +55,7 @@ def depth_first(device: int, size: Size, backward: str, hops: int) -> list[Actio
     return alternating(forwards, backwards, (size.chunks - 1) * many + hops * (size.devices - 1 - device))
 
 
-def held(size: Size, ahead: int) -> float:
+def held_microbatches(size: ScheduleSize, ahead: int) -> float:
     """Return the microbatches that a device holds: some passes of its last chunk, and a round in each of the others.
 
     Args:
@@ -79,7 +80,7 @@ BY_CHUNKS = ClosedForm(
     bubble=BY_CHUNKS,
     peak=ClosedForm(
         "min(mv, (v−1)g+2(p−1−r)+1)/v, rounds of g = m/max(1, ⌊m/p⌋)",
-        lambda s, r: held(s, 2 * (s.devices - 1 - r) + 1),
+        lambda s, r: held_microbatches(s, 2 * (s.devices - 1 - r) + 1),
     ),
 )
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
@@ -94,7 +95,9 @@ def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[A
         The actions of each device, in order.
     """
     require_rounds("interleaved-1f1b", microbatches, devices)
-    size = Size(devices, microbatches, chunks)
+    size = ScheduleSize(devices, microbatches, chunks)
+    # Two passes for each device behind this one: an activation goes down and a gradient comes up (Narayanan et al.
+    # 2021: 2(p−r−1) + (v−1)p forward passes of warm-up).
     return [depth_first(device, size, "B", hops=2) for device in range(devices)]
 
 

@@ -24,7 +24,7 @@ PART = {"F": 0, "I": 1, "B": 1, "W": 2}
 """Which row of the durations of cells holds those of an operation; B is measured as a whole."""
 
 
-def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
+def with_starts_after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
     """Return a call in which no action begins before it has what it needs, as far as starts were not measured.
 
     The record infers such a start from the launch and from the end before it on the device. What an action needs from
@@ -37,6 +37,7 @@ def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
     executed = _executed(schedule, call)
     edges, cells = executed.dependencies, _cells(executed)
     starts, ends = ({one: span[at] for one, span in call.spans.items()} for at in (0, 1))
+    # A measured start is left alone: where it is before the end of what it needed, the record is told, not changed.
     for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
         made, needed = cells[source], cells[target]
         if needed in call.inferred:
@@ -46,15 +47,20 @@ def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
     return replace(call, spans=spans, sent=sent)
 
 
-def planned_by(schedule: Schedule, call: RecordedCall) -> Timing:
+def planned_timing(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return a schedule evaluated with the medians of a call."""
-    lasts = medians_of(call)
+    durations = medians_of(call)
+    # (3, cells) seconds of F, I and W; a measured B is all in the row of I.
     parts = np.zeros((3, len(schedule.tasks.cells)))
     for number, cell in enumerate(schedule.tasks.cells):
         for one in actions_of(cell):
-            parts[PART[one.operation], number] += lasts[_kind(one)]
+            parts[PART[one.operation], number] += durations[_kind(one)]
     edges = schedule.dependencies
-    taken = _medians((_wire(*pair), end - start) for pair, (start, end) in call.sent.items())
+    # By the lower stage and the token slice, as dependencies name what is sent.
+    taken = _medians(
+        ((min(source.stage, target.stage), source.token_slice or 0), end - start)
+        for (source, target), (start, end) in call.sent.items()
+    )
     wires = zip(edges.stage.tolist(), edges.token_slice.tolist(), strict=True)
     return schedule.timing_of(parts, np.array([taken.get(wire, 0.0) for wire in wires], float))
 
@@ -69,11 +75,6 @@ def _kind(action: Action) -> tuple[str, int, int | None]:
     return action.operation, action.stage, action.token_slice
 
 
-def _wire(source: Action, target: Action) -> tuple[int, int]:
-    """Return a transfer as dependencies name it: the lower stage, and the token slice."""
-    return min(source.stage, target.stage), source.token_slice or 0
-
-
 def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
     """Return the median of the numbers that each key has."""
     found: dict[Any, list[float]] = defaultdict(list)
@@ -82,10 +83,11 @@ def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
     return {key: float(np.median(values)) for key, values in found.items()}
 
 
-def ran_as(schedule: Schedule, call: RecordedCall) -> Timing:
+def executed_timing(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return what ran as the timing of a schedule of its own, whose rows are the orders that devices had."""
     executed = _executed(schedule, call)
     tasks, begin = executed.tasks, min(start for start, _ in call.spans.values())
+    # (cells,) seconds since the first action began
     start, end = np.array([call.spans[one] for one in _cells(executed)]).T - begin
     found = Evaluated(start, end, float(end.max()))
     forward = np.zeros(len(start))  # read for overlapped pairs only, of which a run has none
@@ -107,7 +109,9 @@ def _cells(executed: Schedule) -> list[Action]:
 def _released(executed: Schedule, call: RecordedCall, found: Evaluated, begin: float) -> StartCause:
     """Return what each action waited for last: its predecessor on the device, or a producer and its transfer."""
     edges, cells, count = executed.dependencies, _cells(executed), len(found.start)
+    # (cells,) when the last input came, from which cell (-1 for none), and how long it was on the way
     arrive, source, wire = np.full(count, -np.inf), np.full(count, -1), np.zeros(count)
+    # All but the first cell of each device wait for the one before them.
     after = np.setdiff1d(np.arange(count), executed.tasks.first)
     arrive[after], source[after] = found.end[after - 1], after - 1
     for made, needed in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
@@ -118,7 +122,7 @@ def _released(executed: Schedule, call: RecordedCall, found: Evaluated, begin: f
     return StartCause(source, wire)
 
 
-def in_unit(timing: Timing, scale: float) -> Timing:
+def in_other_unit(timing: Timing, scale: float) -> Timing:
     """Return a timing in another unit."""
     found = Evaluated(timing.start * scale, timing.end * scale, timing.makespan * scale)
     cause = StartCause(timing.released.source, timing.released.seconds * scale)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
 from pathways_nb.parallel.schedules.registry import ScheduleKind
 from pathways_nb.parallel.schedules.timing import Timing, activations
 
@@ -103,7 +103,7 @@ class SchedulePicture:
 
     @cached_property
     def words(self) -> str:
-        """Makespan, bubble and peak, each beside its closed form; or the error."""
+        """Makespan, bubble and peak, each with its closed form; or the error."""
         if self.timing is None:
             return self.error
         kind, size, device = self.kind, self.timing.size, int(np.argmax(self.peaks))
@@ -184,7 +184,7 @@ def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:
     return Times(**{name: float(time) for name, time in times.items() if name != "transfer"})  # type: ignore[arg-type]
 
 
-def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> str:
+def _bubble_form(form: ClosedForm | None, size: ScheduleSize, times: Times | None) -> str:
     """Return the value of a closed form of the bubble in words, as a share of all time.
 
     Args:
@@ -194,11 +194,12 @@ def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> st
     """
     if form is None or times is None:
         return "no closed form for these times" if form else "no closed form"
+    # A closed form is the idle time of each device; what is shown is its share of all time, as of the picture.
     idle, work = form.at(size, times), size.microbatches * (times.F + times.B)
     return _beside(form, None if idle is None else f"{idle / (idle + work) if idle + work else 0:.1%}")
 
 
-def _peak_form(form: ClosedForm | None, size: Size, device: int) -> str:
+def _peak_form(form: ClosedForm | None, size: ScheduleSize, device: int) -> str:
     """Return the value of a closed form of the peak on one device in words."""
     held = form.at(size, device) if form else None
     return _beside(form, None if held is None else f"{held:g}")

@@ -47,7 +47,9 @@ class RecordedCall:
     origin: str
 
 
-def chosen(events: Events, schedule: Schedule, call: int | None = None, run: str = "run") -> tuple[RecordedCall, str]:
+def find_call(
+    events: Events, schedule: Schedule, call: int | None = None, run: str = "run"
+) -> tuple[RecordedCall, str]:
     """Return a call that has exactly the actions of a schedule.
 
     Args:
@@ -89,8 +91,9 @@ def _passes(events: Events) -> list[dict[Action, int]]:
     A program may call a pipeline several times: the second occurrence of an action in it belongs to the second pass.
     """
     action = [_action(label) for label in events.labels]
-    mine = np.array([one is not None for one in action], bool)[events.label] & events.is_("status", "ok")
-    rows = np.flatnonzero(mine)
+    is_action = np.array([one is not None for one in action], bool)[events.label] & events.is_("status", "ok")
+    rows = np.flatnonzero(is_action)
+    # By start, so that the n-th event of an action in a run is that of the n-th pass.
     rows = rows[np.argsort(events["start"][rows], kind="stable")]
     seen: Counter[tuple[int, Action]] = Counter()
     found: dict[tuple[int, int], dict[Action, int]] = defaultdict(dict)
@@ -118,18 +121,23 @@ def _action(label: Label) -> Action | None:
 def _call(events: Events, rows: dict[Action, int]) -> RecordedCall:
     """Return a pass with its times and transfers."""
     at = np.array(list(rows.values()))
-    mine = events.select(at)
-    spans = zip(mine["start"].tolist(), mine["end"].tolist(), strict=True)
-    by_node = dict(zip(mine["node"].tolist(), rows, strict=True))
-    moves = events.select(events.is_("kind", "transfer") & (events["run"] == mine["run"][0]) & (events["stage"] >= 0))
+    launches = events.select(at)
+    spans = zip(launches["start"].tolist(), launches["end"].tolist(), strict=True)
+    by_node = dict(zip(launches["node"].tolist(), rows, strict=True))
+    of_run = events["run"] == launches["run"][0]
+    # Moves that an action caused have its stage; others bring arguments and results.
+    moves = events.select(events.is_("kind", "transfer") & of_run & (events["stage"] >= 0))
     sent: dict[tuple[Action, Action], Span] = {}
     columns = (moves[name].tolist() for name in ("parents", "node", "start", "end"))
     for parents, node, start, end in zip(*columns, strict=True):
         for source in (by_node[parent] for parent in parents if parent in by_node and node in by_node):
+            # Several arrays between two actions, or several pieces of one, count as one transfer from first to last.
             known = sent.get((source, by_node[node]), (start, end))
             sent[source, by_node[node]] = min(start, known[0]), max(end, known[1])
-    inferred = frozenset(one for one, row in zip(rows, mine.is_("quality", *_INFERRED).tolist(), strict=True) if row)
-    return RecordedCall(str(mine["program"][0]), dict(zip(rows, spans, strict=True)), sent, inferred, _origin(mine))
+    is_inferred = launches.is_("quality", *_INFERRED).tolist()
+    inferred = frozenset(one for one, starts_inferred in zip(rows, is_inferred, strict=True) if starts_inferred)
+    program = str(launches["program"][0])
+    return RecordedCall(program, dict(zip(rows, spans, strict=True)), sent, inferred, _origin(launches))
 
 
 def _origin(events: Events) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 from weakref import WeakSet
 
 from pathways_nb.errors import ScheduleError, UsageError, is_index, nearest
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize
 
-SIZES = Size._fields
+SIZES = ScheduleSize._fields
 Generator = Callable[..., Any]
 
 
@@ -50,7 +50,7 @@ class ScheduleKind:
         parameters = inspect.signature(self.generate).parameters
         return {name: int(parameters[name].default) for name in SIZES[2:] if name in parameters}
 
-    def size(self, devices: int, microbatches: int, chunks: int | None, token_slices: int | None) -> Size:
+    def size(self, devices: int, microbatches: int, chunks: int | None, token_slices: int | None) -> ScheduleSize:
         """Return the requested size, with the schedule's own defaults filled in.
 
         Args:
@@ -69,17 +69,19 @@ class ScheduleKind:
                 raise UsageError(f"schedule {self.name!r}: {name}={number!r} is no whole number above 0.")
             if name in SIZES[2:] and name not in self.defaults and number != 1:
                 said = f"schedule {self.name!r} knows no {name}, so {name}={number} cannot be had; leave it away."
-                raise UsageError(f"{said} {_having(name)}")
+                having = ", ".join(other for other, kind in _kinds.items() if name in kind.defaults)
+                raise UsageError(f"{said} Schedules with {name}: {having}.")
+        # Before the generator is called, which would take long or use up the memory.
         if math.prod(size.values()) > _MOST:
             many = f"{math.prod(size.values()):,} forward passes"
             raise UsageError(f"schedule {self.name!r} would have {many}; at most {_MOST:,} are made. Take fewer.")
-        return Size(**size)
+        return ScheduleSize(**size)
 
-    def rows(self, size: Size) -> Any:
+    def rows(self, size: ScheduleSize) -> Any:
         """Return what the generator makes for this size."""
         return self.generate(**{name: getattr(size, name) for name in self._sizes})
 
-    def require(self, asked: Size, made: Size) -> None:
+    def require(self, asked: ScheduleSize, made: ScheduleSize) -> None:
         """Require that the generator made the requested size, in the sizes that it has.
 
         Args:
@@ -132,6 +134,7 @@ def register_schedule(
 
     def register(generate: Generator) -> Generator:
         """Return the generator unchanged, after it was registered."""
+        # A built-in name always means the paper's schedule; a name of the user's own may be registered again.
         if name in _kinds and _is_built_in(_kinds[name].generate) and not _is_built_in(generate):
             raise UsageError(f"register_schedule({name!r}): that is a built-in schedule; give yours another name.")
         _check(f"register_schedule({name!r})", generate)
@@ -177,7 +180,7 @@ def kind_of(name: str) -> ScheduleKind:
     return _kinds[name]
 
 
-def known(name: str | None) -> ScheduleKind | None:
+def find_kind(name: str | None) -> ScheduleKind | None:
     """Return the schedule kind of a name; None if there is none."""
     return None if name is None else _kinds.get(name)
 
@@ -190,9 +193,3 @@ def watch(one: Any) -> None:
 def schedules() -> list[str]:
     """Return the names of all pipeline schedules that ``pw.schedule`` knows: built-in ones, then yours."""
     return list(_kinds)
-
-
-def _having(size: str) -> str:
-    """Return a sentence that lists the schedules with a size."""
-    having = [name for name, kind in _kinds.items() if size in kind.defaults]
-    return f"Schedules with {size}: {', '.join(having)}."

@@ -3,12 +3,11 @@
 The plan is the schedule evaluated with medians of the run: of each operation by stage and token slice, over
 microbatches, and of each transfer by the two stages and the token slice. So it is what the order alone allows: all that
 begins later is due to launches, uneven durations or another order. Both begin with their first action at time 0. Where
-the record infers starts, they are moved to the arrival of what the action needed (``measured_timing.after_causes``).
+the record infers starts, they are moved to the arrival of what the action needed (see ``measured_timing``).
 """
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +17,21 @@ import numpy as np
 
 from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.boxes import boxes_of
-from pathways_nb.parallel.schedules.measured_timing import PART, after_causes, in_unit, medians_of, planned_by, ran_as
+from pathways_nb.parallel.schedules.measured_timing import (
+    PART,
+    executed_timing,
+    in_other_unit,
+    medians_of,
+    planned_timing,
+    with_starts_after_causes,
+)
 from pathways_nb.parallel.schedules.picture import SchedulePicture, require_cap
-from pathways_nb.parallel.schedules.recorded_calls import RecordedCall, chosen
+from pathways_nb.parallel.schedules.recorded_calls import RecordedCall, find_call
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing, activations
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_nb.util.csv_columns import write_columns
 
 LATE = 0.1
 """How much later than planned an action may begin, in median durations of an action."""
@@ -47,7 +54,7 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunOverSchedule:
-    """One call of a pipeline beside its plan; all times in seconds.
+    """One call of a pipeline and its plan; all times in seconds.
 
     Args:
         schedule: the plan's order.
@@ -77,11 +84,11 @@ class RunOverSchedule:
 
         Raises:
             ScheduleError: the schedule cannot be carried out.
-            UsageError: the run has no such call; see ``recorded_calls.chosen``.
+            UsageError: the run has no such call; see ``recorded_calls.find_call``.
         """
-        found, number = chosen(events, schedule, call, name)
-        found = after_causes(schedule, found)
-        return cls(schedule, found, planned_by(schedule, found), ran_as(schedule, found), name, number)
+        found, number = find_call(events, schedule, call, name)
+        found = with_starts_after_causes(schedule, found)
+        return cls(schedule, found, planned_timing(schedule, found), executed_timing(schedule, found), name, number)
 
     @cached_property
     def tolerance(self) -> float:
@@ -97,8 +104,9 @@ class RunOverSchedule:
     @cached_property
     def times(self) -> dict[str, float]:
         """Means over stages of the medians, as ``Schedule.timing`` takes them for a whole device; in seconds."""
-        size, lasts = self.planned.size, medians_of(self.call).items()
-        each = {kind: np.mean([value for key, value in lasts if key[0] == kind] or [0.0]) for kind in PART}
+        size, durations = self.planned.size, medians_of(self.call).items()
+        each = {kind: np.mean([value for key, value in durations if key[0] == kind] or [0.0]) for kind in PART}
+        # Of a whole backward pass only the sum was measured: half of it is taken for each gradient.
         I, W = (each[kind] if each[kind] else each["B"] / 2 for kind in "IW")  # noqa: E741 - what the field calls it
         whole, wires = size.chunks * size.token_slices, [end - start for start, end in self.call.sent.values()]
         wire = np.median(wires or [0.0]) * size.token_slices
@@ -131,6 +139,7 @@ class RunOverSchedule:
         if row is None:
             return None
         device, position = self.table["device"][row], self.table["ran_position"][row]
+        # The action that the plan has at the position that this one got.
         planned = np.flatnonzero((self.table["device"] == device) & (self.table["position"] == position))[0]
         return self._deviation(row, f"as number {position + 1}, planned was {self.table['action'][planned]}")
 
@@ -169,17 +178,14 @@ class RunOverSchedule:
         names = self.schedule.name, self.name
         says = f"planned with medians of the run: {self._medians()}", " · ".join(self.words())
         return tuple(
-            OverlaidPicture(name, in_unit(timing, scale), cap=cap, title=f"{heading}, in {unit}", says=words,
-                            lasts=duration(timing.makespan), marks=self._marks(timing))
+            OverlaidPicture(name, in_other_unit(timing, scale), cap=cap, title=f"{heading}, in {unit}", says=words,
+                            makespan_text=duration(timing.makespan), marks=self._marks(timing))
             for timing, name, heading, words in zip((self.planned, self.ran), names, headings, says, strict=True)
         )  # type: ignore[return-value]  # fmt: skip
 
     def to_csv(self, path: str | Path) -> None:
         """Write ``table``."""
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self.table)
-            writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
+        write_columns(path, self.table)
 
     def _why_late(self, row: int) -> str:
         """Return what an action waited for in the plan and in the run, and what of it took longer."""
@@ -189,6 +195,7 @@ class RunOverSchedule:
             why = f"after {after or 'nothing'} in both"
         if pause > self.tolerance:
             return f"{why}, then {duration(pause)} until its launch"
+        # At most one row; none if the action waited for nothing.
         for source in np.flatnonzero(self.table["action"] == ran_after):
             later = self.table["run_end"][source] - self.table["planned_end"][source]
             if later > self.tolerance:
@@ -214,9 +221,9 @@ class RunOverSchedule:
     def _medians(self) -> str:
         """Return the medians of operations and transfers over all stages, in words."""
         spans = self.call.spans.items()
-        lasts = {kind: [end - start for action, (start, end) in spans if action.operation == kind] for kind in PART}
-        lasts["transfer"] = [end - start for start, end in self.call.sent.values()]
-        said = (f"{kind} {duration(float(np.median(these)))}" for kind, these in lasts.items() if these)
+        durations = {kind: [end - start for action, (start, end) in spans if action.operation == kind] for kind in PART}
+        durations["transfer"] = [end - start for start, end in self.call.sent.values()]
+        said = (f"{kind} {duration(float(np.median(these)))}" for kind, these in durations.items() if these)
         return ", ".join([*said, *([] if self.call.sent else ["transfer 0"])])
 
 
@@ -227,12 +234,12 @@ class OverlaidPicture(SchedulePicture):
     Args:
         title: the heading.
         says: in place of closed forms, which do not hold for measured times.
-        lasts: the makespan in words.
+        makespan_text: the makespan in words.
     """
 
     title: str = ""
     says: str = ""
-    lasts: str = ""
+    makespan_text: str = ""
 
     @property
     def heading(self) -> str:
@@ -244,7 +251,7 @@ class OverlaidPicture(SchedulePicture):
         """Makespan, bubble and peak, and what is special to this picture."""
         assert self.timing is not None
         peak = activations(float(self.peaks.max()))
-        known = [f"makespan {self.lasts}", f"bubble {self.timing.bubble:.1%}", f"peak {peak}"]
+        known = [f"makespan {self.makespan_text}", f"bubble {self.timing.bubble:.1%}", f"peak {peak}"]
         return " · ".join([*known, *self._cap_words, self.says])
 
 

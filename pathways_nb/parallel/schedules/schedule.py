@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,16 @@ from pathways_nb.parallel.schedules.actions import (
     Action,
     Cell,
     Overlap,
-    Rows,
     actions_of,
     parse_cell,
     parse_row,
     parse_rows,
 )
 from pathways_nb.parallel.schedules.checker import Proof, require_order
-from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.durations import ActionDurations
 from pathways_nb.parallel.schedules.picture import SchedulePicture
-from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, known
+from pathways_nb.parallel.schedules.registry import ScheduleKind, find_kind, kind_of
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges
@@ -56,7 +56,7 @@ class Schedule:
     rows: tuple[tuple[Cell, ...], ...]
     name: str = field(default="own", compare=False)
     kind: ScheduleKind | None = field(default=None, compare=False, repr=False)
-    asked: Size | None = field(default=None, compare=False, repr=False)
+    asked: ScheduleSize | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str, name: str = "own") -> Schedule:
@@ -71,7 +71,7 @@ class Schedule:
         """
         if not isinstance(text, str):
             raise UsageError(f"Schedule.parse takes text, a line for each device; this is {a_type_of(text)}.")
-        return cls(_fixed(parse_rows(text)), name)
+        return cls(tuple(map(tuple, parse_rows(text))), name)
 
     @property
     def text(self) -> str:
@@ -79,14 +79,16 @@ class Schedule:
         return "\n".join(" ".join(map(str, row)) for row in self.rows)
 
     @cached_property
-    def size(self) -> Size:
+    def size(self) -> ScheduleSize:
         """Number of devices, microbatches (of all directions), chunks of a device and token slices.
 
         Raises:
             ScheduleError: as for ``tasks``, or a generator made another size than it was asked for.
         """
+        # A schedule of the user's own may have a number of stages that its devices do not divide.
         chunks, slices = max(1, round(self.stages / len(self.rows))), self.tasks.cell.shape[4]
-        made = Size(len(self.rows), sum(self.tasks.count), chunks, slices)
+        made = ScheduleSize(len(self.rows), sum(self.tasks.count), chunks, slices)
+        # A generator that ignores a size would be compared with the closed forms of another one.
         if self.kind and self.asked:
             self.kind.require(self.asked, made)
         return made
@@ -96,7 +98,7 @@ class Schedule:
         """The schedule as arrays.
 
         Raises:
-            ScheduleError: something is done twice or not at all, or a stage stands on several devices.
+            ScheduleError: something is done twice or not at all, or a stage is on several devices.
         """
         return Tasks.of(self.rows)
 
@@ -167,10 +169,11 @@ class Schedule:
         edges, sent = self.dependencies, seconds.tobytes()
         # The bytes of the transfer times are the key: arrays are not hashable, and equal times have equal bytes.
         if sent not in self._kept:
-            waits = OrderEdges(edges.source, edges.target, seconds)
+            cells, waits = self.tasks.cells, OrderEdges(edges.source, edges.target, seconds)
+            orders = [np.arange(*span) for span in pairwise(self.tasks.first)]
             self._kept.clear()
             try:
-                self._kept[sent] = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
+                self._kept[sent] = FixedOrder.of(len(cells), waits, orders, lambda cell: str(cells[cell]))
             except UsageError as circle:
                 raise ScheduleError(str(circle)) from None
         return self._kept[sent]
@@ -245,14 +248,6 @@ class Schedule:
         """A cache of one entry: the evaluated order, by the bytes of its transfer times."""
         return {}
 
-    @property
-    def _orders(self) -> list[np.ndarray]:
-        """The cells of each device, as positions in ``tasks.cells``."""
-        return [np.arange(*span) for span in zip(self.tasks.first[:-1], self.tasks.first[1:], strict=True)]
-
-    def _say(self, cell: int) -> str:
-        return str(self.tasks.cells[cell])
-
     def __copy__(self) -> Schedule:
         return self
 
@@ -290,13 +285,14 @@ def schedule(
     return Schedule(_generated(kind, size), name, kind, size)
 
 
-def _generated(kind: ScheduleKind, size: Size) -> tuple[tuple[Cell, ...], ...]:
+def _generated(kind: ScheduleKind, size: ScheduleSize) -> tuple[tuple[Cell, ...], ...]:
     """Return the rows that a generator makes, parsed and checked for their number.
 
     A generator may return actions, texts or one text of lines.
     """
     rows = kind.rows(size)
     rows = rows.strip().splitlines() if isinstance(rows, str) else rows
+    # A sequence, because the number of rows is compared before they are read.
     if not isinstance(rows, Sequence) or len(rows) != size.devices:
         what = counted(len(rows), "row") if isinstance(rows, Sequence) else f"{a_type_of(rows)}"
         raise UsageError(
@@ -316,14 +312,10 @@ def _cells(row: Any, where: str) -> Iterator[Cell]:
         yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
 
 
-def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: Size | None) -> Schedule:
+def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: ScheduleSize | None) -> Schedule:
     """Return a schedule restored from a pickle or a saved run.
 
     The kind is found again by name, because its closed forms are functions, which cannot be pickled; None if this
     process has no schedule of that name.
     """
-    return Schedule(rows, name, known(kind), asked)
-
-
-def _fixed(rows: Rows) -> tuple[tuple[Cell, ...], ...]:
-    return tuple(tuple(row) for row in rows)
+    return Schedule(rows, name, find_kind(kind), asked)

@@ -63,7 +63,7 @@ class Tasks:
             rows: for each device its cells.
 
         Raises:
-            ScheduleError: something is done twice or not at all, or a stage stands on several devices.
+            ScheduleError: something is done twice or not at all, or a stage is on several devices.
         """
         for device, row in enumerate(rows):
             if not row:
@@ -71,7 +71,10 @@ class Tasks:
         parts = WorkParts.of(rows)
         if len(parts.cell) != parts.wanted:  # checked before arrays are made for all that is missing
             require_each_once(rows, parts)
-        where = _where(parts)
+        stages, slices = parts.shape
+        where = np.full((3, len(parts.directions), stages, max(parts.microbatches), slices), -1)
+        where[parts.part, parts.direction, parts.stage, parts.microbatch, parts.token_slice] = parts.cell
+        # The right number of parts may hide one that is done twice and one that is missing: two then share a place.
         if np.count_nonzero(where >= 0) != len(parts.cell):
             require_each_once(rows, parts)
         first, done = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
@@ -92,6 +95,7 @@ class Tasks:
         """Return all dependencies, each once; a dependency within one cell is left out."""
         found = [_edges(*pair, stage) for pair, stage in self._pairs()]
         source, target, stage, part = (np.concatenate(column) for column in zip(*found, strict=True))
+        # -1 where a direction has fewer microbatches than another, and for I and W of one B.
         keep = (source >= 0) & (target >= 0)
         return Dependencies(source[keep], target[keep], stage[keep], part[keep])
 
@@ -102,10 +106,13 @@ class Tasks:
         stay, here = np.full((len(self.directions), stages), -1), np.arange(stages - 1)
         # Neighbouring stages on one device (the fold of a V) hand their result over without a transfer.
         sent = np.where(self.device[:, :-1] != self.device[:, 1:], here, -1)
+        # F of a stage needs F of the stage before, I that of the stage after.
         yield (forward[:, :-1], forward[:, 1:]), sent
         yield (gradient[:, 1:], gradient[:, :-1]), sent
+        # On its own stage I needs F, and W needs I.
         yield (forward, gradient), stay
         yield (gradient, np.where(gradient == weights, -1, weights)), stay  # I and W of one B are one cell
+        # A slice reads the keys and values of those before it, and gets their gradients from those after it.
         yield (forward[..., :-1], forward[..., 1:]), stay
         yield (gradient[..., 1:], gradient[..., :-1]), stay
 
@@ -117,20 +124,13 @@ def _edges(source: np.ndarray, target: np.ndarray, stage: np.ndarray) -> tuple[n
     return source.ravel(), target.ravel(), stages.ravel(), parts.ravel()
 
 
-def _where(parts: WorkParts) -> np.ndarray:
-    """Return the cell of each part of the work, by part, direction, stage, microbatch and token slice."""
-    stages, slices = parts.shape
-    where = np.full((3, len(parts.directions), stages, max(parts.microbatches), slices), -1)
-    where[parts.part, parts.direction, parts.stage, parts.microbatch, parts.token_slice] = parts.cell
-    return where
-
-
 def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) -> np.ndarray:
     """Return the device of each stage, by direction.
 
     Raises:
-        ScheduleError: a stage stands on several devices.
+        ScheduleError: a stage is on several devices.
     """
+    # (3, directions, stages, microbatches, slices): cells of device d are those from first[d] on. -1 for no cell.
     device = np.searchsorted(first, where, side="right") - 1
     found = np.full(device.shape[1:3], -1)
     for direction, stage in np.ndindex(found.shape):

@@ -16,7 +16,7 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
-from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.tasks import Tasks
 from pathways_nb.timing.fixed_order import Evaluated, FixedOrder
 from pathways_nb.timing.timed import StartCause, Timed
@@ -68,13 +68,13 @@ class Timing:
     """
 
     tasks: Tasks
-    size: Size
+    size: ScheduleSize
     found: Evaluated
     released: StartCause
     forward: np.ndarray
 
     @classmethod
-    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, parts: np.ndarray) -> Timing:
+    def of(cls, tasks: Tasks, size: ScheduleSize, order: FixedOrder, parts: np.ndarray) -> Timing:
         """Return the evaluation of a schedule.
 
         Args:
@@ -83,9 +83,9 @@ class Timing:
             order: its cells with the dependencies between them.
             parts: seconds that F, I and W take of each cell, shape (3, cells).
         """
-        lasts = np.sum(parts, axis=0)
-        found = order.evaluate(lasts)
-        return cls(tasks, size, found, Timed(order.waits, found.start, lasts).cause, parts[0])
+        durations = np.sum(parts, axis=0)
+        found = order.evaluate(durations)
+        return cls(tasks, size, found, Timed(order.waits, found.start, durations).cause, parts[0])
 
     @property
     def start(self) -> np.ndarray:
@@ -105,6 +105,7 @@ class Timing:
     @cached_property
     def busy(self) -> np.ndarray:
         """Seconds in which each device works."""
+        # (devices,): each sum runs from a device's first cell to that of the next one.
         return np.add.reduceat(self.end - self.start, self.tasks.first[:-1])
 
     @cached_property
@@ -127,6 +128,7 @@ class Timing:
         phase, rest = self._phases, gap - wire
         count = len(self.tasks.first) - 1
         warm_up, steady, cool_down = (np.bincount(owner, rest * (phase == one), count) for one in range(3))
+        # A device that is done waits for the last one.
         cool_down += self.makespan - self.end[self.tasks.first[1:] - 1]
         return IdleSplit(warm_up, steady, cool_down, np.bincount(owner, wire, count))
 
@@ -156,6 +158,7 @@ class Timing:
         taken, freed = self._memory(release)
         # A cell frees memory when it ends, so while it runs only earlier cells have freed theirs.
         held = np.cumsum(taken) - (np.cumsum(freed) - freed)
+        # The sums run on through all devices: what the devices before still held is taken off.
         before = np.concatenate([[0.0], np.cumsum(taken - freed)])[self.tasks.first[:-1]]
         return np.maximum.reduceat(held, self.tasks.first[:-1]) - before
 
@@ -170,9 +173,10 @@ class Timing:
             Times, and the microbatches of activations held from each of them on.
         """
         taken, freed = self._memory(release)
-        mine = slice(self.tasks.first[device], self.tasks.first[device + 1])
-        times = np.stack([self.start[mine], self.end[mine]], axis=1)
-        change = np.stack([taken[mine], -freed[mine]], axis=1)
+        own_cells = slice(self.tasks.first[device], self.tasks.first[device + 1])
+        # (cells, 2): memory changes at the start and at the end of each cell.
+        times = np.stack([self.start[own_cells], self.end[own_cells]], axis=1)
+        change = np.stack([taken[own_cells], -freed[own_cells]], axis=1)
         return times.ravel(), np.cumsum(change.ravel())
 
     @cached_property
@@ -180,7 +184,8 @@ class Timing:
         """The chain of cells that decides the makespan, first to last; cells and transfers together last as long."""
         cell, path = int(np.argmax(self.end)), list[PathCell]()
         while cell >= 0:
-            path.append(self._step(cell))
+            device, sent = int(self.tasks.owner[cell]), float(self.released.seconds[cell])
+            path.append(PathCell(self.tasks.cells[cell], device, float(self.start[cell]), float(self.end[cell]), sent))
             cell = int(self.released.source[cell])
         return path[::-1]
 
@@ -189,20 +194,17 @@ class Timing:
         source = int(self.released.source[cell])
         if source < 0:
             return "nothing to wait for"
+        # The neighbour in the row let it start, whether or not it needed its result.
         if self.tasks.owner[source] == self.tasks.owner[cell] and source == cell - 1:
             return f"device {self.tasks.owner[cell]} was busy with {self.tasks.cells[source]}"
         sent = f", {self.released.seconds[cell]:g} on the way" if self.released.seconds[cell] else ""
         return f"waited for {self.tasks.cells[source]} on device {self.tasks.owner[source]}{sent}"
 
-    def _step(self, cell: int) -> PathCell:
-        """Return one cell as a step of a path."""
-        span = float(self.start[cell]), float(self.end[cell])
-        return PathCell(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
-
     @cached_property
     def gaps(self) -> np.ndarray:
         """Idle seconds of its device before each cell."""
         before = np.concatenate([[0.0], self.end[:-1]])
+        # The cell before a device's first one is another device's.
         before[self.tasks.first[:-1]] = 0.0
         return self.start - before
 
@@ -215,6 +217,7 @@ class Timing:
         forward, gradient, _ = self.tasks.counts
         back, ahead = gradient > 0, forward > 0
         started, left = self._running(back), self._running(ahead[::-1], backwards=True)[::-1]
+        # The gap in front of the first gradient is what warming up costs, so that cell still counts as warm-up.
         first_back = back & (started == 1)
         return np.where((started == 0) | first_back, 0, np.where(left == 0, 2, 1))
 
@@ -228,6 +231,7 @@ class Timing:
         lengths = np.diff(self.tasks.first)
         lengths = lengths[::-1] if backwards else lengths
         total, starts = np.cumsum(flags), np.cumsum([0, *lengths[:-1]])
+        # Counts run on from device to device: each begins with what those before it had.
         before = np.where(starts > 0, total[starts - 1], 0)
         return total - np.repeat(before, lengths)
 

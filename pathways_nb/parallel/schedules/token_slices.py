@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import alternating, mirrored
+from pathways_nb.parallel.schedules.row_building import alternating, mirrored
 
 BY_SLICES = ClosedForm(
     "(p−1)(F+B)/k", lambda s, t: (s.devices - 1) * (t.F + t.B) / s.token_slices, says="slices that take equally long"
@@ -32,6 +32,7 @@ def terapipe(devices: int, microbatches: int, token_slices: int = 4) -> list[lis
     Returns:
         The actions of each device, in order.
     """
+    # In reverse, the last slice of a sequence comes first, whose gradients by keys and values the others need.
     return [mirrored(slices(stage, "F", microbatches, range(token_slices))) for stage in range(devices)]
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import require_two_chunks
+from pathways_nb.parallel.schedules.row_building import require_two_chunks
 from pathways_nb.parallel.schedules.v_shaped import PERIOD
 
 
@@ -81,6 +81,7 @@ def block(devices: int) -> list[int]:
     Three backward passes fill a period; the next has to be another three slots later, or it would fall on the first.
     """
     forward = 2 * devices
+    # Without the 3 slots, backward passes of a device would fall on its forward passes, modulo PERIOD.
     turn = forward + (3 if devices % 3 == 0 else 0)
     before = (1, 0, 2)[devices % 3]
     return [*range(forward), *(turn + 2 * hop + 3 * ((hop + before) // 3) for hop in range(forward))]
@@ -94,6 +95,7 @@ def assign_slots(passes: list[Pass], devices: int) -> list[int]:
         devices: number of devices, p.
     """
     slot_rows = slots_of(passes, devices)
+    # The peak of the repeated block is the limit for all devices: at both ends there is room up to it.
     most = max(max(slot_row.kept) for slot_row in slot_rows)
     came: dict[int, int] = {}  # for each microbatch, when its last hop ended
     # For each hop the slot of the microbatch before: microbatches stay in order.
@@ -123,6 +125,7 @@ def slots_of(passes: list[Pass], devices: int) -> list[DeviceSlots]:
     change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
     for start, device, hop, _ in passes:
         backward = hop >= 2 * devices
+        # A forward pass keeps activations from its slot on; a backward pass frees them after its second slot.
         change[device][start + backward] += -1 if backward else 1
     return [DeviceSlots(bytearray(len(each)), list(accumulate(each))) for each in change]
 
@@ -150,8 +153,10 @@ class DeviceSlots(NamedTuple):
             The slot.
         """
         slot = start
+        # Back while one pass more fits into the memory of each slot on the way.
         while slot > earliest and self.kept[slot - 1] < most:
             slot -= 1
+        # Its own slot is free: passes before it in the order have only moved to earlier ones.
         slot = self.taken.find(0, slot, start + 1)
         self.taken[slot] = 1
         for moved in range(slot, start):
@@ -168,9 +173,11 @@ class DeviceSlots(NamedTuple):
         Returns:
             Its first slot.
         """
+        # It only frees memory sooner, so there is no limit to keep.
         slot = self.taken.find(b"\0\0", earliest, start)
         slot = start if slot < 0 else slot
         self.taken[slot : slot + 2] = b"\1\1"
+        # Freed after its second slot there, in place of its second slot in the block.
         for moved in range(slot + 1, start + 1):
             self.kept[moved] -= 1
         return slot

@@ -15,9 +15,9 @@ from collections import deque
 from math import ceil, inf
 
 from pathways_nb.parallel.schedules.actions import Action
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import require_two_chunks
+from pathways_nb.parallel.schedules.row_building import require_two_chunks
 
 PERIOD = 6
 """Passes of one microbatch on one device: F, I and W of two stages."""
@@ -29,7 +29,7 @@ Block = list[tuple[int, int, int, int]]
 """For each device, the start of its four passes of microbatch 0, in passes."""
 
 
-def planned_for(size: Size, times: Times) -> bool:
+def planned_for(size: ScheduleSize, times: Times) -> bool:
     """Return whether the closed forms of a V hold: for equal times and a steady phase."""
     return times.F == times.I == times.W and size.microbatches > size.devices
 
@@ -61,9 +61,11 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     # For even p the passes of a block would fall on the same slots modulo PERIOD without a wait at the turn.
     wait = 3 if devices % 2 == 0 and devices > 2 else 0
     turn = 3 * devices + wait - 1
+    # Two slots a device down the V and one up: both stages of a device together keep a microbatch for 6p − 1 slots, and
+    # another comes every 6. So each device keeps about p passes, half of what device 0 of 1F1B keeps.
     block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
     capacity = 2 * (devices // 2 + 1)
-    return squeezed(block, microbatches, capacity, capacity)
+    return squeeze(block, microbatches, capacity, capacity)
 
 
 @register_schedule(
@@ -95,12 +97,13 @@ def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]
     require_two_chunks("v-min", chunks)
     # For p divisible by 3 the passes of a block would fall on the same slots modulo PERIOD without the 2.
     turn = 2 * devices + (2 if devices % 3 == 0 else 0)
+    # One slot a device down and up: 4p slots together, so about 2p/3 passes, a third of 1F1B.
     block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]
     first = 2 if devices < 3 else 2 * (devices + 3) // 3
-    return squeezed(block, microbatches, 2 * ((devices + 4) // 3), first)
+    return squeeze(block, microbatches, 2 * ((devices + 4) // 3), first)
 
 
-def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list[list[Action]]:
+def squeeze(block: Block, microbatches: int, capacity: int, first: int) -> list[list[Action]]:
     """Return the rows of a block repeated for each microbatch, every pass as early as its inputs and memory allow.
 
     Args:
@@ -116,7 +119,7 @@ def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list
     while any(device.left for device in devices):
         steps = [device.next() for device in devices]
         for device, step in zip(devices, steps, strict=True):
-            device.take(step)
+            device.append_pass(step)
     return [device.row for device in devices]
 
 
@@ -125,10 +128,10 @@ class DeviceRow:
 
     Args:
         number: of the device, r.
-        block: see ``squeezed``.
-        microbatches: see ``squeezed``.
-        capacity: see ``squeezed``.
-        first: see ``squeezed``.
+        block: see ``squeeze``.
+        microbatches: see ``squeeze``.
+        capacity: see ``squeeze``.
+        first: see ``squeeze``.
     """
 
     def __init__(self, number: int, block: Block, microbatches: int, capacity: int, first: int) -> None:
@@ -159,15 +162,18 @@ class DeviceRow:
         if not (filling or draining):  # the block's own order, which keeps the devices in step
             step = self.due.index(min(self.due))
             return step if self.ready(step) else None
+        # At both ends any pass may run. Gradients first: their W can follow, which frees memory.
         ready = (step for step in range(4) if self.ready(step))
         return min(ready, key=lambda step: (step < BACK_DOWN, self.due[step]), default=None)
 
     def ready(self, step: int) -> bool:
         """Return whether a pass has a microbatch left, its input, and memory for the activations it has to keep."""
         number = self.done[step]
+        # The input of microbatch n is there once its source has done more than n.
         done, of = self.inputs[step]
         if number == self.microbatches or (done and done[of] <= number):
             return False
+        # I keeps no new activations.
         if step >= BACK_DOWN:
             return True
         other = self.due[UP - step]
@@ -176,11 +182,12 @@ class DeviceRow:
         reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
         return self.kept + reserved < (self.capacity if self.done[BACK_UP] else self.first)
 
-    def take(self, step: int | None) -> None:
+    def append_pass(self, step: int | None) -> None:
         """Append a pass to the row; for None a W if one waits, and else nothing."""
         if step is None:
             if self.weights:
                 self.row.append(self.weights.popleft())
+                # W is the last that reads the activations of its pass.
                 self.kept, self.left = self.kept - 1, self.left - 1
             return
         stage, number = self.stages[step], self.done[step]

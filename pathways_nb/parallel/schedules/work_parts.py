@@ -49,6 +49,7 @@ class WorkParts(NamedTuple):
         cells = [cell for row in rows for cell in row]
         actions: Iterable[Any] = cells
         numbers = np.arange(len(cells))
+        # Most schedules have no pairs: their cells are their actions, and need no further list.
         if Overlap in set(map(type, cells)):
             actions = [action for cell in cells for action in actions_of(cell)]
             numbers = np.repeat(numbers, [len(actions_of(cell)) for cell in cells])
@@ -63,6 +64,7 @@ class WorkParts(NamedTuple):
             microbatches,
             [one or 0 for one in slices] if any(slices) else np.zeros(len(slices), int),
         )
+        # (parts,) the action of each part: B stands for two, I and then W.
         action = np.repeat(np.arange(len(operations)), 1 + np.array([one == "B" for one in operations]))
         cell, part, *where = (np.asarray(column)[action] for column in columns)
         part[1:][action[1:] == action[:-1]] = W  # the second part of B
@@ -102,6 +104,7 @@ def require_each_once(rows: Rows, parts: WorkParts) -> None:
 def _numbered(parts: WorkParts) -> np.ndarray:
     """Return a number for each part, which is that of another one if both are the same work."""
     number, count = parts.part, 3
+    # Digits of a number: equal numbers are equal work.
     for column in (parts.direction, parts.stage, parts.microbatch, parts.token_slice):
         size = 1 + int(column.max())
         if count * size >= 2**63:  # ranks instead of values, which do not exceed the number of parts
@@ -127,8 +130,8 @@ def _refuse_repeated(rows: Rows, parts: WorkParts, first: int, all_of_it: np.nda
     direction, microbatch, part, stage = (
         int(column[first]) for column in (parts.direction, parts.microbatch, parts.token_slice, parts.stage)
     )
-    shown = _shown(parts, direction, microbatch, part, stage, int(parts.part[first]))
-    raise ScheduleError(f"{shown} is done {len(all_of_it)} times (B is I and W at once): {where}. Do it once.")
+    action = _action_of_part(parts, direction, microbatch, part, stage, int(parts.part[first]))
+    raise ScheduleError(f"{action} is done {len(all_of_it)} times (B is I and W at once): {where}. Do it once.")
 
 
 def _refuse_missing(parts: WorkParts) -> None:
@@ -138,20 +141,20 @@ def _refuse_missing(parts: WorkParts) -> None:
         # With more than ``most`` wanted parts at least one of the first ``most`` is missing, so no size need be larger.
         sizes = (min(count, most), min(slices, most), min(stages, most), 3)
         columns = (parts.microbatch, parts.token_slice, parts.stage, parts.part)
-        mine = parts.direction == direction
+        in_direction = parts.direction == direction
         for column, size in zip(columns, sizes, strict=True):
-            mine &= column < size
-        place = _places([column[mine] for column in columns], sizes, most)
+            in_direction &= column < size
+        place = _places([column[in_direction] for column in columns], sizes, most)
         wanted = min(most, sizes[0] * sizes[1] * sizes[2] * 3)
         missing = np.flatnonzero(np.bincount(place, minlength=wanted)[:wanted] == 0)
         if len(missing):
             microbatch, part, stage, operation = _split(int(missing[0]), sizes)
-            shown = _shown(parts, direction, microbatch, part, stage, operation)
+            action = _action_of_part(parts, direction, microbatch, part, stage, operation)
             either = "" if operation == F else f" (as {'FIW'[operation]} or as a part of B)"
             sliced = f" and {slices} token slices" if slices > 1 else ""
             whole = f"{counted(stages, 'stage')}, {counted(count, 'microbatch', 'es')}{sliced}"
             raise ScheduleError(
-                f"{shown} is missing{either}: with {whole} every stage does F and B, or F, I and W, of each. Add it."
+                f"{action} is missing{either}: with {whole} every stage does F and B, or F, I and W, of each. Add it."
             )
 
 
@@ -166,6 +169,7 @@ def _places(columns: list[np.ndarray], sizes: tuple[int, ...], most: int) -> np.
 
 def _split(place: int, sizes: tuple[int, ...]) -> list[int]:
     """Return the numbers in each column of the part at a place."""
+    # In Python's integers: the sizes together may exceed 64 bits.
     numbers: list[int] = []
     for size in reversed(sizes):
         place, number = divmod(place, size)
@@ -173,7 +177,9 @@ def _split(place: int, sizes: tuple[int, ...]) -> list[int]:
     return numbers
 
 
-def _shown(parts: WorkParts, direction: int, microbatch: int, token_slice: int, stage: int, part: int) -> Action:
+def _action_of_part(
+    parts: WorkParts, direction: int, microbatch: int, token_slice: int, stage: int, part: int
+) -> Action:
     """Return a part as the schedule writes it: with a token slice only where the schedule has some."""
     sliced = token_slice if parts.token_slice.any() else None
     return Action(stage, "FIW"[part], microbatch, sliced, parts.directions[direction])

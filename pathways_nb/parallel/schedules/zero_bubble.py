@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import alternating, with_weights
+from pathways_nb.parallel.schedules.row_building import alternating, with_weights
 
 
 @register_schedule(
@@ -38,6 +38,7 @@ def zero_bubble_h1(devices: int, microbatches: int) -> list[list[Action]]:
     Returns:
         The actions of each device, in order.
     """
+    # Device r keeps p − r microbatches as in 1F1B; r waiting W more make p, which device 0 keeps anyway.
     return [in_turn(r, microbatches, ahead=devices - 1 - r, delay=r) for r in range(devices)]
 
 
@@ -65,6 +66,7 @@ def zero_bubble_h2(devices: int, microbatches: int) -> list[list[Action]]:
         The actions of each device, in order.
     """
     further = max(0, microbatches - devices)
+    # Twice the 1F1B lead: nothing is idle until the first gradient has come all the way up.
     return [in_turn(r, microbatches, ahead=2 * (devices - 1 - r), delay=r + min(r, further)) for r in range(devices)]
 
 

@@ -8,10 +8,10 @@ has those that a list scheduler finds.
 from __future__ import annotations
 
 from pathways_nb.parallel.schedules.actions import Action
-from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
-from pathways_nb.parallel.schedules.interleaved import depth_first, held, require_rounds
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize
+from pathways_nb.parallel.schedules.interleaved import depth_first, held_microbatches, require_rounds
 from pathways_nb.parallel.schedules.registry import register_schedule
-from pathways_nb.parallel.schedules.rows import Side, require_two_chunks, with_weights
+from pathways_nb.parallel.schedules.row_building import Side, require_two_chunks, with_weights
 
 
 @register_schedule(
@@ -22,7 +22,7 @@ from pathways_nb.parallel.schedules.rows import Side, require_two_chunks, with_w
         where=lambda s, t: s.microbatches >= s.devices and min(t.F, t.I) >= t.W,
         says="m ≥ p, F ≥ W, I ≥ W",
     ),
-    peak=ClosedForm("min(mv, (v−1)g+p)/v, rounds of g = m/max(1, ⌊m/p⌋)", lambda s, r: held(s, s.devices)),
+    peak=ClosedForm("min(mv, (v−1)g+p)/v, rounds of g = m/max(1, ⌊m/p⌋)", lambda s, r: held_microbatches(s, s.devices)),
 )
 def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
     """Run interleaved 1F1B half as far ahead, with W on device r put off by r gradients (Qi et al. 2024, ZB-1p).
@@ -36,7 +36,8 @@ def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) ->
         The actions of each device, in order.
     """
     require_rounds("interleaved-zb", microbatches, devices)
-    size = Size(devices, microbatches, chunks)
+    size = ScheduleSize(devices, microbatches, chunks)
+    # Half as far ahead as interleaved 1F1B: W, not further forward passes, fills the wait for gradients.
     return [with_weights(depth_first(device, size, "I", hops=1), delay=device) for device in range(devices)]
 
 
@@ -77,12 +78,17 @@ def v_row(device: int, devices: int, microbatches: int) -> list[Action]:
     """
     down, up = Side(device), Side(2 * devices - 1 - device)
     after = devices - device
+    # The first microbatch passes at slot r and is back at slot 2p − 1 − r: so many passes fit between.
     row = [down("F") for _ in range(2 * after - 1)]
+    # Then both stages have F to do, until the first gradient comes back to this device.
     row += [side("F") for _ in range(device) for side in (up, down)]
+    # What comes up goes back at once: its I is what the devices above wait for.
     row += [up(operation) for _ in range(after) for operation in "FIW"]
     for left in range(microbatches - devices, 0, -1):
+        # Steady: one F, I and W of each stage. At the end no microbatch is left to begin.
         row += [down("F")] if left >= after else []
         row += [down("I"), down("W"), up("F"), up("I"), up("W")]
+    # Drain: I of both stages first, which others wait for; the W that were put off come last, where nobody waits.
     row += [side("I") for _ in range(device) for side in (down, up)]
     row += [down(operation) for _ in range(after) for operation in "IW"]
     return row + [side("W") for side in (up, down) for _ in range(device)]

@@ -7,9 +7,8 @@ order of their actions (``schedules``). ``pw.terapipe`` is this package.
 
 from pathways_nb.parallel.terapipe.explorer import TokenExplorer, explore
 from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit
-from pathways_nb.parallel.terapipe.measured_stage import measure
-from pathways_nb.parallel.terapipe.measuring import fit_timed
-from pathways_nb.parallel.terapipe.planner import evaluate, plan
+from pathways_nb.parallel.terapipe.measuring import fit_timed, measure
+from pathways_nb.parallel.terapipe.slice_planner import evaluate, plan
 from pathways_nb.parallel.terapipe.slicing import Slicing
 
 __all__ = ["FittedCost", "Slicing", "TokenExplorer", "evaluate", "explore", "fit", "fit_timed", "measure", "plan"]

@@ -2,8 +2,8 @@
 
 One file has the latencies of one layer under keys ``b_s_c`` (sequences, tokens, context), another those of sending
 tensors of some numbers of tokens. The table made of them is the authors' own, by default with two peculiarities of
-theirs, so that their results are reproduced: the regression for the context is added at context 0, too, and ``b``
-sequences of ``s`` tokens are looked up among the messages as ``(b - 1) L + s`` tokens.
+their program, so that their results are reproduced: the regression for the context is added at context 0, too, and
+``b`` sequences of ``s`` tokens are looked up among the messages as ``(b - 1) L + s`` tokens.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class AuthorsFiles:
         """
         n = length // granularity
         b, tokens, context = np.ogrid[1 : batch + 1, granularity : length + 1 : granularity, 0:length:granularity]
+        # (batch, units, 1) tokens of a message, which is sent once forward and once backward
         messages = b * tokens if intended else (b - 1) * length + tokens
         sending = np.interp(messages, self.communication["tensor_sizes"], self.communication["mean"])
         intercept, *slopes = self._regression()
@@ -86,6 +87,7 @@ class AuthorsFiles:
 
     def _without_context(self, units: int, batch: int, granularity: int) -> np.ndarray:
         """Return the seconds of one layer without context, by sequences and units; NaN where there are none."""
+        # What is not measured stays NaN: the planner names the first such slice that it would need.
         found = np.full((batch, units), np.nan)
         for (b, s, c), seconds in self._seconds().items():
             if c == 0 and b <= batch and s <= units * granularity:
@@ -100,7 +102,9 @@ class AuthorsFiles:
             for (b, s, c), found in seconds.items()
             if c and (b, s, 0) in seconds
         ]
+        # As scikit-learn's ``train_test_split`` divides rows: the same rows give the authors' coefficients.
         chosen = np.random.RandomState(_SEED).permutation(len(rows))[math.ceil(_TESTED * len(rows)) :]
         X, y = np.array(rows)[chosen, :3], np.array(rows)[chosen, 3]
+        # Centred, so that the intercept, which is not one of the columns, drops out.
         slopes = np.linalg.lstsq(X - X.mean(axis=0), y - y.mean())[0]
         return np.array([y.mean() - X.mean(axis=0) @ slopes, *slopes])

@@ -24,12 +24,13 @@ class Batches(NamedTuple):
         """Return the sizes of the groups of the whole batch, for one of the bounds."""
         found, rest = [], len(self.last) - 1
         while rest:
+            # From the end: only there is the whole batch divided best.
             found.append(int(self.last[rest, bound]))
             rest -= found[-1]
         return found
 
 
-def divided(sums: np.ndarray, largest: np.ndarray, batch: int) -> Batches:
+def divide_batch(sums: np.ndarray, largest: np.ndarray, batch: int) -> Batches:
     """Return the division with the least sum: ``g(a) = min over b of g(a - b) + sums(b)``.
 
     Args:
@@ -43,6 +44,7 @@ def divided(sums: np.ndarray, largest: np.ndarray, batch: int) -> Batches:
     last = np.zeros((batch + 1, bounds), np.intp)
     for size in range(1, batch + 1):
         count = min(size, groups)
+        # (groups, bounds): with a last group of 1, 2, … sequences, the rest before it is one, two, … sequences smaller.
         candidates = total[size - count : size][::-1] + sums[:count]
         chosen = candidates.argmin(axis=0)
         total[size], last[size] = candidates[chosen, columns], chosen + 1
@@ -60,5 +62,6 @@ def least_bound(bottlenecks: np.ndarray, batch: int) -> float:
     least = np.zeros(batch + 1)
     for size in range(1, batch + 1):
         count = min(size, len(bottlenecks))
+        # The same recurrence with a maximum in place of the sum.
         least[size] = np.maximum(least[size - count : size][::-1], bottlenecks[:count]).min()
     return float(least[-1])

@@ -1,7 +1,7 @@
 """Files of slicing problems: each case is solved from its inputs; answers that a file also has are not read.
 
 A case has a name, a kind and sizes. Kinds: ``table`` (``grid`` as ``plan`` takes it), ``analytic`` (the parameters of
-one formula) and ``measured-file`` (names of files in the format of TeraPipe's authors, beside the file of cases).
+one formula) and ``measured-file`` (names of files in the format of TeraPipe's authors, in the same folder).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.terapipe.authors_files import AuthorsFiles
-from pathways_nb.parallel.terapipe.planner import plan
+from pathways_nb.parallel.terapipe.slice_planner import plan
 from pathways_nb.parallel.terapipe.slicing import Slicing, short_scheme
 from pathways_nb.util.json_text import DamagedError, Field, read, shortened
 
@@ -74,6 +74,7 @@ def _solved(case: Field, folder: Path) -> Solved:
         case: its inputs.
         folder: where its files are.
     """
+    # Before anything is checked: the error of a damaged case names it, too.
     name, began = case.value.get("name", "unnamed"), time.perf_counter()
     try:
         name = case["name"].text() if "name" in case.value else name
@@ -118,9 +119,11 @@ def _grid(field: Field) -> list[Any]:
 
 
 def _by_formula(case: Field, _: Path) -> Solved:
+    # A file may state its formula; under another one the same parameters are another problem.
     stated = case["formula"].text().partition(";")[0] if "formula" in case.value else FORMULA
     if stated.replace(" ", "") != FORMULA.replace(" ", ""):
         raise UsageError(f"formula {shortened(stated)}: the one that can be solved is {FORMULA}.")
+    # A fit may give a negative constant: the seconds are checked, not the constants.
     fl, a0, a1, kappa = (case["params"][name].number(-1e300) for name in ("fl", "a0", "a1", "kappa"))
 
     def seconds(b: np.ndarray, s: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -143,6 +146,7 @@ def _by_files(case: Field, folder: Path) -> Solved:
         )
         for intended in (False, True)
     }
+    # The optimizer runs once in a step: its time is no part of a slice, and does not change the optimum.
     answers = {intended: _answer(slicing, layers * files.update) for intended, slicing in made.items()}
     return {**answers[False], "intended": answers[True]}
 

@@ -12,10 +12,9 @@ from typing import Any
 import traitlets as t
 
 from pathways_nb.errors import PathwaysError, UsageError
-from pathways_nb.parallel.terapipe.hinge import Hinge
+from pathways_nb.parallel.terapipe.slice_costs import Hinge, TableCost
 from pathways_nb.parallel.terapipe.slicing import Slicing
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, picture_of
-from pathways_nb.parallel.terapipe.table_cost import TableCost
 
 SIZES = ("stages", "length", "batch", "granularity", "uniform")
 CONSTANTS = Hinge._fields

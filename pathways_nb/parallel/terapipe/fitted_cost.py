@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -76,6 +76,7 @@ class FittedCost(Printed):
             UsageError: more tokens or sequences than were measured.
         """
         sequences, tokens, context = np.broadcast_arrays(sequences, tokens, context)
+        # Equation 9 is for c > 0: a0 is no part of a slice without context.
         added = _terms(sequences, tokens, context) @ np.array(self.coefficients)
         return _without_context(self.curves, sequences, tokens) + np.where(context > 0, added, 0.0)
 
@@ -116,31 +117,32 @@ def fit(samples: Iterable[Sequence[float]]) -> FittedCost:
     curves = _curves(plain)
     errors = [_length_errors(plain), _context_errors(curves, others)]
     length_error, context_error, error = (_mean(each) for each in (*errors, errors[0] + errors[1]))
+    # The cost itself is fitted to all slices; only its errors come from fits to a part of them.
     return FittedCost(curves, _coefficients(curves, others), error, length_error, context_error)
 
 
 def _medians(samples: Iterable[Sequence[float]]) -> list[SliceSample]:
-    """Return the median of each measured slice, in the order of their sizes."""
+    """Return the median of each measured slice, in the order of their sizes.
+
+    Raises:
+        UsageError: a row is no measured slice.
+    """
     found: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for row in samples:
-        _check(row)
+        fits = len(row) == 4 and all(is_index(size) or float(size).is_integer() for size in row[:3])
+        if not (fits and row[0] >= 1 and row[1] >= 1 and row[2] >= 0 and is_number(row[3]) and row[3] > 0):
+            raise UsageError(
+                f"terapipe.fit: {shortened(tuple(row))} is no measured slice: (sequences, tokens, context, seconds) "
+                f"with at least 1 sequence and 1 token, and seconds above 0."
+            )
         found[int(row[0]), int(row[1]), int(row[2])].append(float(row[3]))
     return [SliceSample(*key, median(seconds)) for key, seconds in sorted(found.items())]
-
-
-def _check(row: Sequence[float]) -> None:
-    """Raise an error if a row is no measured slice."""
-    fits = len(row) == 4 and all(is_index(size) or float(size).is_integer() for size in row[:3])
-    if not (fits and row[0] >= 1 and row[1] >= 1 and row[2] >= 0 and is_number(row[3]) and row[3] > 0):
-        raise UsageError(
-            f"terapipe.fit: {shortened(tuple(row))} is no measured slice: (sequences, tokens, context, seconds) with "
-            f"at least 1 sequence and 1 token, and seconds above 0."
-        )
 
 
 def _curves(plain: Iterable[SliceSample]) -> Curves:
     """Return the measured curves of slices without context."""
     rows: dict[int, list[SliceSample]] = defaultdict(list)
+    # Ascending lengths, as np.interp needs them.
     for one in sorted(plain):
         rows[one.sequences].append(one)
     return {
@@ -152,13 +154,16 @@ def _curves(plain: Iterable[SliceSample]) -> Curves:
 def _without_context(curves: Curves, sequences: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Return the seconds without context, interpolated."""
     counts = np.array(list(curves))
+    # Of the longest lengths the shortest: beyond it one of the curves would be extrapolated.
     longest = min(lengths[-1] for lengths, _ in curves.values())
     if tokens.max() > longest or sequences.max() > counts[-1] or sequences.min() < counts[0]:
         raise UsageError(
             f"a slice of {sequences.max()} × {tokens.max()} tokens: measured are {counts[0]} to {counts[-1]} sequences "
             f"of up to {longest} tokens. Measure slices that large, or plan for less."
         )
+    # (curves, slices) seconds by the number of sequences of each curve
     found = np.stack([np.interp(tokens, lengths, seconds) for lengths, seconds in curves.values()])
+    # (slices,) where each lies between two curves: the lower one, and the share of the way to the next.
     place = np.interp(sequences, counts, np.arange(len(counts)))
     below = np.minimum(place.astype(int), max(0, len(counts) - 2))
     above, share = np.minimum(below + 1, len(counts) - 1), place - below
@@ -185,6 +190,7 @@ def _length_errors(plain: Sequence[SliceSample]) -> list[float]:
     found = []
     for count in {one.sequences for one in plain}:
         same = [one for one in plain if one.sequences == count]
+        # The shortest and the longest have one neighbour only and are not left out.
         for before, left_out, after in zip(same, same[1:], same[2:], strict=False):
             share = (left_out.tokens - before.tokens) / (after.tokens - before.tokens)
             found.append((before.seconds * (1 - share) + after.seconds * share) / left_out.seconds - 1)
@@ -203,6 +209,7 @@ def _context_errors(curves: Curves, others: Sequence[SliceSample]) -> list[float
         length = one.sequences, one.tokens
         same[length] += 1
         (black if (len(same) + same[length]) % 2 else white).append(one)
+    # Four coefficients need four slices.
     if len(black) < 4:
         return []
     cost = FittedCost(curves, _coefficients(curves, black))
@@ -212,8 +219,3 @@ def _context_errors(curves: Curves, others: Sequence[SliceSample]) -> list[float
 def _mean(errors: Sequence[float]) -> float | None:
     """Return the mean size of errors; None for none."""
     return fmean(map(abs, errors)) if errors else None
-
-
-def with_noise(cost: FittedCost, noise: float | None) -> FittedCost:
-    """Return a fitted cost that also states the noise of its measurements."""
-    return replace(cost, noise=noise)

@@ -1,18 +1,23 @@
-"""``pw.terapipe.fit_timed``: time slices of several lengths and contexts, and fit the paper's form of their cost.
+"""``pw.terapipe.measure`` and ``fit_timed``: time slices of several lengths and contexts, and fit their cost.
 
-What is timed is a function, so this module needs no devices. Slices take turns, round after round, so that other load
-on the machine is spread over all of them; each is timed once more before, because its first run compiles.
+``fit_timed`` times any function and needs no devices; ``measure`` gives it a stage on devices. Slices take turns, round
+after round, so that other load on the machine is spread over all of them; each is timed once more before, because its
+first run compiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from pathways_nb.cost.calibration.fitting import noise
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit, with_noise
+from pathways_nb.parallel.pipelines.slice_timing import SliceTimer
+from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit
 from pathways_nb.parallel.terapipe.problem import Problem
+from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.progress import Progress, to_standard_error
 
 Sizes = tuple[int, int, int]
@@ -38,7 +43,7 @@ def fit_timed(
         lengths: tokens of the slices to time, with ``length`` as the last; by default the granularity and its doubles
             up to ``length``.
         batches: numbers of sequences to time together.
-        contexts: number of contexts to time for each length, beside none.
+        contexts: number of contexts to time for each length, in addition to none.
         granularity: tokens; each length and context is a multiple of it.
         rounds: repetitions whose median counts.
         say: called with lines of progress, after two seconds.
@@ -46,9 +51,15 @@ def fit_timed(
     Raises:
         UsageError: lengths that are no multiples of the granularity or do not end with ``length``.
     """
+    # For its checks and its units; how many stages there are does not matter for a slice.
     problem = Problem(length, max(batches), 1, granularity)
     chosen = _doubles(problem) if lengths is None else sorted(set(lengths))
-    _check(chosen, problem)
+    wrong = [one for one in chosen if one < 1 or one % granularity]
+    if wrong or not chosen or chosen[-1] != length:
+        raise UsageError(
+            f"terapipe.measure: lengths={chosen}: multiples of granularity={granularity} up to length={length}, which "
+            f"is the last one, are needed."
+        )
     sizes = [
         (count, tokens, context)
         for count in sorted(set(batches))
@@ -57,7 +68,50 @@ def fit_timed(
     ]
     timed = _timed(seconds, sizes, max(1, rounds), Progress(say))
     cost = fit([(*size, median(found)) for size, found in timed.items()])
-    return with_noise(cost, median(map(noise, timed.values())) if rounds > 1 else None)
+    return replace(cost, noise=median(map(noise, timed.values())) if rounds > 1 else None)
+
+
+def measure(
+    stage: Callable[..., Any],
+    params: Any,
+    x: Any,
+    *,
+    on: VirtualSlice,
+    lengths: Sequence[int] | None = None,
+    batches: Sequence[int] = (1,),
+    contexts: int = 2,
+    granularity: int = 8,
+    rounds: int = 3,
+    say: Callable[[str], object] = to_standard_error,
+) -> FittedCost:
+    """Return the cost of token slices of a stage, timed forward and backward and fitted (TeraPipe, equation 9).
+
+    Each pair of a length and a context is compiled once, which takes most of the time.
+
+    Args:
+        stage: a function ``(params, x, context) -> y``, as in ``pw.pipeline``.
+        params: its parameters.
+        x: its input for whole sequences, (B, L, …).
+        on: the place to run on.
+        lengths: tokens of the slices to time, with L as the last; by default the granularity and its doubles up to L.
+        batches: numbers of sequences to time together, at most B.
+        contexts: number of contexts to time for each length, in addition to none.
+        granularity: tokens; each length and context is a multiple of it.
+        rounds: repetitions whose median counts.
+        say: called with lines of progress, after two seconds.
+
+    Returns:
+        The fitted cost, for ``pw.terapipe.plan``; its table states the error of the fit and the noise.
+
+    Raises:
+        UsageError: lengths that are no multiples of the granularity or do not end with L, or slices larger than ``x``.
+    """
+    # What times is a function of three sizes, as a user's own may be.
+    timer = SliceTimer(stage, params, x, on)
+    return fit_timed(
+        timer, length=timer.length, lengths=lengths, batches=batches, contexts=contexts,
+        granularity=granularity, rounds=rounds, say=say,
+    )  # fmt: skip
 
 
 def _doubles(problem: Problem) -> list[int]:
@@ -68,19 +122,10 @@ def _doubles(problem: Problem) -> list[int]:
     return sorted({*found, problem.length})
 
 
-def _check(lengths: Sequence[int], problem: Problem) -> None:
-    """Check the lengths to time."""
-    wrong = [one for one in lengths if one < 1 or one % problem.granularity]
-    if wrong or not lengths or lengths[-1] != problem.length:
-        raise UsageError(
-            f"terapipe.measure: lengths={list(lengths)}: multiples of granularity={problem.granularity} up to "
-            f"length={problem.length}, which is the last one, are needed."
-        )
-
-
 def _contexts(tokens: int, count: int, problem: Problem) -> list[int]:
     """Return no context, and up to ``count`` contexts spread over what the sequence has left."""
     left = (problem.length - tokens) // problem.granularity
+    # A set, because a long slice leaves room for fewer contexts than asked for.
     return sorted({problem.granularity * (left * step // count) for step in range(count + 1)})
 
 
@@ -92,6 +137,7 @@ def _timed(
     for turn in range(rounds + 1):
         for number, size in enumerate(sizes, 1):
             taken = float(seconds(*size))
+            # Round 0 compiles each slice and is not counted.
             if turn:
                 found[size].append(taken)
             name = f"round {turn} of {rounds}" if turn else "compiling"

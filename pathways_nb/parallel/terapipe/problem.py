@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 from pathways_nb.errors import UsageError, is_index
 from pathways_nb.util.json_text import shortened
@@ -32,7 +31,10 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("length", "batch", "stages", "granularity"):
-            _check_whole(name, getattr(self, name))
+            value = getattr(self, name)
+            if not is_index(value) or value < 1:
+                raise UsageError(f"{name}={shortened(value)}: a whole number of at least 1 is needed.")
+        # Two ways out are named: a longer sequence, or the largest unit that divides both.
         if self.length % self.granularity:
             raise UsageError(
                 f"length={self.length} is no multiple of granularity={self.granularity}, of which each slice is a "
@@ -48,9 +50,3 @@ class Problem:
     def __str__(self) -> str:
         sequences = counted(self.batch, "sequence")
         return f"{sequences} of {self.length} tokens on {counted(self.stages, 'stage')}"
-
-
-def _check_whole(name: str, value: Any) -> None:
-    """Raise an error that names an option which is no whole number of at least 1."""
-    if not is_index(value) or value < 1:
-        raise UsageError(f"{name}={shortened(value)}: a whole number of at least 1 is needed.")

@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 
 from pathways_datasets import published
-from pathways_nb.parallel.terapipe.planner import plan
-from pathways_nb.parallel.terapipe.published_model import Joined, Parameters, Setting
+from pathways_nb.parallel.terapipe.published_model import Combine, FittedParameters, Setting
+from pathways_nb.parallel.terapipe.slice_planner import plan
 from pathways_nb.parallel.terapipe.slicing import short_scheme
 
-READINGS: Mapping[str, Joined] = {"maximum": np.maximum, "sum": np.add, "rescaled": np.maximum}
-"""How the seconds of work and weights are joined in each reading."""
+READINGS: Mapping[str, Combine] = {"maximum": np.maximum, "sum": np.add, "rescaled": np.maximum}
+"""How the seconds of work and weights become one in each reading."""
 SAME = ("2", "3")
 """Settings in which TeraPipe changes nothing; no part of the mean error."""
 
 
 @dataclass(frozen=True)
-class Fit:
+class PublishedFit:
     """The parameters of one reading, and how well it meets what it was fitted on.
 
     Attributes:
@@ -40,7 +40,7 @@ class Fit:
     """
 
     reading: str
-    parameters: Parameters
+    parameters: FittedParameters
     error: float
     fitted_on: int
 
@@ -64,11 +64,12 @@ def _fitted_steps() -> Iterator[tuple[Setting, int, float]]:
     for name, series in _table()["uniform slices"].items():
         for count, seconds in series.items():
             if count != "1":  # the same step as without TeraPipe
+                # Two settings, 8 and 9, of which the paper has equal slices (its ablation).
                 yield Setting.of(settings[name]), int(count), seconds["value"]
 
 
 @cache
-def fitted(reading: str = "maximum") -> Fit:
+def fitted(reading: str = "maximum") -> PublishedFit:
     """Return the parameters with the least sum of squared logarithms of errors on the fitted steps.
 
     Args:
@@ -76,15 +77,16 @@ def fitted(reading: str = "maximum") -> Fit:
     """
     from scipy.optimize import least_squares  # late: only this needs it
 
-    steps, joined = list(_fitted_steps()), READINGS[reading]
+    steps, combine = list(_fitted_steps()), READINGS[reading]
 
     def errors(logarithms: np.ndarray) -> np.ndarray:
-        parameters = Parameters(*np.exp(logarithms))
-        return np.array([np.log(one.uniform(parameters, count, joined) / seconds) for one, count, seconds in steps])
+        parameters = FittedParameters(*np.exp(logarithms))
+        return np.array([np.log(one.uniform(parameters, count, combine) / seconds) for one, count, seconds in steps])
 
-    found = least_squares(errors, np.log(Parameters()))
+    # Logarithms of both: parameters stay positive, and a short step counts as much as a long one.
+    found = least_squares(errors, np.log(FittedParameters()))
     error = float(np.abs(np.expm1(found.fun)).mean())
-    return Fit(reading, Parameters(*map(float, np.exp(found.x))), error, len(steps))
+    return PublishedFit(reading, FittedParameters(*map(float, np.exp(found.x))), error, len(steps))
 
 
 def predicted(entry: Mapping[str, Any], reading: str = "maximum") -> dict[str, Any]:
@@ -94,9 +96,10 @@ def predicted(entry: Mapping[str, Any], reading: str = "maximum") -> dict[str, A
         entry: of the table of published results.
         reading: one of ``READINGS``.
     """
-    setting, fit, joined = Setting.of(entry), fitted(reading), READINGS[reading]
-    seconds, once = setting.seconds(fit.parameters, joined), setting.once(fit.parameters)
-    without = setting.uniform(fit.parameters, joined=joined)
+    setting, fit, combine = Setting.of(entry), fitted(reading), READINGS[reading]
+    seconds, once = setting.seconds(fit.parameters, combine), setting.once(fit.parameters)
+    without = setting.uniform(fit.parameters, combine=combine)
+    # The average of gradients among replicas is no part of the slices and is not scaled.
     scale = (entry["without"]["value"] - once) / (without - once) if reading == "rescaled" else 1.0
     found = plan(
         lambda *size: scale * seconds(*size), length=setting.length, batch=setting.batch, stages=setting.stages
@@ -112,17 +115,17 @@ def predicted(entry: Mapping[str, Any], reading: str = "maximum") -> dict[str, A
     }
     row["error"] = row["with_predicted"] / row["with"] - 1
     row["speedup"], row["speedup_predicted"] = (row[f"without{x}"] / row[f"with{x}"] for x in ("", "_predicted"))
-    return row | _published_slices(entry, setting, once, scale, fit, joined)
+    return row | _published_slices(entry, setting, once, scale, fit, combine)
 
 
 def _published_slices(
-    entry: Mapping[str, Any], setting: Setting, once: float, scale: float, fit: Fit, joined: Joined
+    entry: Mapping[str, Any], setting: Setting, once: float, scale: float, fit: PublishedFit, combine: Combine
 ) -> dict[str, Any]:
     """Return the published slices of a setting, and the seconds that the model predicts for them."""
     slices = entry["slices"]["value"]
     if slices is None:
         return {"slices_published": "unknown"}
-    seconds = setting.step(slices, fit.parameters, joined)
+    seconds = setting.step(slices, fit.parameters, combine)
     written = short_scheme(((1, tuple(slices)),) * setting.batch)
     return {"slices_published": written, "published_slices_predicted": once + scale * (seconds - once)}
 
@@ -144,25 +147,25 @@ def longer_sequences(reading: str = "maximum") -> list[dict[str, Any]]:
 
 def ablation(reading: str = "maximum") -> list[dict[str, Any]]:
     """Return rows of equal slices (fitted) and of the optimum (predicted), for settings 8 and 9."""
-    fit, joined, rows = fitted(reading), READINGS[reading], []
+    fit, combine, rows = fitted(reading), READINGS[reading], []
     for name, series in _table()["uniform slices"].items():
         entry = _table()["settings"][name]
         setting = Setting.of(entry)
         for count, seconds in series.items():
-            ours = setting.uniform(fit.parameters, int(count), joined)
-            rows.append(_point(name, f"{count} equal", "fitted", seconds["value"], ours))
+            predicted_seconds = setting.uniform(fit.parameters, int(count), combine)
+            rows.append(_point(name, f"{count} equal", "fitted", seconds["value"], predicted_seconds))
         best = predicted(entry, reading)
         rows.append(_point(name, "optimum", "predicted", best["with"], best["with_predicted"]))
     return rows
 
 
-def _point(setting: str, slices: str, role: str, seconds: float, ours: float) -> dict[str, Any]:
+def _point(setting: str, slices: str, role: str, seconds: float, predicted_seconds: float) -> dict[str, Any]:
     """Return a row of the ablation."""
     return {
         "setting": setting,
         "slices": slices,
         "declared": role,
         "paper": seconds,
-        "ours": ours,
-        "error": ours / seconds - 1,
+        "ours": predicted_seconds,
+        "error": predicted_seconds / seconds - 1,
     }

@@ -36,7 +36,7 @@ _LARGE = 1e9
 """Bytes at which the latency and the bandwidth of the all-reduce within a host are read."""
 
 
-class Parameters(NamedTuple):
+class FittedParameters(NamedTuple):
     """What is fitted, for all settings together.
 
     Attributes:
@@ -52,7 +52,7 @@ class Parameters(NamedTuple):
     nic_share: float = 0.5
 
 
-Joined = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """How seconds of work and of weights become one time: their maximum, or their sum."""
 
 
@@ -94,45 +94,53 @@ class Setting:
         if self.op == 1:
             return 0.0, 0.0
         host = make_topology(CHIP, CHIP.chips_per_host, network=NETWORK)
+        # Read off at one large size: latency and time a byte are then a line for all slices.
         cost = collective("all_reduce", _LARGE, host, self.op)
         return cost.latency, cost.bandwidth / _LARGE
 
-    def seconds(self, parameters: Parameters, joined: Joined = np.maximum) -> Callable[[Any, Any, Any], np.ndarray]:
+    def seconds(
+        self, parameters: FittedParameters, combine: Combine = np.maximum
+    ) -> Callable[[Any, Any, Any], np.ndarray]:
         """Return the seconds of a slice as a function of its sequences, tokens and context.
 
         Args:
             parameters: the fitted ones.
-            joined: of the seconds of work and of weights.
+            combine: makes one time of the seconds of work and of weights.
         """
         h, peak = self.hidden, CHIP.flops("fp16") * self.op
         per_byte = CHIP.hbm_bw * self.op
 
         def slice_seconds(sequences: Any, tokens: Any, context: Any) -> np.ndarray:
             size = np.asarray(sequences * tokens, float)
+            # Forward 24 b l h² for the products with weights and 4 b l (l + c) h for scores and their product with
+            # values; backward twice as much.
             work = (72 * size * h**2 + 12 * size * (tokens + context) * h) / (peak * parameters.work_share)
             weights = np.asarray(12 * h**2 * BYTES * parameters.weight_passes / per_byte)
             latency, reduced = self._all_reduce
-            layer = joined(work, weights) + parameters.launch + 4 * (latency + reduced * size * h * BYTES)
+            # Four all-reduces: after attention and after the feed-forward part, in both passes (Megatron-LM).
+            layer = combine(work, weights) + parameters.launch + 4 * (latency + reduced * size * h * BYTES)
             sent = size * h * BYTES / (NETWORK.host_bw_effective * parameters.nic_share)
             return self._layers_here * layer + 2 * (NETWORK.latency + sent)
 
         return slice_seconds
 
-    def once(self, parameters: Parameters) -> float:
+    def once(self, parameters: FittedParameters) -> float:
         """Return the seconds of averaging gradients among replicas; a host's GPUs share its NIC."""
         if self.data == 1:
             return 0.0
+        # Those of one GPU: its stage's layers, of which it has one of ``op`` parts.
         gradients = 12 * self.hidden**2 * self._layers_here / self.op * BYTES
+        # All GPUs of a host send at the same time.
         each = NETWORK.host_bw_effective * parameters.nic_share / CHIP.chips_per_host
         return switch_all_reduce(gradients, self.data, each, NETWORK.latency).seconds
 
-    def uniform(self, parameters: Parameters, count: int = 1, joined: Joined = np.maximum) -> float:
+    def uniform(self, parameters: FittedParameters, count: int = 1, combine: Combine = np.maximum) -> float:
         """Return the seconds of a step with each sequence alone in so many equal slices."""
         tokens = self.length // count
-        return self.step([tokens] * count, parameters, joined)
+        return self.step([tokens] * count, parameters, combine)
 
-    def step(self, tokens: Iterable[int], parameters: Parameters, joined: Joined = np.maximum) -> float:
+    def step(self, tokens: Iterable[int], parameters: FittedParameters, combine: Combine = np.maximum) -> float:
         """Return the seconds of a step with each sequence alone in slices of these tokens."""
         lengths = np.array(list(tokens))
-        each = self.seconds(parameters, joined)(1, lengths, np.cumsum(lengths) - lengths)
+        each = self.seconds(parameters, combine)(1, lengths, np.cumsum(lengths) - lengths)
         return float(self.batch * each.sum() + (self.stages - 1) * each.max()) + self.once(parameters)

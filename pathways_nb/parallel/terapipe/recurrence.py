@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.parallel.terapipe.costs import SliceCosts
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
 
 
 class SlicesByEnd:
@@ -30,6 +30,8 @@ class SlicesByEnd:
     def __init__(self, costs: SliceCosts):
         self.units, self.groups = costs.problem.units, costs.most_sequences
         n = self.units
+        # (n, 1) ends 1 … n, and (1, n) lengths n … 1: lengths fall along a row, so that column j of the slices that end
+        # at i and the window of prefixes that begins at i stand for the same cut.
         end, length = np.arange(1, n + 1)[:, None], n - np.arange(n)[None, :]
         inside = length <= end
         tokens = (np.broadcast_to(length, (n, n))[inside]) * costs.problem.granularity
@@ -41,14 +43,18 @@ class SlicesByEnd:
 
     def longest(self, groups: np.ndarray, bound: float) -> int:
         """Return the largest number of units that a slice of some of the groups may have under a bound."""
+        # The first column that some group may take has the longest slice.
         return self.units - int(np.argmax(self.cheapest[groups].min(axis=0) <= bound))
 
     def bottlenecks(self) -> np.ndarray:
         """Return for each group size the least bound under which a sequence can be sliced."""
         n = self.units
+        # (groups, 2n): column n − 1 + i is the prefix of i units. Those before it would begin before the sequence, and
+        # stay infinite.
         least = np.full((self.groups, 2 * n), np.inf)
         least[:, n - 1] = -np.inf
         for end, slices in enumerate(self.seconds):
+            # For each last slice the larger of it and of what the prefix before it needs; the least of those.
             least[:, n + end] = np.maximum(least[:, end : end + n], slices).min(axis=1)
         return least[:, -1]
 
@@ -84,12 +90,16 @@ def least_sums(slices: SlicesByEnd, groups: np.ndarray, bounds: np.ndarray) -> L
         bounds: largest seconds of a slice in each row.
     """
     n, rows, width = slices.units, np.arange(len(groups)), slices.longest(groups, bounds.max())
+    # (ends, rows, width), a copy: indexing by an array makes one, so it may be written to.
     allowed = slices.seconds[:, groups, n - width :]
     np.copyto(allowed, np.inf, where=allowed > bounds[:, None])
+    # (rows, width + n): column width − 1 + i is the least sum of the first i units, 0 for none.
     sums = np.full((len(rows), width + n), np.inf)
     sums[:, width - 1] = 0.0
     last, candidates = np.empty((n, len(rows)), np.intp), np.empty((len(rows), width))
     for end in range(n):
+        # Equation 8 for one end: each length of the last slice with the prefix before it. One array for all steps:
+        # allocating it would cost as much as adding.
         np.add(sums[:, end : end + width], allowed[end], out=candidates)
         column = candidates.argmin(axis=1)
         sums[:, width + end] = candidates[rows, column]
@@ -111,6 +121,7 @@ def _largest(allowed: np.ndarray, last: np.ndarray) -> np.ndarray:
     while len(rows):
         column = last[end, rows]
         largest[rows] = np.maximum(largest[rows], allowed[end, rows, column])
+        # To the end of the slice before; rows that are at their first slice are done.
         end = end - (width - column)
         rows, end = rows[end >= 0], end[end >= 0]
     return largest

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.terapipe.costs import SliceCosts
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
 from pathways_nb.util.text_table import Printed, Table
 from pathways_nb.util.words import counted
 
@@ -81,7 +81,7 @@ def short_scheme(scheme: Scheme) -> str:
     return " + ".join(parts)
 
 
-def evaluated(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]]]) -> Slicing:
+def evaluate_scheme(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]]]) -> Slicing:
     """Return a scheme with its times.
 
     Args:
@@ -97,8 +97,10 @@ def evaluated(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]]]) ->
 def sum_and_max(costs: SliceCosts, scheme: Scheme) -> tuple[float, float]:
     """Return the seconds of all slices and those of the largest; equal groups are looked up once."""
     total, largest = 0.0, 0.0
+    # A batch may have thousands of equal groups.
     for size, tokens in dict.fromkeys(scheme):
         lengths = np.array(tokens)
+        # (slices,) the tokens before a slice are its context.
         seconds = costs.at(size, lengths, np.cumsum(lengths) - lengths)
         total += float(seconds.sum()) * scheme.count((size, tokens))
         largest = max(largest, float(seconds.max()))
@@ -109,6 +111,7 @@ def _uniform(costs: SliceCosts) -> dict[int, float]:
     """Return the latency of each number of equal slices, each sequence alone."""
     problem, found = costs.problem, {}
     for count in range(1, problem.units + 1):
+        # Other counts have no equal slices of whole units.
         if problem.units % count == 0:
             tokens = (problem.length // count,) * count
             total, largest = sum_and_max(costs, ((1, tokens),))

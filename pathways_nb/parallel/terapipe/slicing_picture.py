@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_nb.errors import UsageError, is_index
-from pathways_nb.parallel.terapipe.costs import SliceCosts
-from pathways_nb.parallel.terapipe.planner import plan
 from pathways_nb.parallel.terapipe.problem import Problem
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
+from pathways_nb.parallel.terapipe.slice_planner import plan
 from pathways_nb.parallel.terapipe.slicing import Slicing, sum_and_max
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
@@ -58,6 +58,11 @@ class SlicingTerms(NamedTuple):
     sum: float
     waits: float
 
+    @classmethod
+    def of(cls, slicing: Slicing) -> SlicingTerms:
+        """Return the terms of a slicing of the whole batch."""
+        return cls(slicing.slice_count, slicing.sum, slicing.latency - slicing.sum)
+
     @property
     def latency(self) -> float:
         """Seconds of the whole pipeline."""
@@ -84,7 +89,7 @@ class CostSurface(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SlicingPicture:
-    """The optimum beside uniform slicings, or the reason why there is none.
+    """The optimum and uniform slicings, or the reason why there is none.
 
     Attributes:
         planned: the optimum; None where there is ``error``.
@@ -111,8 +116,7 @@ class SlicingPicture:
     @property
     def optimum(self) -> SlicingTerms | None:
         """The terms of the optimum; None where there is ``error``."""
-        one = self.planned
-        return SlicingTerms(one.slice_count, one.sum, one.latency - one.sum) if one else None
+        return SlicingTerms.of(self.planned) if self.planned else None
 
     @property
     def best_uniform(self) -> SlicingTerms:
@@ -147,6 +151,7 @@ def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: 
     tokens = nearly_equal(problem, uniform)
     planned = plan(cost, length=length, batch=batch, stages=stages, granularity=problem.granularity)
     costs, best = SliceCosts(cost, problem), min(planned.uniform, key=planned.uniform.__getitem__)
+    # The user's own count need not divide the units: its slices then differ by one unit.
     even = {count: (length // count,) * count for count in planned.uniform}
     terms = {count: _terms(costs, each) for count, each in (even | {uniform: tokens}).items()}
     rows = (
@@ -154,8 +159,12 @@ def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: 
         _row(costs, _heading("best uniform", terms[best], problem), even[best]),
         _row(costs, _heading("yours, uniform", terms[uniform], problem), tokens),
     )
+    # Not by the user's own slices: one of the whole sequence would leave no room for the others.
     highest = _HIGHER * max(int(row.tokens.max()) for row in rows[:-1])
-    note = "" if problem == asked else _coarse(problem, asked)
+    note = "" if problem == asked else (
+        f"Planned in units of {problem.granularity} tokens, so that a change is shown at once; "
+        f"pw.terapipe.plan takes granularity={granularity}."
+    )  # fmt: skip
     bars = tuple(terms[count] for count in _near(sorted(terms), best, uniform))
     return SlicingPicture(planned, rows, bars, _surface(costs, highest), best, uniform, length, note)
 
@@ -189,6 +198,7 @@ def _unit(problem: Problem, groups: int) -> int:
     Raises:
         UsageError: only far more units would do.
     """
+    # The finest unit that is planned at once: the work grows with the square of the units.
     for factor in range(1, problem.units + 1):
         if problem.units % factor == 0 and (problem.units // factor) ** 2 * groups <= _MOST_WORK:
             coarser = factor * problem.granularity
@@ -201,14 +211,6 @@ def _unit(problem: Problem, groups: int) -> int:
     )
 
 
-def _coarse(problem: Problem, asked: Problem) -> str:
-    """Return the note about longer units than were asked for."""
-    return (
-        f"Planned in units of {problem.granularity} tokens, so that a change is shown at once; "
-        f"pw.terapipe.plan takes granularity={asked.granularity}."
-    )
-
-
 def _terms(costs: SliceCosts, tokens: tuple[int, ...]) -> SlicingTerms:
     """Return the terms of a uniform slicing, each sequence alone."""
     total, largest = sum_and_max(costs, ((1, tokens),) * costs.problem.batch)
@@ -218,7 +220,7 @@ def _terms(costs: SliceCosts, tokens: tuple[int, ...]) -> SlicingTerms:
 def _groups(costs: SliceCosts, planned: Slicing) -> list[SliceRow]:
     """Return a row for each group of the optimum that differs from the others."""
     rows: list[SliceRow] = []
-    terms = SlicingTerms(planned.slice_count, planned.sum, planned.latency - planned.sum)
+    terms = SlicingTerms.of(planned)
     for size, tokens in dict.fromkeys(planned.scheme):
         alike = counted(planned.scheme.count((size, tokens)), "group")
         group = f"{alike} of {counted(size, 'sequence')} in {counted(len(tokens), 'slice')}"
@@ -230,6 +232,7 @@ def _groups(costs: SliceCosts, planned: Slicing) -> list[SliceRow]:
 
 def _heading(name: str, terms: SlicingTerms, problem: Problem) -> str:
     """Return what a slicing is, with both terms of its latency."""
+    # With one stage there is no wait, and so no largest slice in it.
     waits = problem.stages - 1
     largest = duration(terms.waits / waits) if waits else "max"
     return (
@@ -247,6 +250,7 @@ def _row(costs: SliceCosts, heading: str, tokens: Sequence[int], sequences: int 
 
 def _near(counts: Sequence[int], best: int, own: int) -> list[int]:
     """Return the numbers of slices to compare: those next to the best one, and the user's own."""
+    # A window around the best one, moved inwards at both ends.
     first = max(0, min(counts.index(best) - _MOST_BARS // 2, len(counts) - _MOST_BARS))
     return sorted({*counts[first : first + _MOST_BARS], own})
 
@@ -257,6 +261,7 @@ def _surface(costs: SliceCosts, highest: int) -> CostSurface:
     rows = min(units, -(-highest // unit))
     token_step, context_step = -(-rows // _STEPS), -(-units // _STEPS)
     tokens, context = np.meshgrid(np.arange(token_step, rows + 1, token_step), np.arange(0, units, context_step))
+    # Above that line a slice would end after the sequence.
     inside = tokens + context <= units
     tokens, context = unit * tokens[inside], unit * context[inside]
     return CostSurface(tokens, context, costs.at(1, tokens, context), unit * token_step, unit * context_step)

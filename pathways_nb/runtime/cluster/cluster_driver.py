@@ -18,7 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.controller.messages import Completed, Fail, Finish, Free, Instruction, Launch, Stop, Voided
+from pathways_nb.controller.events_and_instructions import (
+    Completed,
+    Fail,
+    Finish,
+    Free,
+    Instruction,
+    Launch,
+    Skip,
+    Voided,
+)
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement, Plan
@@ -326,7 +335,7 @@ class ClusterDriver(Driver):
         match instruction:
             case Free(buffers):
                 self.messenger.free(buffers)
-            case Stop(run):
+            case Skip(run):
                 self.messenger.stop(run)
             case Fail(run, error):
                 self.messenger.stop(run, plain(error))

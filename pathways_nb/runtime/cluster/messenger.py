@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from pathways_nb.controller.messages import Launch
+from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Plan

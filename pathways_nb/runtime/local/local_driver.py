@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.controller.messages import Completed, Launch, Voided
+from pathways_nb.controller.events_and_instructions import Completed, Launch, Voided
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program_tracer import Traced

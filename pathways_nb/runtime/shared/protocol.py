@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.controller.messages import Event, Instruction
+from pathways_nb.controller.events_and_instructions import Event, Instruction
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Placement, Plan

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pathways_nb.controller.messages import Event, Instruction, Launch, Stored, Submitted
-from pathways_nb.controller.turns import Turns
+from pathways_nb.controller.events_and_instructions import Event, Instruction, Launch, Stored, Submitted
+from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import NOTHING, Footprint
 from pathways_nb.plan.plan import Plan
@@ -81,10 +81,10 @@ class RemoteMachine:
         return self.look("memory")
 
     @property
-    def promised(self) -> dict[str, Turns]:
+    def promised(self) -> dict[str, ContendedTurns]:
         """The turns of all kernels' clients that competed; none once the controller is gone."""
         with suppress(HostDied, PathwaysError):  # they end the text of a record, and must not hide why it failed
-            return cast("dict[str, Turns]", self.look("promised"))
+            return cast("dict[str, ContendedTurns]", self.look("promised"))
         return {}
 
     @property

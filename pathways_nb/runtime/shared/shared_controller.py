@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pathways_nb.controller import log_text
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Added,
     Closed,
     Completed,
@@ -29,7 +29,7 @@ from pathways_nb.controller.messages import (
     MemoryHeld,
     Refuse,
     Removed,
-    Stop,
+    Skip,
     Submitted,
     Waited,
 )
@@ -267,7 +267,7 @@ class SharedController:
                         self._tell(number, replace(instruction, client=own))
             case Grant(buffer) | Refuse(buffer):
                 self._tell(kernel_of_buffer(buffer), instruction)
-            case Stop(run):
+            case Skip(run):
                 self.messenger.stop(run)
                 self._tell(kernel_of_run(run), instruction)
             case Fail(run, error):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from pathways_nb.controller.messages import Grant, Instruction, Refuse, Waited
+from pathways_nb.controller.events_and_instructions import Grant, Instruction, Refuse, Waited
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import BUFFER_BITS, RUN_BITS
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from pathways_nb.controller.messages import Completed, Event, Launch, Submitted
-from pathways_nb.controller.scheduler import Dispatch
+from pathways_nb.controller.controller_state import Dispatch
+from pathways_nb.controller.events_and_instructions import Completed, Event, Launch, Submitted
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, TimedPlan, VirtualRun

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, PutRequested, Voided
+from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Launch, Opened, PutRequested, Voided
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from pathways_nb.controller.messages import Launch
+from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.plan.footprint import overlap
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.timing.event_queue import EventQueue

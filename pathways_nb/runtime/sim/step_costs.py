@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from pathways_nb.controller.messages import Launch
+from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel

@@ -17,7 +17,16 @@ import queue
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from pathways_nb.controller.messages import Closed, Event, Opened, PutRequested, Released, Stored, Submitted, Woke
+from pathways_nb.controller.events_and_instructions import (
+    Closed,
+    Event,
+    Opened,
+    PutRequested,
+    Released,
+    Stored,
+    Submitted,
+    Woke,
+)
 from pathways_nb.runtime.event_loop import EventLoop, Item
 from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.timing.event_queue import EventQueue, Rank

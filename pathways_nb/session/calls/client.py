@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.controller.turns import Turns, told
+from pathways_nb.controller.turns import ContendedTurns, shares_line
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.memory_categories import VALUES, check
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -147,8 +147,8 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
                 if book is not None and beginning is not None:
                     run.kept_log = book.end(beginning)
                 run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
-                turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
-                if shares := told(turns, session.is_shared):
+                turns = {name: one.since(before.get(name, ContendedTurns())) for name, one in turns_of(session).items()}
+                if shares := shares_line(turns, session.is_shared):
                     run.about["shares"] = shares
             interrupted.leave(run)
             entered.leave()

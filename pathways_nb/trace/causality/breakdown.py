@@ -18,7 +18,7 @@ import numpy as np
 from pathways_nb.timing.chains import Chains
 from pathways_nb.trace.causality.happened_before import CAUSES as REASONS
 from pathways_nb.trace.causality.happened_before import Dag
-from pathways_nb.trace.metrics import BUSY, alike, duration, size
+from pathways_nb.trace.metrics import BUSY, device_ranges, duration, size
 from pathways_nb.trace.record import Events
 from pathways_nb.util.text_table import Printed, Table
 
@@ -96,11 +96,9 @@ class Idle(Printed):
         for part in self.devices:
             if part.island == island and part.first <= device < part.first + part.devices:
                 return part.seconds
-        raise LookupError(f"idle: there is no device {device} on island {island}; there are {self._known()}.")
-
-    def _known(self) -> str:
         last = {part.island: part.first + part.devices - 1 for part in self.devices}
-        return ", ".join(f"0 to {device} on island {island}" for island, device in last.items()) or "none"
+        there = ", ".join(f"0 to {device} on island {island}" for island, device in last.items()) or "none"
+        raise LookupError(f"idle: there is no device {device} on island {island}; there are {there}.")
 
     def _table(self) -> Table:
         total = sum(self.seconds.values()) or 1.0
@@ -124,7 +122,8 @@ def idle(events: Events, islands: Sequence[int]) -> Idle:
     chains, found = _chains(dag), []
     for island, count in enumerate(islands):
         rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
-        for low, high, here in alike(dag.events.select(rows), count):
+        # Devices with the same events have the same causes, so thousands cost no more than the few placements on them.
+        for low, high, here in device_ranges(dag.events.select(rows), count):
             seconds = _partition(dag, chains, rows[here], *dag.span, False)
             found.append(DeviceTime(island, low, high - low, seconds))
     return Idle(dag.span[1] - dag.span[0], tuple(found), dag.guessed(np.arange(len(dag.events))))
@@ -143,15 +142,16 @@ def breakdown(events: Events, islands: Sequence[int], start: float, end: float) 
         One breakdown for each island.
     """
     busy = [events.is_("kind", *BUSY) & events.is_("island", island) for island in range(len(islands))]
-    next_ones = [events["start"][mine & (events["start"] >= end)].min(initial=np.inf) for mine in busy]
+    # The time before an event is explained by that event, so the first one after the window is needed, too.
+    next_ones = [events["start"][of_island & (events["start"] >= end)].min(initial=np.inf) for of_island in busy]
     until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what islands idle at the end wait for
     dag = Dag.of(events.select((events["end"] > start) & (events["start"] <= until)), since=start)
     chains = _chains(dag)
     began = events.is_("kind", "transfer") & (events["start"] >= start) & (events["start"] < end)
     found = []
-    for island, mine in enumerate(busy):
+    for island, of_island in enumerate(busy):
         rows = np.flatnonzero(dag.events.is_("kind", *BUSY) & dag.events.is_("island", island))
-        seconds = _partition(dag, chains, rows, start, end, bool((mine & (events["end"] <= start)).any()))
+        seconds = _partition(dag, chains, rows, start, end, bool((of_island & (events["end"] <= start)).any()))
         moved = events.select(began & events.is_("island", island))
         found.append(Breakdown(island, seconds, int(moved["bytes"].sum())))
     return found
@@ -171,11 +171,15 @@ def _partition(dag: Dag, chains: Chains, rows: np.ndarray, start: float, end: fl
     found = np.zeros(len(CAUSES))
     if len(rows):
         begins = dag.start[rows]
-        until = np.maximum.accumulate(begins + dag.lasts[rows])
+        # (events,) seconds: events may overlap, so a device is idle only after the latest end so far.
+        until = np.maximum.accumulate(begins + dag.durations[rows])
         low = np.clip(np.concatenate([[start], until[:-1]]), start, end)
         high = np.clip(begins, start, end)
         parts = np.zeros((len(rows), len(CAUSES)))
+        # (events, causes) seconds, each row the idle time before one event.
         parts[:, _CAUSE_OF] = chains.between(rows, low, high)
+        # A pipeline's stage waits for the stages before it: the same wait later on would be a bubble, at first it is
+        # warm-up.
         if not before:
             parts[0, [_DEPENDENCY, _WARM_UP]] = 0.0, parts[0, _DEPENDENCY]
         found += parts.sum(0)

@@ -113,9 +113,11 @@ def path_of(dag: Dag, timed: Timed) -> CriticalPath:
     begin, ends = start[counted].min(), timed.end[counted]
     until = float(ends.max())
     gaps, found, passed = dag.causes_of_gaps(timed.source), list[Segment](), list[int]()
+    # Of several that end last, the one that began last.
     for event in timed.chain(int(counted[np.flatnonzero(ends == until)[-1]])):
         found.append(_segment(dag, event, max(start[event], begin), until, CAUSES[dag.causes[event]]))
         until = float(max(timed.released[event], begin)) if timed.source[event] >= 0 else begin
+        # A gap below rounding counts for the event before it, so that no segment of 0 seconds appears.
         if timed.source[event] >= 0 and start[event] - until <= _NONE:
             until = float(start[event])
         elif until < start[event]:
@@ -123,6 +125,7 @@ def path_of(dag: Dag, timed: Timed) -> CriticalPath:
         passed.append(event)
         if until <= begin:
             break
+    # Found backward, from the end of the makespan.
     segments = tuple(segment for segment in found[::-1] if segment.end > segment.start)
     return CriticalPath(segments, dag.guessed(np.array(passed)))
 

@@ -37,26 +37,28 @@ _STREAMS = 4
 
 
 class Edges(NamedTuple):
-    """Edges as columns: positions of the events at both ends, and sorts.
+    """Edges as columns: positions of the events at both ends, and reasons.
 
     Args:
         source: position of the earlier event.
         target: position of the later event.
-        sort: why it waited, as a position in ``timing.waits.WHY``.
+        why: why it waited, as a position in ``timing.waits.WHY``.
     """
 
     source: np.ndarray
     target: np.ndarray
-    sort: np.ndarray
+    why: np.ndarray
 
     @classmethod
-    def of(cls, source: np.ndarray, target: np.ndarray, sort: int | np.ndarray) -> Edges:
+    def of(cls, source: np.ndarray, target: np.ndarray, why: int | np.ndarray) -> Edges:
         """Return edges without sources of -1, which mean none, and without edges that would go back."""
+        # Events are sorted by start: an edge to an earlier one comes from stamps that are not exact, and could make a
+        # cycle.
         known = (source >= 0) & (source < target)
-        return cls(source[known], target[known], np.broadcast_to(np.int8(sort), known.shape)[known])
+        return cls(source[known], target[known], np.broadcast_to(np.int8(why), known.shape)[known])
 
     @classmethod
-    def joined(cls, *parts: Edges) -> Edges:
+    def concatenate(cls, *parts: Edges) -> Edges:
         """Return all edges of ``parts``."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -69,45 +71,55 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
         answers: when Python began to wait for a value and when it got the value, in seconds, in two rows; the ends
             rise.
     """
+    # (events on devices,) positions among all events; the same in all functions below.
     rows = np.flatnonzero(events.is_("kind", *WORK))
-    data, order = _data(events, rows), Edges.joined(_device_order(events), _link_order(events))
-    dispatch, brought_by = _dispatch(events, rows, Edges.joined(data, order))
-    heads = _heads(events, rows, brought_by)
+    data, order = _data(events, rows), Edges.concatenate(_device_order(events), _link_order(events))
+    dispatch, brought_by = _dispatch(events, rows, Edges.concatenate(data, order))
+    # What the controller sent first for each event: a message, else an enqueue, else the event itself.
+    heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
+    # Twice: what brought an event may be an enqueue, which a message brought.
+    heads[rows] = heads[heads[rows]]
+    # The producer had ended when this was sent, as under sequential dispatch: the controller may have waited for it.
     apart = (heads[data.target] != data.target) & (events["end"][data.source] <= events["start"][heads[data.target]])
     asked = Edges.of(data.source[apart], heads[data.target[apart]], DATA)  # dispatched when they were done
     messages = np.flatnonzero(sent(events))
     held = _held_back(events, np.union1d(heads[rows], messages), rows, answers)
-    return Edges.joined(data, order, dispatch, asked, held, _room(events), _told(events))
+    return Edges.concatenate(data, order, dispatch, asked, held, _window(events), _recorded(events))
 
 
-def _told(events: Events) -> Edges:
+def _recorded(events: Events) -> Edges:
     """Return the edges of which the record says both ends and why."""
     source = events.releasers
     target = np.flatnonzero(source >= 0)
     return Edges.of(source[target], target, events.stored("why")[target])
 
 
-def _room(events: Events) -> Edges:
+def _window(events: Events) -> Edges:
     """Return the edges to enqueues that waited because the window was full, from the launch that made room.
 
     They are guessed where the record does not say it.
     """
     start, end, island = events["start"], events["end"], events["island"]
     enqueues, launches = np.flatnonzero(events.is_("kind", "enqueue")), np.flatnonzero(events.is_("kind", *BUSY))
-    waited = _last_over(np.flatnonzero(window_full(events)), enqueues, start, end, island)
-    before = _last_over(enqueues, enqueues, start, end, island, events["host"])
+    # The last stall of the window. It counts below if no other enqueue of the host ended since.
+    waited = _last_ended(np.flatnonzero(window_full(events)), enqueues, start, end, island)
+    before = _last_ended(enqueues, enqueues, start, end, island, events["host"])
     told, known = events.stored("why")[enqueues], events.stored("released_label")[enqueues] >= 0
-    mine = (waited >= 0) & ((before < 0) | (end[waited] > end[before])) & (told < 0) | (told == WINDOW) & ~known
-    freed = _last_over(launches, enqueues[mine], start, end, island, events["host"])
-    return Edges.of(freed, enqueues[mine], np.where(told[mine] == WINDOW, WINDOW, LANE))
+    # Where the controller said why, that counts; where it also said which event, ``_recorded`` has the edge.
+    waited_full = (waited >= 0) & ((before < 0) | (end[waited] > end[before])) & (told < 0) | (told == WINDOW) & ~known
+    freed = _last_ended(launches, enqueues[waited_full], start, end, island, events["host"])
+    return Edges.of(freed, enqueues[waited_full], np.where(told[waited_full] == WINDOW, WINDOW, LANE))
 
 
 def _data(events: Events, rows: np.ndarray) -> Edges:
     """Return the edges from a node's producers, and from transfers made for it, to the node."""
+    # (pairs, 2) labels: a node and one of its producers, sorted so that those of a node lie together. Labels, not
+    # events: a loop of thousands of steps has the same few.
     pairs = np.array(sorted(_pairs(events.labels)), np.int64).reshape(-1, 2)
     low, high = (np.searchsorted(pairs[:, 0], events.label[rows], side) for side in ("left", "right"))
-    target, which = _each(rows, low, high)
+    target, which = _repeat_ranges(rows, low, high)
     run = events["run"]
+    # The last occurrence of the producer before it in the same run.
     source = last_before(rows, (rows, run[rows], events.label[rows]), (target, run[target], pairs[which, 1]))
     return Edges.of(source, target, DATA)
 
@@ -118,6 +130,8 @@ def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
     for number, label in enumerate(labels):
         if label.node >= 0 and label.kind in WORK:
             node = label.program, label.client, label.node
+            # Under both: a pipeline's stage reads its own microbatch, and a value outside of microbatches is read by
+            # all.
             makers[node].append(number)
             makers[*node, label.microbatch, label.token_slice].append(number)
     for number, label in enumerate(labels):
@@ -129,14 +143,15 @@ def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
 
 def _link_order(events: Events) -> Edges:
     """Return the edges from the last transfer before each transfer on each of its links."""
-    rows, link = turns(events)
+    rows, link = link_uses(events)
     order = np.lexsort((rows, link))
     rows, link = rows[order], link[order]
+    # Sorted by link, then by start: neighbours on one link are one transfer and the next.
     same = link[1:] == link[:-1]
     return Edges.of(rows[:-1][same], rows[1:][same], LINK)
 
 
-def turns(events: Events) -> tuple[np.ndarray, np.ndarray]:
+def link_uses(events: Events) -> tuple[np.ndarray, np.ndarray]:
     """Return the position of each transfer with the number of each of its links, as two columns."""
     numbers: dict[str, int] = {}
     found = [
@@ -144,11 +159,11 @@ def turns(events: Events) -> tuple[np.ndarray, np.ndarray]:
     ]
     pairs = np.array(found, np.int64).reshape(-1, 2)
     low, high = (np.searchsorted(pairs[:, 0], events.label, side) for side in ("left", "right"))
-    rows, which = _each(np.arange(len(events)), low, high)
+    rows, which = _repeat_ranges(np.arange(len(events)), low, high)
     return rows, pairs[which, 1]
 
 
-def _each(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _repeat_ranges(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return each of ``rows`` once for each number from its ``low`` up to its ``high``, and these numbers."""
     count = high - low
     repeated = np.repeat(rows, count)
@@ -162,6 +177,7 @@ def _device_order(events: Events) -> Edges:
     """
     start, end = events["start"].tolist(), events["end"].tolist()
     rows = np.flatnonzero(events.is_("kind", *BUSY, HOST_KIND))
+    # A host is one more lane of its island, far behind the numbers of devices.
     low = np.where(events.is_("kind", HOST_KIND)[rows], _HOST, events["device"][rows])
     columns = (rows, events["island"][rows], low, low + np.maximum(events["devices"][rows], 1))
     latest: dict[int, Intervals[int]] = defaultdict(lambda: Intervals(-1))
@@ -169,9 +185,11 @@ def _device_order(events: Events) -> Edges:
     previous: dict[int, int] = {}
     found = []
     for row, island, first, stop in zip(*(column.tolist() for column in columns), strict=True):
+        # One edge for each different event before, not for each device: a gang follows few others.
         for before in set(latest[island].replace(first, stop, row)):
             for _ in range(_STREAMS):
                 both = min(end[before], end[row]) - start[row]
+                # Half of the shorter one, since estimated stamps of events in a row overlap a little.
                 if before < 0 or 2 * both <= min(end[before] - start[before], end[row] - start[row]):
                     break
                 before = previous[before]
@@ -196,31 +214,27 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     start, end, where = events["start"], events["end"], (events["run"], events["island"], events["host"])
     messages, enqueues = np.flatnonzero(sent(events)), np.flatnonzero(events.is_("kind", "enqueue"))
     brought_by = np.full(len(start), -1)
-    brought_by[enqueues] = _last_over(messages, enqueues, start, end, *where)
+    brought_by[enqueues] = _last_ended(messages, enqueues, start, end, *where)
+    # Messages and enqueues together: whatever of both came last brought it.
     orders = np.union1d(messages, enqueues)
     over = np.where(
         (events.is_("kind", "transfer") & events.is_("quality", "simulated"))[rows],  # no host enqueues these
-        _last_over(messages, rows, start, end, *where),
-        _last_over(orders, rows, start, end, *where),
+        _last_ended(messages, rows, start, end, *where),
+        _last_ended(orders, rows, start, end, *where),
     )
     brought_by[rows] = over
+    # (events,) seconds: when the last known source of each ended.
     ready = np.full(len(start), -np.inf)
     np.maximum.at(ready, known.target, end[known.source])
     unexplained = (ready[rows] < start[rows]) | (events.stored("why")[rows] == MESSAGE)
+    # An enqueue that is still under way may have launched it: it launches many nodes one after another.
     late = rows[unexplained & ((over < 0) | (end[over] < start[rows]))]
     begun = last_before(orders, (orders, *(key[orders] for key in where)), (late, *(key[late] for key in where)))
     brought_by[late] = begun
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
     # A host enqueues one range after another, for all runs.
-    parts.append((_last_over(enqueues, enqueues, start, end, *where[1:]), enqueues))
-    return Edges.joined(*(Edges.of(source, target, MESSAGE) for source, target in parts)), brought_by
-
-
-def _heads(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarray:
-    """Return what the controller sent first for each event: a message, else an enqueue, else the event itself."""
-    heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
-    heads[rows] = heads[heads[rows]]
-    return heads
+    parts.append((_last_ended(enqueues, enqueues, start, end, *where[1:]), enqueues))
+    return Edges.concatenate(*(Edges.of(source, target, MESSAGE) for source, target in parts)), brought_by
 
 
 def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:
@@ -242,43 +256,48 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     start, end, run = events["start"], events["end"], events["run"]
     stalls = np.flatnonzero(held_back(events))
     stalled = last_before(stalls, (stalls, run[stalls]), (heads, run[heads]))
+    # Numbers instead of names: ``last_before`` sorts and compares its keys.
     names = {name: number for number, name in enumerate(dict.fromkeys(events.by_label("program").tolist()))}
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiling = np.flatnonzero(events.is_("kind", *COMPILING))
-    compiled = _last_over(compiling, heads, start, end, program)
+    compiled = _last_ended(compiling, heads, start, end, program)
     # The first of each run on each island: only these may have waited for the call itself.
     _, first = np.unique(
         np.stack([run[heads], events["island"][heads], events["host"][heads]]), axis=1, return_index=True
     )
-    freed = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
-    freed[~_held(start[heads], run[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
-    at_once = _at_once(events, heads, rows)
-    freed = np.where(events.stored("why")[heads] >= 0, -1, np.where(at_once >= 0, at_once, freed))
+    # Only messages are held by the controller until capacity is free.
+    freed = np.where(sent(events)[heads], _last_ended(rows, heads, start, end, events["island"]), -1)
+    # What was sent as soon as it was called did not wait for anything to be freed.
+    freed[~_sent_after_call(start[heads], run[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
+    same_time = _ended_at_same_time(events, heads, rows)
+    freed = np.where(events.stored("why")[heads] >= 0, -1, np.where(same_time >= 0, same_time, freed))
     stalled = np.where((freed >= 0) | (events.releasers[heads] >= 0), -1, stalled)  # freed capacity is the reason
     called = heads[events.stored("why")[heads] == CALL]
     first = np.unique(np.concatenate([heads[first], called, stalls, compiling]))
+    # The last value that Python got before: the call came after it, so whatever made the value is what it waited for.
     answered = np.searchsorted(answers[1], start[first], "right") - 1
     at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
     waited = last_before(rows, (end[rows],), (at,))
-    step_before = _last_over(compiling, compiling, start, end, program)
+    step_before = _last_ended(compiling, compiling, start, end, program)
     parts = ((stalled, heads), (compiled, heads), (step_before, compiling), (waited, first), (freed, heads))
-    return Edges.joined(*(Edges.of(source, target, MESSAGE) for source, target in parts))
+    return Edges.concatenate(*(Edges.of(source, target, MESSAGE) for source, target in parts))
 
 
-def _at_once(events: Events, heads: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _ended_at_same_time(events: Events, heads: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return what ended on devices when each simulated message was sent, in its own run if possible; -1 for none.
 
     A simulated controller reacts to an end in no time, and to nothing else that takes time on devices, so equal times
     are a cause and no coincidence.
     """
     start, end, run = events["start"], events["end"], events["run"]
+    # The time is both the key and the order: only what ended at exactly this time fits.
     any_run = last_before(rows, (end[rows], end[rows]), (start[heads], start[heads]))
     own = last_before(rows, (end[rows], end[rows], run[rows]), (start[heads], start[heads], run[heads]))
     reacts = sent(events)[heads] & events.is_("quality", "simulated")[heads]
     return np.where(reacts, np.where(own >= 0, own, any_run), -1)
 
 
-def _held(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.ndarray) -> np.ndarray:
+def _sent_after_call(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.ndarray) -> np.ndarray:
     """Return whether each of these was sent after the call of its run was over, as far as the record tells.
 
     That is known if it is not the first of its run on an island, if a later run has begun, or if Python was waiting.
@@ -289,15 +308,17 @@ def _held(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.nda
         first: positions of the first of each run and island.
         answers: see ``edges_of``.
     """
+    # The first value that Python got at this time or later: if it waited for it already, the call was over.
     waiting = np.searchsorted(answers[1], start)
     found = np.append(answers[0], np.inf)[waiting] < start
     order = np.argsort(run, kind="stable")
+    # A run with a later serial was sent earlier, so this one had been called by then.
     found[order] |= np.minimum.accumulate(start[order][::-1])[::-1] < start[order]
     found[np.setdiff1d(np.arange(len(start)), first)] = True
     return found
 
 
-def _last_over(
+def _last_ended(
     sources: np.ndarray, targets: np.ndarray, start: np.ndarray, end: np.ndarray, *keys: np.ndarray
 ) -> np.ndarray:
     """Return for each of ``targets`` the last of ``sources`` with equal keys that had ended when it began, or -1."""

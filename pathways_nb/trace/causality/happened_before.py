@@ -57,9 +57,11 @@ class Dag:
         held |= events.is_("kind", *COMPILING)
         kept = span | (held & (events["end"] > since))
         inside = events.select(kept)
+        # By start, as edges go forward only; of equal starts the shorter one first, which may have released the other.
         order = np.lexsort((inside["id"], inside["end"], inside["start"]))
         waits = events.of_kind("wait")
         answers = np.stack([waits["start"], waits["end"]])
+        # (2, waits) seconds, by the ends: ``searchsorted`` needs them to rise.
         return cls(inside.select(order), answers[:, np.argsort(answers[1], kind="stable")])
 
     @cached_property
@@ -68,7 +70,7 @@ class Dag:
         return self.events["start"]
 
     @cached_property
-    def lasts(self) -> np.ndarray:
+    def durations(self) -> np.ndarray:
         """Duration of each event, in seconds."""
         return np.maximum(self.events["end"] - self.start, 0.0)
 
@@ -87,33 +89,31 @@ class Dag:
         """Start and end of the makespan, in seconds."""
         if not self.counts.any():
             return 0.0, 0.0
-        return float(self.start[self.counts].min()), float((self.start + self.lasts)[self.counts].max())
+        return float(self.start[self.counts].min()), float((self.start + self.durations)[self.counts].max())
 
     @cached_property
     def timed(self) -> Timed:
         """The events as timed tasks, with edges sorted by target."""
         source, target, why = edges_of(self.events, self.answers)
-        lasts, until = self.lasts[source], self.start[target] - self.start[source]
-        part = np.where(lasts > until, until / np.where(lasts > 0, lasts, 1.0), 1.0)
-        part = np.where(why == LINK, self._on_links[source], part)
-        told = self.events.stored("why")
-        return Timed(Waits.of(source, target, why, part), self.start, self.lasts, _SAME, told)
-
-    @cached_property
-    def _on_links(self) -> np.ndarray:
-        """The part of each event after which it leaves its links."""
-        left = self.events["latency"] / np.where(self.lasts > 0, self.lasts, np.inf)
-        return np.maximum(1.0 - left, 0.0)
+        # (edges,) seconds: how long the source takes, and after how much of it the target began.
+        durations, until = self.durations[source], self.start[target] - self.start[source]
+        part = np.where(durations > until, until / np.where(durations > 0, durations, 1.0), 1.0)
+        # A transfer leaves its links before it arrives: the next one need not wait for the latency.
+        left = self.events["latency"] / np.where(self.durations > 0, self.durations, np.inf)
+        part = np.where(why == LINK, np.maximum(1.0 - left, 0.0)[source], part)
+        recorded_why = self.events.stored("why")
+        return Timed(Waits.of(source, target, why, part), self.start, self.durations, _SAME, recorded_why)
 
     @cached_property
     def slack(self) -> np.ndarray:
         """How much later each event could end without a longer makespan, in seconds."""
-        return self.timed.slack(np.where(self.counts, self.span[1] - (self.start + self.lasts), np.inf))
+        return self.timed.slack(np.where(self.counts, self.span[1] - (self.start + self.durations), np.inf))
 
     @cached_property
     def causes(self) -> np.ndarray:
         """What an event waits for that waits for each of the events, as positions in ``CAUSES``."""
         words = []
+        # By label, not by event: ``CAUSES`` depends on nothing else.
         for label in self.events.labels:
             held = "memory" if "memory" in label.name or "back-pressure" in label.name else "scheduling"
             stall = held if label.kind == "stall" and label.route != "DCN" else "dispatch"
@@ -132,7 +132,7 @@ class Dag:
         """
         asked = (self.on_devices | self.events.is_("kind", "enqueue") | sent(self.events))[rows]
         rows = rows[asked & (self.timed.source[rows] >= 0)]
-        told = (self.events.stored("why")[rows] == CALL) | self.timed.has_told[rows]
+        told = (self.events.stored("why")[rows] == CALL) | self.timed.has_recorded_why[rows]
         inferred = int((~told).sum())
         if inferred < len(rows):
             return f"causes of {inferred} of {counted(len(rows), 'event')} inferred" if inferred else ""
@@ -141,6 +141,7 @@ class Dag:
     def causes_of_gaps(self, waited_for: np.ndarray) -> np.ndarray:
         """Return why each event began later than its release by ``waited_for``, as positions in ``CAUSES``."""
         dispatch, transfer, other = (CAUSES.index(word) for word in ("dispatch", "transfer", "other"))
+        # If what it waited for was the controller's work, the rest of the wait is the controller's as well.
         sent_late = ~self.on_devices | (waited_for < 0) | ~self.on_devices[waited_for]
         moved = self.events.is_("kind", "transfer")  # a network that was busy
         return np.where(sent_late, dispatch, np.where(moved, transfer, other))

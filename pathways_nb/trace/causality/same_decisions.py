@@ -13,7 +13,7 @@ import numpy as np
 
 from pathways_nb.timing.timed import Timed
 from pathways_nb.timing.waits import LINK
-from pathways_nb.trace.causality.dependencies import turns
+from pathways_nb.trace.causality.dependencies import link_uses
 from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, held_back, sent
 from pathways_nb.util.columns import last_before
@@ -21,7 +21,7 @@ from pathways_nb.util.columns import last_before
 _SAME = 1e-12
 """Seconds up to which two times count as equal."""
 INTERFERENCE = "interference"
-"""Part of the basis of a node that took longer because of what ran beside it."""
+"""Part of the basis of a node that took longer because of what ran at the same time."""
 
 
 def doubt(dag: Dag, then: Timed) -> str:
@@ -51,11 +51,13 @@ def doubt(dag: Dag, then: Timed) -> str:
 
 def _waits_for_any(dag: Dag) -> bool:
     """Return whether several runs ended while a caller waited that went on later: which let it go on is not known."""
+    # (events of runs,); a run has ended when its last event on a device has.
     made = np.flatnonzero((dag.events["run"] >= 0) & dag.on_devices)
     runs, number = np.unique(dag.events["run"][made], return_inverse=True)
     end = np.zeros(len(runs))
-    np.maximum.at(end, number, (dag.start + dag.lasts)[made])
+    np.maximum.at(end, number, (dag.start + dag.durations)[made])
     end.sort()
+    # A wait after which nothing began decided nothing.
     since, until = dag.answers[:, dag.answers[1] <= dag.start.max(initial=0.0)]
     return bool((np.searchsorted(end, until, "right") - np.searchsorted(end, since, "left") > 1).any())
 
@@ -68,8 +70,9 @@ def _compete(dag: Dag, timed: Timed) -> bool:
     runs, number = np.unique(events["run"][rows], return_inverse=True)
     begin, end, of = np.full(len(runs), np.inf), np.zeros(len(runs)), np.empty(len(runs), client.dtype)
     np.minimum.at(begin, number, timed.start[rows])
-    np.maximum.at(end, number, (timed.start + timed.lasts)[rows])
+    np.maximum.at(end, number, (timed.start + timed.durations)[rows])
     of[number] = client[rows]
+    # By begin: a run competes if another client's latest end so far is still to come.
     order = np.argsort(begin)
     last = dict[str, float]()
     for first, until, name in zip(begin[order], end[order], of[order].tolist(), strict=True):
@@ -81,8 +84,9 @@ def _compete(dag: Dag, timed: Timed) -> bool:
 
 def _links_alike(dag: Dag, then: Timed) -> bool:
     """Return whether all transfers that share a link would request it in the recorded order."""
-    rows, link = turns(dag.events)
-    came, comes = dag.timed.lets_without(LINK), then.lets_without(LINK)
+    # (uses of links,): a transfer over three links is there three times.
+    rows, link = link_uses(dag.events)
+    came, comes = dag.timed.earliest_without(LINK), then.earliest_without(LINK)
     order = np.lexsort((rows, link))
     rows, same = rows[order], np.diff(link[order]) == 0
     return _in_order(np.diff(came[rows])[same], np.diff(comes[rows])[same])
@@ -92,20 +96,17 @@ def _served_alike(dag: Dag, then: Timed) -> bool:
     """Return whether the controller's messages, and the launches of each host, would queue as they did."""
     events = dag.events
     messages, latency = sent(events), events["latency"]
-    for rows in (messages, *(_enqueues(dag, island) for island in np.unique(events["island"]))):
+    # Each is a server with one queue: the controller for messages, an island's host for its launches.
+    enqueues = events.is_("kind", "enqueue")
+    for rows in (messages, *(enqueues & (events["island"] == island) for island in np.unique(events["island"]))):
         rows = np.flatnonzero(rows)
-        busy = [
-            (begin + lasting - latency)[rows] for begin, lasting in ((dag.start, dag.lasts), (then.start, then.lasts))
-        ]
+        busy = [(timed.end - latency)[rows] for timed in (dag.timed, then)]
         before, after = np.diff(dag.start[rows]), np.diff(then.start[rows])
+        # Where one was still being served when the next came, the wait would change with any shift between them.
         queued = [before < (busy[0] - dag.start[rows])[:-1] - _SAME, after < (busy[1] - then.start[rows])[:-1] - _SAME]
         if not _in_order(before, after) or (np.abs(after - before)[queued[0] | queued[1]] > _SAME).any():
             return False
     return True
-
-
-def _enqueues(dag: Dag, island: int) -> np.ndarray:
-    return dag.events.is_("kind", "enqueue") & (dag.events["island"] == island)
 
 
 def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
@@ -118,8 +119,10 @@ def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
     columns = dag.start, events["run"], events["island"]
     enqueue = last_before(enqueues, tuple(c[enqueues] for c in columns), tuple(c[nodes] for c in columns))
     nodes, enqueue = nodes[enqueue >= 0], enqueue[enqueue >= 0]
+    # Seconds from the begin of the enqueue: a node is safe after the enqueue's end, or if it moves no closer to its
+    # begin.
     since, was = start[nodes] - start[enqueue], dag.start[nodes] - dag.start[enqueue]
-    return bool(((since > dag.lasts[enqueue] + _SAME) | (since >= was - _SAME)).all())
+    return bool(((since > dag.durations[enqueue] + _SAME) | (since >= was - _SAME)).all())
 
 
 def _in_order(before: np.ndarray, after: np.ndarray) -> bool:

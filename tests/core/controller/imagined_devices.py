@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Completed,
     Fail,
     Finish,
@@ -21,7 +21,7 @@ from pathways_nb.controller.messages import (
     MemoryHeld,
     PutRequested,
     Refuse,
-    Stop,
+    Skip,
     Submitted,
     Voided,
     Waited,
@@ -180,7 +180,7 @@ class Devices:
                 self._drop(buffers)
             case Finish(run):
                 self._finish(run)
-            case Stop(run):
+            case Skip(run):
                 assert run not in self.finished
                 self.stopped.add(run)
             case Fail(run, error):
@@ -359,14 +359,14 @@ class Devices:
 
     def used(self, island: int, device: int) -> int:
         """Bytes of all buffers on a device."""
-        mine = (allocation for (kind, *_), allocation in self.live.items() if kind == "buffer")
-        return sum(h.bytes for h in mine if covers(h.placement, island, device))
+        of_buffers = (allocation for (kind, *_), allocation in self.live.items() if kind == "buffer")
+        return sum(h.bytes for h in of_buffers if covers(h.placement, island, device))
 
     def told_of(self, island: int, devices: int) -> list[dict[tuple[str, str], int]]:
         """For each device of an island, what each client holds there by category, by the levels that were told."""
         found: list[dict[tuple[str, str], int]] = [{} for _ in range(devices)]
-        for (where, client), mine in self.memory_events._now.items():
-            for first, levels in mine.items() if where == island else ():
+        for (where, client), ranges in self.memory_events._now.items():
+            for first, levels in ranges.items() if where == island else ():
                 for device in range(first, first + levels.count):
                     found[device] |= {(client, category): size for category, (size, _) in levels.parts.items()}
         return found

@@ -17,10 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.log import Beginning, Logbook
-from pathways_nb.controller.log_text import from_json, to_json
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Added,
     Cancelled,
     Closed,
@@ -33,6 +30,9 @@ from pathways_nb.controller.messages import (
     Submitted,
     Woke,
 )
+from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.log import Logbook, RecordingStart
+from pathways_nb.controller.log_text import from_json, to_json
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.snapshot import Snapshot
@@ -90,7 +90,7 @@ class World(RuleBasedStateMachine):
     def begin(self, policy: Any, budgets: tuple[int, ...], most_passed: int) -> None:
         self.policy, self.budgets, self.most_passed = policy, budgets, most_passed
         self.machine, self.devices = self.fresh(), Devices(budgets)
-        self.logbook, self.beginnings = Logbook(self.machine, most=50, least=0), list[Beginning]()
+        self.logbook, self.beginnings = Logbook(self.machine, most=50, least=0), list[RecordingStart]()
         self.buffers, self.serials = itertools.count(), itertools.count()
         self.handles: dict[int, str] = {}
         """Buffers that a user holds, and whose they are."""
@@ -309,10 +309,10 @@ class World(RuleBasedStateMachine):
     @seldom
     @rule(client=st.sampled_from(CLIENTS))
     def close(self, client: str) -> None:
-        mine = [buffer for buffer, owner in self.handles.items() if owner == client]
-        for buffer in mine:
+        own = [buffer for buffer, owner in self.handles.items() if owner == client]
+        for buffer in own:
             del self.handles[buffer]
-        self.stale += mine
+        self.stale += own
         self.send(Closed(client))
         assert not any(event.client == client for event in self.devices.reserving.values())
         left = [number for number, entry in self.machine.store.buffers.items() if entry.owner == client]
@@ -373,7 +373,7 @@ class World(RuleBasedStateMachine):
     def what_is_told_of_memory_is_so(self) -> None:
         if hasattr(self, "machine"):
             for number, island in enumerate(self.machine.memory.islands):
-                held = [each.parts for first, after, each in island.runs for _ in range(after - first)]
+                held = [each.parts for first, after, each in island.ranges for _ in range(after - first)]
                 assert self.devices.told_of(number, DEVICES) == held
 
     @invariant()

@@ -13,13 +13,14 @@ import random
 import re
 import types
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import pytest
 
 from pathways_nb.controller import log_text
-from pathways_nb.controller.log import Log, Logbook
-from pathways_nb.controller.messages import Completed, Opened, Released, Submitted
+from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Opened, Released, Skip, Submitted
+from pathways_nb.controller.log import Log, Logbook, digest_of
 from pathways_nb.controller.policies import POLICIES, stride
 from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
@@ -225,6 +226,22 @@ def test_a_log_from_before_recordings_shared_snapshots_opens() -> None:
     assert len(list(again.replay())) == len(again.entries)
 
 
+def test_a_log_with_the_names_of_earlier_versions_opens_and_replays() -> None:
+    book, plan = Logbook(StateMachine(devices=(1,)), least=0), plan_of([0, 0])
+    for run in range(6):
+        book.handle(Submitted(run, "ab"[run % 2], plan, (), (run,), (4,)), 0.0)
+    start = book.begin()
+    assert Skip(5) in book.handle(Cancelled((5,)), 0.0)
+    text = log_text.as_bytes(book.end(start)).decode()
+    for now, before in (("events_and_instructions", "messages"), ("ContendedTurns", "Turns"), ('"ranges"', '"runs"')):
+        assert now in text
+        text = text.replace(now, before)
+    again = log_text.from_bytes(text.encode())
+    assert all(entry.digest for entry in again.entries)
+    assert len(list(again.replay())) == len(again.entries) == 1
+    assert digest_of([Skip(3)]) == blake2b(b"[Stop(run=3)]", digest_size=8).hexdigest()
+
+
 def test_a_policy_that_has_the_name_of_one_of_ours_is_not_taken_for_it() -> None:
     again = log_text.from_bytes(log_text.as_bytes(used(disguised).log()))
     assert again.why_not == "the policy 'stride' uses 'random', the module random, so it may be random or keep state"
@@ -341,7 +358,9 @@ def held(log: dict[str, Any], kind: str, attribute: str) -> None:
         lambda log: log["objects"].__setitem__(0, ["object", "os", "system", []]),
         lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.util.processes", "this_process", []]),
         lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.controller.log", "Logbook", []]),
-        lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.controller.messages", "NamedTuple", []]),
+        lambda log: log["objects"].__setitem__(
+            0, ["object", "pathways_nb.controller.events_and_instructions", "NamedTuple", []]
+        ),
         lambda log: log["objects"].__setitem__(0, ["function", "exec", "exec"]),
         lambda log: held(log, "PutRequests", "withdraw"),
         lambda log: held(log, "PutRequests", "__getstate__"),

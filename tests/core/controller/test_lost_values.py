@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Closed,
     Completed,
     Fail,
@@ -15,6 +14,7 @@ from pathways_nb.controller.messages import (
     Submitted,
     Voided,
 )
+from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.footprint import Allocation, Sizes, footprint_of
 from pathways_nb.plan.plan import Placement

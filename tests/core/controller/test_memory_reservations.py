@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathways_nb.controller.admission import MOST_PASSED, PATIENCE, PATIENCE_WITH_OTHERS
-from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Closed,
     Completed,
     Event,
@@ -33,6 +32,7 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
+from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.precedence import Precedence

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.messages import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.state_machine import StateMachine
 from tests.core.controller.imagined_devices import plan_of

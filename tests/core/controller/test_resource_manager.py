@@ -112,7 +112,7 @@ def test_what_is_kept_of_an_island_grows_with_slices_that_differ_not_with_device
         slices = [pw.virtual_slice(size) for _ in range(count)]
         found = resources.place(slices)
         assert sorted(where.first for where in found.values()) == list(range(0, 65_536, size))
-        assert [*resources._load[0].runs()] == [(0, 65_536, 1)]
+        assert [*resources._load[0].ranges()] == [(0, 65_536, 1)]
 
 
 def test_lost_devices_are_named_in_runs() -> None:
@@ -172,7 +172,7 @@ def test_threads_place_and_forget_at_once_and_the_load_adds_up() -> None:
     for thread in threads:
         thread.join()
     assert resources.placements == {}
-    assert [[*load.runs()] for load in resources._load] == [[(0, 8, 0)]] * 2
+    assert [[*load.ranges()] for load in resources._load] == [[(0, 8, 0)]] * 2
 
 
 def test_placing_again_changes_nothing_and_order_of_asking_does_not_matter() -> None:

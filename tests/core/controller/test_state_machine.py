@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.messages import (
+from pathways_nb.controller.events_and_instructions import (
     Cancelled,
     Completed,
     Finish,
@@ -17,10 +16,11 @@ from pathways_nb.controller.messages import (
     Launch,
     PutRequested,
     Released,
-    Stop,
+    Skip,
     Stored,
     Submitted,
 )
+from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.requests import PutRequest
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.footprint import Allocation
@@ -94,7 +94,7 @@ def test_an_argument_that_nobody_holds_any_more_is_freed_when_its_last_run_ends(
 def test_a_cancelled_sequential_program_is_told_whole_so_that_it_ends() -> None:
     machine = StateMachine(dispatch="sequential")
     assert machine.handle(Submitted(0, "me", plan_of([0, 1, 0, 1]), (), (0,), (8,))) == [Launch(0, 0, 0, 1)]
-    assert machine.handle(Cancelled((0,))) == [Stop(0), Launch(0, 0, 1, 2), Launch(0, 1, 0, 2)]
+    assert machine.handle(Cancelled((0,))) == [Skip(0), Launch(0, 0, 1, 2), Launch(0, 1, 0, 2)]
     assert machine.handle(Completed(0, 0, 0, 1)) == []
     assert machine.handle(Completed(0, 1, 0, 2)) == []
     assert machine.handle(Completed(0, 0, 1, 2)) == [Finish(0)]

@@ -40,10 +40,10 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import pathways_nb
 from pathways_nb.cost.collectives.pricing import collective
-from pathways_nb.cost.hlo.compiled import _fill
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of, is_collective
+from pathways_nb.cost.hlo.compiled import _fill_powers
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of, is_collective
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.cost.model import CostModel
 from pathways_nb.program.items import FlatProgram
@@ -66,11 +66,11 @@ ENTRY %main (p: f32[8]) -> f32[32] {
   ROOT %m = f32[32]{0} collective-make-up(%p), replica_groups={{0,1,2,3}}
 }
 '''
-(found,) = exchanges_of(parse(text), {"x": 4})
+(found,) = hlo_collectives_of(parse(text), {"x": 4})
 assert (found.kind, found.parts, found.axes, found.group) == ("made-up", ((32, (32,)),), ("x",), 4), found
 assert is_collective("collective-make-up-done")
 powers = [[{}]]
-_fill(powers, [found], [], "x", 2.0)
+_fill_powers(powers, [found], [], "x", 2.0)
 assert powers == [[{"x": 1}]]
 
 # Prices: on a torus, at switches on several hosts, between islands; and of the node above.

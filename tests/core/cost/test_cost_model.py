@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.mesh_axes import STRIDED, UNKNOWN, AxisGroup, group_of
 from pathways_nb.cost.collectives.pricing import collective
 from pathways_nb.cost.hardware.host import HOST
-from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel, Efficiency
 
@@ -129,7 +129,7 @@ def test_every_usual_figure_says_where_it_is_from() -> None:
         ("DCN", 8, 8, 36e-6 + 1e9 / 25e9),
         ("DCN", 16, 8, 36e-6 + 1e9 / 25e9),  # the side with fewer hosts decides
         ("DCN", 16, 16, 36e-6 + 1e9 / 2 / 25e9),
-        ("ICI", 8, 8, 1e-6 + 1e9 / 4 / 83e9),  # four chips to the four beside them
+        ("ICI", 8, 8, 1e-6 + 1e9 / 4 / 83e9),  # four chips to their four neighbours
     ],
 )
 def test_transfers_are_closed_forms_too(route, source, target, wanted) -> None:

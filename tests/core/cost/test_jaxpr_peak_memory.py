@@ -25,7 +25,7 @@ def test_inputs_count_to_the_end_and_intermediates_to_their_last_use() -> None:
     kb = 4 * 16 * 16
     assert peak(lambda x: x @ x, array(16, 16)) == 2 * kb
     assert peak(lambda x: (x @ x) @ x, array(16, 16)) == 3 * kb
-    # Of a chain of products only two intermediates live at once, beside the input.
+    # Of a chain of products only two intermediates live at once with the input.
     assert peak(lambda x: x @ x @ x @ x @ x, array(16, 16)) == 3 * kb
 
 

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work, work_of
 from pathways_nb.errors import UsageError
 from tests.support.examples import examples

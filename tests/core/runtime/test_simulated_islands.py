@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.controller.messages import Launch
+from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.plan.plan import Placement
 from pathways_nb.timing.event_queue import EventQueue
 from tests.core.runtime.virtual_world import Played, World, plan_of, random_world, worked_out

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pathways_nb.controller.messages import Launch
+from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step, host_of
 from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, TimedPlan, VirtualRun

@@ -36,8 +36,8 @@ def waits(pairs: list[tuple[int, int]], chance: np.random.Generator) -> Waits:
 
 def unrolled(body: Body, trips: int) -> np.ndarray:
     """The starts of all passes, from one fixed order of all their tasks."""
-    count = len(body.lasts)
-    lasts = body.lasts.copy()
+    count = len(body.durations)
+    lasts = body.durations.copy()
     for task, loop in body.loops.items():
         inner = unrolled(loop.body, loop.trips)
         lasts[task] = (inner + durations(loop.body)).max(initial=0.0) if loop.trips else 0.0
@@ -64,7 +64,7 @@ def unrolled(body: Body, trips: int) -> np.ndarray:
 
 
 def durations(body: Body) -> np.ndarray:
-    found = body.lasts.copy()
+    found = body.durations.copy()
     for task, loop in body.loops.items():
         found[task] = (unrolled(loop.body, loop.trips) + durations(loop.body)).max(initial=0.0) if loop.trips else 0.0
     return found

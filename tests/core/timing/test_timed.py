@@ -1,4 +1,4 @@
-"""Timed tasks beside what brute force finds: causes, gaps, slack, time along chains; solved and observed times."""
+"""Timed tasks against what brute force finds: causes, gaps, slack, time along chains; solved and observed times."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_each_task_starts_as_soon_as_its_edges_and_its_gap_let_it(drawn: tuple[W
     waits, lasts, gaps = drawn
     start = FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start
     edges = let(waits, start, lasts)
-    released = [max((edge[0] for edge in mine), default=0.0) for mine in edges]
+    released = [max((edge[0] for edge in of_task), default=0.0) for of_task in edges]
     assert start.tolist() == (gaps + released).tolist()
     timed = Timed(waits, start, lasts)
     assert timed.gap.tolist() == gaps.tolist()
-    for task, mine in enumerate(edges):
-        last = [(why, source) for at, why, source in mine if at == max(mine)[0]]
-        assert timed.source[task] in [source for why, source in last if why == max(last)[0]] or not mine
-    assert timed.again(lasts).start.tolist() == start.tolist()
+    for task, of_task in enumerate(edges):
+        last = [(why, source) for at, why, source in of_task if at == max(of_task)[0]]
+        assert timed.source[task] in [source for why, source in last if why == max(last)[0]] or not of_task
+    assert timed.with_durations(lasts).start.tolist() == start.tolist()
 
 
 @given(waiting(), st.booleans())
@@ -94,14 +94,14 @@ def test_what_was_told_decides_and_the_last_in_time_where_nothing_was(
     told = np.array(data.draw(st.lists(st.sampled_from([-1, MESSAGE, LANE, DATA]), min_size=len(lasts),
                                        max_size=len(lasts))))  # fmt: skip
     start = FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start
-    timed, plain = Timed(waits, start, lasts, told=told), Timed(waits, start, lasts)
-    for task, mine in enumerate(let(waits, start, lasts)):
-        fits = [edge for edge in mine if edge[1] == told[task]] or mine
+    timed, plain = Timed(waits, start, lasts, recorded_why=told), Timed(waits, start, lasts)
+    for task, of_task in enumerate(let(waits, start, lasts)):
+        fits = [edge for edge in of_task if edge[1] == told[task]] or of_task
         last = max((at for at, _, _ in fits), default=0.0)
         assert timed.released[task] == min(last, start[task])
-        assert not mine or timed.source[task] in [source for at, _, source in fits if at == last]
+        assert not of_task or timed.source[task] in [source for at, _, source in fits if at == last]
     assert timed.gap.tolist() == plain.gap.tolist(), "other durations keep the same gaps"
-    assert timed.again(lasts).start.tolist() == start.tolist()
+    assert timed.with_durations(lasts).start.tolist() == start.tolist()
 
 
 @given(waiting(), st.data())
@@ -110,7 +110,7 @@ def test_time_along_a_chain_is_what_a_walk_over_it_adds_up(
 ) -> None:
     waits, lasts, gaps = drawn
     told = np.array(data.draw(st.lists(st.integers(-1, len(WHY) - 1), min_size=len(lasts), max_size=len(lasts))))
-    timed = Timed(waits, FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start, lasts, told=told)
+    timed = Timed(waits, FixedOrder.of_waits(len(lasts), waits).evaluate(lasts, gaps).start, lasts, recorded_why=told)
     of_tasks, of_gaps = (np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(lasts), max_size=len(lasts))))
                          for _ in range(2))  # fmt: skip
     task = data.draw(st.integers(0, len(lasts) - 1))

@@ -140,10 +140,10 @@ def test_the_parts_add_up_to_the_window(events: Events, start: int, length: int)
         assert tuple(part.seconds) == CAUSES
         assert min(part.seconds.values()) >= 0
         assert sum(part.seconds.values()) == pytest.approx(length / 4)
-        mine = events.select(events.is_("kind", *BUSY) & events.is_("island", part.island))
+        of_island = events.select(events.is_("kind", *BUSY) & events.is_("island", part.island))
         cut = [
             Row(f, max(s, low), min(e, high))
-            for s, e in zip(mine["start"], mine["end"], strict=True)
+            for s, e in zip(of_island["start"], of_island["end"], strict=True)
             if s < high and e > low
         ]
         assert part.seconds["busy"] == pytest.approx(covered(Events.from_rows(cut)))
@@ -156,8 +156,8 @@ def test_idle_time_of_each_device_adds_up(events: Events) -> None:
     assert sum(part.devices for part in found.devices) == sum(ISLANDS)
     assert found.span == pytest.approx(span)
     for island, devices in enumerate(ISLANDS):
-        mine = events.select(events.is_("kind", *BUSY) & events.is_("island", island))
-        for device, busy in enumerate(device_seconds(mine, devices).tolist()):
+        of_island = events.select(events.is_("kind", *BUSY) & events.is_("island", island))
+        for device, busy in enumerate(device_seconds(of_island, devices).tolist()):
             parts = found.of(island, device)
             assert min(parts.values()) >= 0
             assert sum(parts.values()) == pytest.approx(span)
@@ -198,9 +198,12 @@ def path_to(events: Events, row: int) -> CriticalPath:
 @given(records(), st.lists(st.integers(0, 80), min_size=2, max_size=12, unique=True))
 def test_busy_time_is_the_same_however_it_is_cut(events: Events, cuts: list[int]) -> None:
     for island in (0, 1):
-        mine = events.select(events.is_("kind", "compute", "collective") & events.is_("island", island))
-        total = device_seconds(mine, 4).sum()
+        of_island = events.select(events.is_("kind", "compute", "collective") & events.is_("island", island))
+        total = device_seconds(of_island, 4).sum()
         times = np.array([-1.0, *sorted(cut / 4 for cut in cuts), 100.0])
-        assert busy_between(mine, 4, times).sum() == pytest.approx(total)
-        by_device = [mine.select((mine["device"] <= d) & (d < mine["device"] + mine["devices"])) for d in range(4)]
+        assert busy_between(of_island, 4, times).sum() == pytest.approx(total)
+        by_device = [
+            of_island.select((of_island["device"] <= d) & (d < of_island["device"] + of_island["devices"]))
+            for d in range(4)
+        ]
         assert total == pytest.approx(sum(map(covered, by_device)))

@@ -1,4 +1,4 @@
-"""The share of an exchange that lies under computation, beside closed forms."""
+"""The share of an exchange that lies under computation, against closed forms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.trace.exchange_hiding import Exchange, common, exchange
+from pathways_nb.trace.exchange_hiding import Exchange, exchange, length_of_intersection
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util.intervals import union
@@ -61,4 +61,4 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6)), max_size=6)
 def test_common_is_the_length_of_the_intersection(one, other) -> None:
     made = [union(*(np.array(x, float) for x in ([a for a, _ in s], [a + n for a, n in s]))) for s in (one, other)]
     covered = [{at for a, n in s for at in range(a, a + n)} for s in (one, other)]
-    assert common(*made) == len(covered[0] & covered[1])
+    assert length_of_intersection(*made) == len(covered[0] & covered[1])

@@ -14,7 +14,7 @@ from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, StepRow
 from pathways_nb.runtime.hosts.reports import Reports, RunRecord
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.formats import from_chrome, to_chrome, to_csv
-from pathways_nb.trace.host_parts import devices_per_host, once
+from pathways_nb.trace.host_parts import counted_once, devices_per_host
 from pathways_nb.trace.matching import compare_events
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
@@ -77,12 +77,12 @@ def test_the_devices_of_a_late_host_are_idle_meanwhile() -> None:
 def test_different_microbatches_places_and_islands_are_not_one_launch() -> None:
     differing = [replace(F, host=1, **change) for change in ({}, {"microbatch": 1}, {"island": 1}, {"place": "b"})]
     events = Events.from_rows([Row(label, 0, 1) for label in [replace(F, host=0), *differing]])
-    assert once(events).tolist() == [True, False, True, True, True]
+    assert counted_once(events).tolist() == [True, False, True, True, True]
 
 
 def test_labels_without_a_host_all_count() -> None:
     events = Events.from_rows([Row(F, 0, 1), Row(replace(F), 1, 2)])
-    assert once(events).all()
+    assert counted_once(events).all()
 
 
 def test_runs_on_one_host_and_on_two_match_event_by_event() -> None:

@@ -113,8 +113,8 @@ def test_every_device_holds_what_its_rows_add_up_to(rows: list[Row]) -> None:
             seen[held.island, low:high] += sampled(held)
     np.testing.assert_array_equal(seen, brute)
     for island in range(ISLANDS):
-        mine = [held for held in found if held.island == island]
-        assert len({sampled(held).tobytes() for held in mine}) == len(mine), "equal devices are together"
+        of_island = [held for held in found if held.island == island]
+        assert len({sampled(held).tobytes() for held in of_island}) == len(of_island), "equal devices are together"
     top = peak_of(Events.from_rows(rows))
     assert (top.bytes if top else 0) == brute.sum(3).max()
     if top:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pathways_nb.bench.controller import Story
+from pathways_nb.controller.events_and_instructions import Finish, Free, Launch, MemoryHeld
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.messages import Finish, Free, Launch, MemoryHeld
 
 LARGE = (2048, 65_536)
 

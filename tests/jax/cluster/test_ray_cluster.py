@@ -29,7 +29,7 @@ import pathways_nb as pw
 from pathways_nb.attach import ray_attach, shared
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.runtime.cluster import island_maker, lean_ray, open_ports, ray_cluster, ray_link
 from pathways_nb.runtime.hosts.messages import HostFacts
 from pathways_nb.session.attach_options import AttachOptions

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.controller.messages import Free, Submitted
-from pathways_nb.controller.turns import Turns
+from pathways_nb.controller.events_and_instructions import Free, Submitted
+from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.runtime.cluster import messenger
 from pathways_nb.runtime.hosts.messages import Stop
@@ -238,7 +238,7 @@ def test_a_kernel_removes_an_island_that_computes_for_long_and_brings_it_back(la
 
 def test_shares_of_all_kernels_are_told(lab) -> None:
     kernel = lab.kernel()
-    lab.shared.machine.turns.update(ann=Turns(1.0, 10, 0, 1.0), bob=Turns(3.0, 10, 9, 1.0))
+    lab.shared.machine.turns.update(ann=ContendedTurns(1.0, 10, 0, 1.0), bob=ContendedTurns(3.0, 10, 9, 1.0))
     assert "while they competed ann 50% (asked 25%), bob 50% (asked 75%); bob had no other call" in kernel.status()
     assert "before you wait for one. If you do, processes and not devices are the limit: make s" in kernel.status()
 

@@ -13,12 +13,12 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
 from pathways_nb.cost.hlo import quick_compiling
 from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling, cpu_devices
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.errors import UsageError
 
@@ -201,7 +201,7 @@ def test_the_walk_and_the_compiler_see_the_same_collectives_in_per_shard_code(me
         Collective("all-reduce", 4, ("data",), 4),
         Collective("reduce-scatter", 256 * 128 * 4, ("data",), 4),
     }
-    exchanges = exchanges_of(parse(jax.jit(step).lower(*args).compile().as_text()), {"data": 4})
+    exchanges = hlo_collectives_of(parse(jax.jit(step).lower(*args).compile().as_text()), {"data": 4})
     sizes = {
         (e.kind, sum(int(np.prod(dims)) * bits // 8 for bits, dims in e.parts), e.axes, e.group) for e in exchanges
     }
@@ -278,13 +278,13 @@ ENTRY %main (p0: f32[8,4], n: s32[]) -> f32[16,4] {
 def test_loops_count_their_known_length() -> None:
     sizes = {"a": 2, "b": 2}
     known = MODULE.replace("<TRIPS>", ', backend_config={"known_trip_count":{"n":"6"}}')
-    found = exchanges_of(parse(known), sizes)
+    found = hlo_collectives_of(parse(known), sizes)
     assert [(e.kind, e.parts, e.axes, e.times, e.sure) for e in found] == [
         ("all-reduce", ((32, (8, 4)),), ("b",), 6, True),
         ("permute", ((32, (8, 4)),), ("a",), 1, True),
         ("all-gather", ((32, (16, 4)),), ("a",), 1, True),
     ]
-    unknown = exchanges_of(parse(MODULE.replace("<TRIPS>", "")), sizes)
+    unknown = hlo_collectives_of(parse(MODULE.replace("<TRIPS>", "")), sizes)
     assert [(e.times, e.sure) for e in unknown] == [(1, False), (1, True), (1, True)]
 
 

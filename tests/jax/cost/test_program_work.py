@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
 from pathways_nb.cost.jaxpr.splits import Split
 from pathways_nb.program.items import Const

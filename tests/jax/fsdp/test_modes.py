@@ -13,7 +13,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.examples import llama
-from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.program.specs import axes_of
 from tests.support.closeness import close
 

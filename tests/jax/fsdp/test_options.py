@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.parallel.fsdp.report import planned_collectives
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
@@ -165,7 +165,7 @@ def test_the_update_of_uneven_parameters_exchanges_nothing(left: pw.VirtualSlice
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (*step.init(model()), *batch()))
     (made,) = whole.compiled(*shapes).values()
     found = Counter[str]()
-    for one in exchanges_of(parse(made.as_text()), {left.axes[0]: 4}):
+    for one in hlo_collectives_of(parse(made.as_text()), {left.axes[0]: 4}):
         found[one.kind] += one.times
     assert found == planned_collectives(step.graph(*batch())), "as many as in value_and_grad"
 

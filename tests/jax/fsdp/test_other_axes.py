@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from tests.jax.fsdp.test_scan_gathers import batch, scanned
 from tests.jax.fsdp.test_scan_gathers import model as stacked_model
@@ -99,7 +99,7 @@ def elements(step: pw.FsdpStep, params: Any, sizes: dict[str, int]) -> Counter[t
     whole = pw.program(lambda params, *batch: step.value_and_grad(params, *batch), name="whole")
     (made,) = whole.compiled(*shapes).values()
     found = Counter[tuple[str, tuple[str, ...]]]()
-    for one in exchanges_of(parse(made.as_text()), sizes):
+    for one in hlo_collectives_of(parse(made.as_text()), sizes):
         found[one.kind, one.axes] += one.times * sum(math.prod(dims) for _, dims in one.parts)
     return found
 

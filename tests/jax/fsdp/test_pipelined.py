@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from tests.support.closeness import close
 
@@ -66,7 +66,7 @@ def test_loss_and_gradients_are_those_of_plain_jax(left, right, schedule, stages
 def test_each_part_gathers_once_and_reduces_once(left, right) -> None:
     pipe, params = pipe_of([left, right], "zb-h1"), model(2)
     found = {
-        name: Counter(one.kind for one in exchanges_of(parse(made.as_text()), {left.axes[0]: 4}))
+        name: Counter(one.kind for one in hlo_collectives_of(parse(made.as_text()), {left.axes[0]: 4}))
         for name, made in pipe.value_and_grad.compiled(params, X, TARGETS).items()
     }
     gathers, reduces = {"all-gather": 1}, {"reduce-scatter": 1, "all-reduce": 1}  # the bias is whole

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp.costs import StepCosts
@@ -185,7 +185,7 @@ def compiled_gathers(step: pw.FsdpStep, params: Any) -> list[tuple[int, int]]:
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, *batch()))
     whole = pw.program(lambda params, *batch: step.value_and_grad(params, *batch), name="whole")
     (made,) = whole.compiled(*shapes).values()
-    found = exchanges_of(parse(made.as_text()), {"data": 4})
+    found = hlo_collectives_of(parse(made.as_text()), {"data": 4})
     return [(sum(math.prod(dims) for _, dims in one.parts), one.times) for one in found if one.kind == "all-gather"]
 
 

@@ -93,7 +93,7 @@ def test_activations_live_as_long_as_the_schedule_claims(controller, name: str) 
     pipe = of_mlps(name, microbatches=6)
     model = mlp_model(len(pipe.stages), rows=12)
     graph = pipe.value_and_grad.graph(*model)
-    claimed, kept = activations.peaks(pipe.schedule, graph), activations.kept(graph)
+    claimed, kept = activations.peaks(pipe.schedule, graph), activations.kept_values(graph)
     plan = planned(controller, pipe.value_and_grad, model)
     assert [live_peak(plan, place.serial, kept) for place in pipe.on] == claimed
     if not any(one.input_gradient for one in kept.values()):
@@ -101,7 +101,7 @@ def test_activations_live_as_long_as_the_schedule_claims(controller, name: str) 
         assert claimed[1] == pytest.approx(each * pipe.schedule.timing().peaks[1], rel=0.35)  # stages keep unlike much
 
 
-def live_peak(plan: Plan, place: int, kept: dict[ActionKey, activations.Kept]) -> int:
+def live_peak(plan: Plan, place: int, kept: dict[ActionKey, activations.KeptValues]) -> int:
     """The most bytes of kept values at a place, from each one's forward pass to its last use in the plan."""
     nodes = {node.id: node for node in plan.graph.nodes}
     live: set[int] = set()

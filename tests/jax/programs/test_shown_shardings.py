@@ -158,5 +158,5 @@ def test_thousands_of_simulated_devices() -> None:
         assert isinstance(layout, pw.Layout)
         assert layout.heading.endswith("as P('data', 'model') on pod: data=32, model=64 (island 0, dev 0–2047)")
         assert layout.bytes_per_device == 2 * 128 * 64
-        assert [layout.named([at]) for at in itertools.islice(range(2048), 2)] == ["0", "1"]
+        assert [layout.device_numbers([at]) for at in itertools.islice(range(2048), 2)] == ["0", "1"]
         assert pw.show_sharding(y, to=pw.P()).bytes_crossing == 2047 * 2 * 4096**2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.controller.messages import Completed, Event, Submitted
+from pathways_nb.controller.events_and_instructions import Completed, Event, Submitted
 from pathways_nb.util.waiting import Condition
 from tests.support.waiting import until, waiters
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.controller.messages import Closed, Opened, Submitted, Wake, Woke
+from pathways_nb.controller.events_and_instructions import Closed, Opened, Submitted, Wake, Woke
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.transfers import shards_of
 from pathways_nb.runtime.sim import held_up

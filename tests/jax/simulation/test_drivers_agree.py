@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.controller import admission, state
-from pathways_nb.controller.messages import Launch
+from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.sim.sim_driver import SimDriver
 from tests.jax.simulation.random_programs import (

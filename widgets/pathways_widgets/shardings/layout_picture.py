@@ -124,7 +124,7 @@ class LayoutPicture:
     def _holders(self, held: Sequence[int]) -> str:
         """Return the devices of a block in words, with their number if there are several."""
         copies = f" ({len(held)} copies)" if len(held) > 1 else ""
-        return f"dev {self.layout.named(held, 12)}{copies}"
+        return f"dev {self.layout.device_numbers(held, 12)}{copies}"
 
     def _filled(self, block: Index) -> tuple[float, float]:
         """Return the parts of a cell's width and height that the block takes; the rest is padding."""
@@ -140,7 +140,7 @@ class LayoutPicture:
     def _label(self, holders: Mapping[Index, Sequence[int]]) -> None:
         """Write the devices on each block, or on groups of blocks where a block is too small."""
         for most in (4, 2, 1, 0):
-            texts = {block: self.layout.named(held, most) for block, held in holders.items()}
+            texts = {block: self.layout.device_numbers(held, most) for block, held in holders.items()}
             if self._fits(texts, 1, 1):
                 for block, text in texts.items():
                     self._mark(block, text, len(holders[block]) > 1)
@@ -150,7 +150,7 @@ class LayoutPicture:
         for most in (1, 3):  # devices in one range are preferred to fewer of several ranges
             for wide, high in self._groupings():
                 groups = self._grouped(holders, wide, high)
-                texts = {corner: self.layout.named(sorted(held), most) for corner, held in groups.items()}
+                texts = {corner: self.layout.device_numbers(sorted(held), most) for corner, held in groups.items()}
                 if self._fits(texts, wide, high) and not (most == 1 and any("…" in text for text in texts.values())):
                     self._outline(groups, texts, wide, high)
                     return

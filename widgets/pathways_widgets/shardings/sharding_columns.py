@@ -73,7 +73,7 @@ class DrawnLayout(Protocol):
     def index(self, block: Index) -> str:
         """Return the range of indices of a block."""
 
-    def named(self, positions: Sequence[int], most: int = 4) -> str:
+    def device_numbers(self, positions: Sequence[int], most: int = 4) -> str:
         """Return the numbers of the devices at these positions."""
 
     def bytes_of(self, block: Index) -> int:

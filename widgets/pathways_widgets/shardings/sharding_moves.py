@@ -100,7 +100,7 @@ class _Table:
             return top
         groups = [_groups(len(layout.devices)) for layout in (self.reshard.before, self.reshard.after)]
         moved, kept = _summed(pairs, groups), _summed(kept_rows, groups)
-        names = [[layout.named(range(*group), 1) for group in found]
+        names = [[layout.device_numbers(range(*group), 1) for group in found]
                  for layout, found in zip((self.reshard.before, self.reshard.after), groups, strict=True)]  # fmt: skip
         margin = max(text_width(name, self.font) for name in names[0]) + _HEADER + 10
         first = self.left + margin, top + 1.8 * self.font + _HEADER

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, busy_between, named
+from pathways_nb.trace.metrics import BUSY, busy_between, client_name
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.views import Columns, Window, Words
 from pathways_widgets.timeline.client_shares import numbered, sharing, tints
@@ -43,7 +43,7 @@ def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
         for name in BUSY_COLUMNS
         if name not in ("tint", "whose")
     }
-    words = [f" by {named('')}" if clients else "", *(f" by {name}" for name in clients if name)]
+    words = [f" by {client_name('')}" if clients else "", *(f" by {name}" for name in clients if name)]
     return columns | {"tint": tints(columns["client"]), "whose": Words(words, columns["client"])}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from pathways_nb.trace.metrics import clients_of, named
+from pathways_nb.trace.metrics import client_name, clients_of
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing import palette
 
@@ -40,4 +40,4 @@ def legend_of(events: Events) -> list[tuple[int, str, str]]:
     clients = sharing(events)
     numbers = numbered(clients, clients)
     colours = tints(np.array(numbers, int)).tolist()
-    return [(number, named(name), TINTS[i]) for number, name, i in zip(numbers, clients, colours, strict=True)]
+    return [(number, client_name(name), TINTS[i]) for number, name, i in zip(numbers, clients, colours, strict=True)]

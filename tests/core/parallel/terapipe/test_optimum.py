@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.parallel.terapipe import search
+from pathways_nb.parallel.terapipe import bound_search
 from tests.core.parallel.terapipe.cases import hinge
 from tests.support.examples import examples
 
@@ -63,7 +63,7 @@ def test_random_tables_against_everything(made, batch, stages, at_once):
     random = np.random.default_rng(seed)
     table = random.uniform(0.1, 3, (groups, n, n)) if values == 1 else random.integers(0, values, (groups, n, n)) / 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "AT_ONCE", at_once)
+        patch.setattr(bound_search, "AT_ONCE", at_once)
         found = pw.terapipe.plan(table, length=8 * n, batch=batch, stages=stages)
     best = min(every_latency(table[: min(groups, batch)], batch, stages))
     assert found.latency == pytest.approx(best, rel=1e-12, abs=1e-12)
@@ -96,7 +96,7 @@ def test_noisy_costs_against_every_bound(groups, n, batch, stages, seed):
     start, work, context = random.uniform(0, (3, 1, 0.1))
     table = (start + work * b * k + context * b * k * (k + c)) * random.lognormal(0, 0.1, (groups, n, n))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "AT_ONCE", 2)
+        patch.setattr(bound_search, "AT_ONCE", 2)
         found = pw.terapipe.plan(table, length=8 * n, batch=batch, stages=stages)
     assert found.latency == pytest.approx(least_under_every_bound(table, batch, stages), rel=1e-12)
 
@@ -129,7 +129,7 @@ def test_more_stages_want_smaller_slices():
 def test_rounds_with_few_cells_find_the_same(monkeypatch):
     cost = hinge(2e-4, 1e-4, 1e-6, 1e-9)
     wide = pw.terapipe.plan(cost, length=512, batch=6, stages=12)
-    monkeypatch.setattr(search, "CELLS", 1)
+    monkeypatch.setattr(bound_search, "CELLS", 1)
     assert pw.terapipe.plan(cost, length=512, batch=6, stages=12).latency == pytest.approx(wide.latency, rel=1e-12)
 
 

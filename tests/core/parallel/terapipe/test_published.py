@@ -8,7 +8,7 @@ import pytest
 
 from pathways_datasets import published as table
 from pathways_nb.parallel.terapipe import published
-from pathways_nb.parallel.terapipe.published_model import Parameters, Setting
+from pathways_nb.parallel.terapipe.published_model import FittedParameters, Setting
 
 
 @pytest.fixture(autouse=True)
@@ -66,5 +66,7 @@ def test_rescaled_meets_its_own_step_without_terapipe():
 def test_replicas_average_their_gradients_once():
     sizes = {"layers": 40, "hidden": 5120, "length": 2048, "batch": 16, "stages": 20, "op": 8}
     alone, two = Setting(**sizes, data=1), Setting(**sizes, data=2)
-    assert alone.once(Parameters()) == 0
-    assert two.uniform(Parameters()) == pytest.approx(alone.uniform(Parameters()) + two.once(Parameters()))
+    assert alone.once(FittedParameters()) == 0
+    assert two.uniform(FittedParameters()) == pytest.approx(
+        alone.uniform(FittedParameters()) + two.once(FittedParameters())
+    )

@@ -11,8 +11,8 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.terapipe.explorer import TokenExplorer
-from pathways_nb.parallel.terapipe.hinge import Hinge
 from pathways_nb.parallel.terapipe.problem import Problem
+from pathways_nb.parallel.terapipe.slice_costs import Hinge
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, nearly_equal
 from tests.core.parallel.terapipe.cases import hinge
 

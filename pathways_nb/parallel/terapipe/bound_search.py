@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.parallel.terapipe.batches import Batches, divided, least_bound
+from pathways_nb.parallel.terapipe.batches import Batches, divide_batch, least_bound
 from pathways_nb.parallel.terapipe.recurrence import SlicesByEnd, least_sums
 
 AT_ONCE = 16
@@ -60,8 +60,10 @@ class Search:
 
     def best(self) -> float:
         """Return the seconds of the largest slice of an optimum."""
+        # Without a bound first: no bound has a smaller sum, and none above the largest slice used here changes it.
         sums, batches = self._solve([(np.arange(self.slices.groups), np.inf)])
         self._note(batches, np.array([np.inf]))
+        # With one stage nothing waits for the largest slice: the least sum is the optimum.
         if self.waits:
             self._note_uniform()
             todo = self._begin(sums[:, 0], batches)
@@ -72,8 +74,10 @@ class Search:
     def _begin(self, groups: np.ndarray, batches: Batches) -> list[Interval]:
         """Return the interval of all bounds that may be better than none."""
         least, sums = least_bound(self.bottlenecks, self.batch), batches.sums[:, 0]
+        # From there on even the least sum of all is no better with that bound than what is known.
         most = min(batches.largest[-1, 0], (self.latency - sums[-1]) / self.waits)
         seconds = self.slices.seconds
+        # Between two values that slices take, the same slices are allowed: only these values are bounds to try.
         self.bounds = np.unique(seconds[(seconds >= least) & (seconds < most)])
         return [Interval(0, len(self.bounds), groups, sums)]
 
@@ -81,9 +85,12 @@ class Search:
         """Return the intervals that may have a better bound, without the bounds that are too large, best first."""
         found = []
         for first, end, groups, batches in intervals:
+            # A bound m is of use if sum + (K − 1) m < latency, and the sum of the interval is one that none of its
+            # bounds goes below.
             end = min(end, int(np.searchsorted(self.bounds, (self.latency - batches[-1]) / self.waits)))
             if first < end and batches[-1] + self.waits * self.bounds[first] < self.latency:
                 found.append(Interval(first, end, groups, batches))
+        # The most promising first: what they find makes others fall away.
         return sorted(found, key=lambda one: one.batches[-1] + self.waits * self.bounds[one.first])
 
     def _round(self, intervals: list[Interval]) -> list[Interval]:
@@ -100,23 +107,23 @@ class Search:
 
     def _chosen(self, intervals: list[Interval]) -> Iterator[tuple[Interval, np.ndarray, np.ndarray]]:
         """Yield the best intervals with the group sizes that matter in each, and the indices of bounds to solve."""
+        # Few intervals get several bounds each, many get one: a round costs about the same.
         share = max(1, AT_ONCE // len(intervals))
         top = self.bounds[max(interval.end for interval in intervals[:AT_ONCE]) - 1]
+        # One row for each pair of bound and group size; its cells are units times the longest slice that is allowed.
         rows = CELLS // (self.slices.units * self.slices.longest(np.arange(self.slices.groups), top))
         for interval in intervals[:AT_ONCE]:
-            groups = self._useful(interval)
+            # (groups,) what is left of the batch without a group of 1, 2, … sequences, and needs at least so long.
+            others = interval.batches[self.batch - 1 - np.arange(self.slices.groups)]
+            most = self.latency - self.waits * self.bounds[interval.first]
+            groups = np.flatnonzero(interval.groups + others < most)
             count = min(share, interval.end - interval.first, max(1, rows // max(1, len(groups))))
+            # Evenly between the ends: each solved bound cuts the interval in two.
             steps = np.arange(1, count + 1) * (interval.end - interval.first) // (count + 1)
             yield interval, groups, interval.first + np.unique(steps)
             rows -= count * len(groups)
             if rows <= 0:
                 return
-
-    def _useful(self, interval: Interval) -> np.ndarray:
-        """Return the group sizes that a better slicing with a bound of this interval may have."""
-        others = interval.batches[self.batch - 1 - np.arange(self.slices.groups)]
-        most = self.latency - self.waits * self.bounds[interval.first]
-        return np.flatnonzero(interval.groups + others < most)
 
     def _solve(self, asked: list[tuple[np.ndarray, float]]) -> tuple[np.ndarray, Batches]:
         """Return the least sums of each group size, and of the batch, under each of some bounds.
@@ -126,13 +133,14 @@ class Search:
         """
         shape = (self.slices.groups, len(asked))
         sums, largest = np.full(shape, np.inf), np.full(shape, np.inf)
+        # A group that cannot be sliced under a bound needs no row: it stays infinite.
         can = [groups[self.bottlenecks[groups] <= bound] for groups, bound in asked]
         rows, columns = np.concatenate(can), np.repeat(np.arange(len(asked)), [len(groups) for groups in can])
         if len(rows):
             bounds = np.array([bound for _, bound in asked])
             found = least_sums(self.slices, rows, bounds[columns])
             sums[rows, columns], largest[rows, columns] = found.sums, found.largest
-        return sums, divided(sums, largest, self.batch)
+        return sums, divide_batch(sums, largest, self.batch)
 
     def _note(self, batches: Batches, bounds: np.ndarray) -> None:
         """Keep the best of some solved bounds, if it is better than what is known."""
@@ -182,9 +190,10 @@ def best_scheme(slices: SlicesByEnd, batch: int, stages: int) -> list[tuple[int,
         stages: K.
     """
     bound = Search(slices, batch, stages).best()
+    # Once more for this bound alone: the search keeps sums only, not the slices of every bound that it tried.
     able = np.flatnonzero(slices.bottlenecks() <= bound)
     found = least_sums(slices, able, np.full(len(able), bound))
     sums, largest = np.full((slices.groups, 1), np.inf), np.full((slices.groups, 1), np.inf)
     sums[able, 0], largest[able, 0] = found.sums, found.largest
     rows = {int(group) + 1: row for row, group in enumerate(able)}
-    return [(size, found.lengths(rows[size])) for size in sorted(divided(sums, largest, batch).groups(0))]
+    return [(size, found.lengths(rows[size])) for size in sorted(divide_batch(sums, largest, batch).groups(0))]

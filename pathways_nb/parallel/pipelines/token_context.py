@@ -26,15 +26,17 @@ Operands: an array (batch, l, …), and the slice's offset if it is traced. Para
 
 @APPEND.def_abstract_eval
 def _(array: Any, *_: Any, width: int, **__: Any) -> Any:
+    # The buffer has a dtype of its own, so what comes out of it is never weakly typed.
     return array.update(shape=(array.shape[0], width, *array.shape[2:]), weak_type=False)
 
 
-def _batched(operands: Any, dimensions: Any, **params: Any) -> tuple[Any, int]:
+def _batching_rule(operands: Any, dimensions: Any, **params: Any) -> tuple[Any, int]:
+    # Batch and tokens stay dimensions 0 and 1, which an append cuts and joins: the mapped one goes to the end.
     array = jnp.moveaxis(operands[0], dimensions[0], -1)
     return APPEND.bind(array, *operands[1:], **params), array.ndim - 1
 
 
-batching.primitive_batchers[APPEND] = _batched
+batching.primitive_batchers[APPEND] = _batching_rule
 
 
 class Context:
@@ -58,6 +60,7 @@ class Context:
     @property
     def mask(self) -> Any:
         """Whether each token of the slice may read each token that ``append`` returns, shape (l, width)."""
+        # With the whole store the width is L: rows that later slices will write are masked like all later tokens.
         return self.positions[:, None] >= jnp.arange(self.width)[None, :]
 
     def append(self, *arrays: Any) -> Any:
@@ -84,11 +87,13 @@ class Context:
                 f"context.append got an array of shape {tuple(array.shape)}: its second dimension must be the "
                 f"{self.tokens} tokens of the slice, as in (batch, tokens, heads, features)."
             )
+        # Whole sequences get no operation, so a stage with a context costs them nothing.
         if self.tokens == self.length:
             return array
         params = {"width": self.width, "length": self.length}
         if isinstance(self.offset, int):
             return APPEND.bind(array, offset=self.offset, **params)
+        # As an operand, so that one executable serves every offset; as a parameter, it fixes which tokens are read.
         return APPEND.bind(array, self.offset, offset=None, **params)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pathways_nb.errors import UsageError, is_index
-from pathways_nb.parallel.terapipe.costs import SliceCosts
+from pathways_nb.parallel.terapipe.bound_search import best_scheme
 from pathways_nb.parallel.terapipe.problem import Problem
 from pathways_nb.parallel.terapipe.recurrence import SlicesByEnd
-from pathways_nb.parallel.terapipe.search import best_scheme
-from pathways_nb.parallel.terapipe.slicing import Slicing, evaluated
+from pathways_nb.parallel.terapipe.slice_costs import SliceCosts
+from pathways_nb.parallel.terapipe.slicing import Slicing, evaluate_scheme
 from pathways_nb.util.json_text import shortened
 
 
@@ -37,7 +37,8 @@ def plan(cost: Any, *, length: int, batch: int = 1, stages: int, granularity: in
     problem = Problem(length, batch, stages, granularity)
     costs = SliceCosts(cost, problem)
     scheme = best_scheme(SlicesByEnd(costs), batch, stages)
-    return evaluated(costs, [(size, [units * granularity for units in slices]) for size, slices in scheme])
+    # Evaluated again from the cost, so that what is told does not rest on the search.
+    return evaluate_scheme(costs, [(size, [units * granularity for units in slices]) for size, slices in scheme])
 
 
 def evaluate(
@@ -59,12 +60,13 @@ def evaluate(
     """
     problem = Problem(length, batch, stages, granularity)
     costs = SliceCosts(cost, problem)
+    # Plain numbers are the slices of every sequence; pairs say the groups, too.
     scheme = [(1, token_slices)] * batch if all(map(is_index, token_slices)) else list(token_slices)
     for size, tokens in scheme:
         _check_group(costs, size, tokens)
     if (sequences := sum(size for size, _ in scheme)) != batch:
         raise UsageError(f"the groups of the scheme have {sequences} sequences, and batch={batch}: make both equal.")
-    return evaluated(costs, scheme)
+    return evaluate_scheme(costs, scheme)
 
 
 def _check_group(costs: SliceCosts, size: int, tokens: Sequence[int]) -> None:

@@ -281,7 +281,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Skip:
     """Skip what is not launched yet of a cancelled run; its ranges must complete all the same."""
 
     run: int
@@ -289,10 +289,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Do the same as for ``Stop``, and fail the skipped nodes with ``error``."""
+    """Do the same as for ``Skip``, and fail the skipped nodes with ``error``."""
 
     run: int
     error: PathwaysError
 
 
-Instruction = Launch | Free | Lose | MemoryHeld | Waited | Grant | Refuse | Wake | Finish | Stop | Fail
+Instruction = Launch | Free | Lose | MemoryHeld | Waited | Grant | Refuse | Wake | Finish | Skip | Fail

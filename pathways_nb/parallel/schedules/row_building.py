@@ -18,6 +18,7 @@ from pathways_nb.parallel.schedules.actions import Action
 
 def alternating(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
     """Return ``ahead`` forward passes, then forward and backward in turn, then the rest of the backward passes."""
+    # zip ends with the forward passes; the backward passes that are left follow.
     steady = [action for pair in zip(forwards[ahead:], backwards, strict=False) for action in pair]
     return [*forwards[:ahead], *steady, *backwards[max(0, len(forwards) - ahead) :]]
 
@@ -40,6 +41,7 @@ def with_weights(row: Iterable[Action], delay: int = 0) -> list[Action]:
         filled.append(action)
         if action.operation == "I":
             waiting.append(Action(action.stage, "W", action.microbatch, action.token_slice, action.direction))
+            # First in, first out: microbatches stay in order, and none waits longer than ``delay``.
             if len(waiting) > delay:
                 filled.append(waiting.popleft())
     return filled + list(waiting)
@@ -95,5 +97,6 @@ def refuse(name: str, size: str, value: int, rule: str, holds: Callable[[int], b
     Raises:
         UsageError: always.
     """
+    # The smaller of two equally near ones: it needs no more devices or memory than were asked for.
     near = next(good for step in count(1) for good in (value - step, value + step) if good > 0 and holds(good))
     raise UsageError(f"schedule {name!r}: {size}={value} {rule}. The nearest that fits is {size}={near}.")

@@ -35,6 +35,7 @@ def key(given: Any, stages: Sequence[Callable[..., Any]]) -> None:
     usage = "such as value_and_grad(params, x, targets, jax.random.key(0))"
     if given is not None:
         dtype = jnp.result_type(given)
+        # Keys are typed, or raw as ``jax.random.PRNGKey`` makes them: arrays of uint32.
         if not jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != jnp.uint32:
             raise UsageError(f"pipeline: key is {dtype}{list(jnp.shape(given))}, not a key. Pass one, {usage}.")
         return
@@ -83,6 +84,7 @@ def position(paths: Sequence[Any], path: Sequence[Any]) -> int:
     """
     wanted = "".join(f"[{key!r}]" for key in path)
     names = [jax.tree_util.keystr(one) for one in paths]
+    # A tree may have objects with fields, whose paths JAX writes with a dot: the same words stand for both forms.
     dotted = [name for name in names if name in (wanted, f"[{path[0]!r}]" + "".join(f".{key}" for key in path[1:]))]
     if not dotted:
         raise UsageError(
@@ -106,6 +108,8 @@ def alike(group: Sequence[Any], leaves: Sequence[Any]) -> None:
 
 def like(given: Any, found: list[Any]) -> Any:
     """Return trees of stages in a list or tuple like the given one."""
+    # Containers are compared, too, when an optimizer walks gradients and parameters together. Not ``isinstance``: a
+    # named tuple cannot be made from one list.
     return type(given)(found) if type(given) in (list, tuple) else found
 
 
@@ -119,6 +123,8 @@ def state(optimizer: Any, given: Any, params: Any) -> Any:
     tree: Any = jax.tree.structure(expected)
     if jax.tree.structure(given) != tree:
         with contextlib.suppress(TypeError, ValueError):  # a mask in the optimizer may be a list itself
+            # The state may have stages in the other container, as one that was restored: its leaves are in the same
+            # order.
             other = jax.eval_shape(optimizer.init, list(params) if isinstance(params, tuple) else tuple(params))
             same: Any = jax.tree.structure(other)
             if same == jax.tree.structure(given):
@@ -191,6 +197,7 @@ def tokens(x: Any, token_slices: Sequence[int] | None, targets: Any = None, whol
             f"pipeline: the second dimension of the input is its tokens; its shapes are {shapes}. Name what has no "
             f'tokens, such as the memory of cross-attention: unsliced=lambda name: "memory" in name.'
         )
+    # Only slices cut the targets; without them targets may have any shape.
     for path, leaf in jax.tree_util.tree_leaves_with_path(targets) if token_slices else ():
         if leaf.shape[1:2] != shapes[0][1:2]:
             raise UsageError(
@@ -224,11 +231,13 @@ def mask_of_other_tokens(error: Exception, stage: int, function: Callable[..., A
     """
     if at.tokens == at.length or not isinstance(error, (TypeError, ValueError)):
         return
+    # JAX's error has the shapes in its text only, as ``(8, 12)`` or ``(8,)``.
     shapes = [tuple(map(int, re.findall(r"\d+", found))) for found in re.findall(r"\((\d+,[\d, ]*)\)", str(error))]
     width = at.offset + at.tokens
     fits = at.tokens, width
     for shape in shapes:
         ends = shape[-2:]
+        # Recognised are masks and tables of the whole sequence, and masks that are square like the slice alone.
         if ends == fits or not (at.length in ends[:1] or ends in ((at.tokens, at.length), (at.tokens, at.tokens))):
             continue
         made_for = f"the whole sequence of {at.length}" if at.length in ends else "the slice alone"
@@ -248,6 +257,7 @@ def explain(error: Exception, stage: int, stages: Sequence[Callable[..., Any]], 
     names = list(map(name_of, stages))
     given = ", ".join(f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(x))
     source = f"stage {stage - 1} ({names[stage - 1]}) made" if stage else "the input is"
+    # A note and no error of its own: the type and the traceback of the user's error stay.
     error.add_note(
         f"In stage {stage} ({names[stage]}) of the pipeline: {source} {given}. Let each stage take what the stage "
         "before it returns."
