@@ -28,7 +28,7 @@ from pathways_nb.bench import _first_calls
 from pathways_nb.bench.stopwatch import interleaved, ratio
 from pathways_nb.examples import llama, llama3
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
-from pathways_nb.parallel.fsdp.planner import Planner
+from pathways_nb.parallel.fsdp.step_planner import Planner
 from pathways_nb.parallel.fsdp.step_work import StepWork
 
 DEVICES, ROWS, TOKENS, ROUNDS = 8, 16, 128, 8

@@ -74,10 +74,11 @@ def calibration(path: str | Path | None = None) -> Calibration:
     """
     controller = default_controller.get()
     if path is not None:
-        return _checked(load(path), controller, str(path))
+        return _loaded(path, controller)
     found = _stored(controller)
     if found is None:
-        raise UsageError(f"calibration(): there is none of {_named(_shape(controller))} yet. Make it: pw.calibrate().")
+        islands = _islands_text(_shape(controller))
+        raise UsageError(f"calibration(): there is none of {islands} yet. Make it: pw.calibrate().")
     return found
 
 
@@ -93,10 +94,11 @@ def calibrated(controller: Session | None) -> CostModel:
         UsageError: the stored one is of another machine or version and not a quick one, or damaged.
     """
     with contextlib.nullcontext(controller) if controller is not None else usual() as chosen:
-        why = f"no calibration of {_named(_shape(chosen))} yet"
+        why = f"no calibration of {_islands_text(_shape(chosen))} yet"
         try:
             found = _stored(chosen)
         except OutdatedError as error:
+            # A full one took half a minute and was asked for: it is not replaced without a word of the user.
             if not error.quick:
                 raise
             found, why = None, error.why
@@ -111,7 +113,7 @@ def _measured(controller: Session, quick: bool) -> Calibration:
     shape = _shape(controller)
     with _undisturbed(controller) as chosen:
         fitted = this_machine.fit(measure(chosen, quick, to_standard_error))
-    model = this_machine.model_of(fitted, f"here: {_named(shape)}")
+    model = this_machine.model_of(fitted, f"here: {_islands_text(shape)}")
     found = _kept[shape] = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
     return found
 
@@ -124,6 +126,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
         UsageError: accelerators that are recorded, dispatched sequentially or have an emulated latency: they cannot be
             attached a second time, so the user has to attach them without.
     """
+    # What is under way would share the cores with what is measured.
     if controller.driver_or_none is not None:
         controller.wait_all()
     asked = controller.attach_options
@@ -152,18 +155,20 @@ def usual() -> Iterator[Session]:
 def _stored(controller: Session) -> Calibration | None:
     """Return the calibration of these islands that is kept or stored; None if there is none."""
     shape = _shape(controller)
+    # Each file is read once in a process: a simulation asks for it at every attach.
     if shape not in _kept and (path := _path(shape)).exists():
-        _kept[shape] = _checked(load(path), controller, str(path))
+        _kept[shape] = _loaded(path, controller)
     return _kept.get(shape)
 
 
-def _checked(found: Calibration, controller: Session, where: str) -> Calibration:
-    """Return a calibration if it holds on this machine.
+def _loaded(path: str | Path, controller: Session) -> Calibration:
+    """Return the calibration in a file if it holds on this machine.
 
     Raises:
         OutdatedError: it is of another machine.
     """
-    found.refuse_elsewhere(_machine(controller), where)
+    found = load(path)
+    found.refuse_elsewhere(_machine(controller), str(path))
     return found
 
 
@@ -181,7 +186,7 @@ def _shape(controller: Session) -> _Shape:
     return asked.kind, (asked.devices_per_island,) * asked.islands if asked.kind == "cpu" else controller.islands
 
 
-def _named(shape: _Shape) -> str:
+def _islands_text(shape: _Shape) -> str:
     """Return the islands in words."""
     kind, islands = shape
     sizes = "+".join(map(str, islands)) if len(set(islands)) > 1 else str(islands[0])
@@ -199,6 +204,7 @@ def _machine(controller: Session) -> dict[str, Any]:
 
 def _processor() -> str:
     """Return the system's name of its processor."""
+    # Linux; ``platform.processor`` says no more than "x86_64" there.
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

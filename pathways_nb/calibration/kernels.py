@@ -46,12 +46,14 @@ class Kernel:
 
     def repeated(self, state: Any, *constants: Any) -> Any:
         """Return the state after all repetitions, which is what a node computes."""
+        # No loop where nothing is repeated: it has a cost of its own, which is long compared with a tiny node's.
         if self.repeats == 1:
             return self.fn(state, *constants)
         return jax.lax.fori_loop(0, self.repeats, lambda _, state: self.fn(state, *constants), state)
 
     def work(self, devices: int) -> Work:
         """Return the work of a node on each of so many devices."""
+        # Of one device: the axis has a size, but no mesh is needed to count the work.
         traced = jax.make_jaxpr(self.repeated, axis_env=[(AXIS, devices)])(*self.arrays)
         return work_of(traced, {AXIS: devices})
 
@@ -121,8 +123,10 @@ def collectives(devices: int, quick: bool) -> Iterator[Kernel]:
         devices: of the island.
         quick: whether to take fewer sizes.
     """
+    # Both ends: the time before any exchange shows in the smallest, the bandwidth in the largest.
     for floats in (2**8, 2**17) if quick else (2**6, 2**12, 2**16, 2**18):
         count = max(1, floats // devices) * devices
+        # All-to-all and reduce-scatter cut an array into as many equal parts as there are devices.
         parts, often = (devices, count // devices), min(16, _often(count, 2**18))
         ring = [(i, (i + 1) % devices) for i in range(devices)]
         yield Kernel("all-reduce", lambda s: jax.lax.psum(s, AXIS), (_ones(count),), often)
@@ -143,6 +147,7 @@ def _product(rows: int, width: int, dtype: Any, matrices: int = 0) -> Kernel:
     """
     kind = "matmul" if dtype is np.float32 else "matmul bfloat16"
     matrices = matrices or min(_MATRICES, _often(rows * width**2, 2**23))
+    # Each row sums to 1, so a state of ones stays one.
     weights = [np.full((width, width), 1 / width, dtype) for _ in range(matrices)]
     return Kernel(kind, lambda s, *ws: reduce(jnp.matmul, ws, s), (_ones(rows, width, dtype=dtype), *weights))
 
@@ -167,6 +172,7 @@ def _convolved(width: int, channels: int) -> Kernel:
     def convolve(s: Any, w: Any) -> Any:
         return jax.lax.conv_general_dilated(s, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
+    # Each filter sums to 1, so values within stay 1.
     filters = np.full((3, 3, channels, channels), 1 / (9 * channels), np.float32)
     often = _often(8 * width**2 * 9 * channels**2, 2**20)
     return Kernel("conv", convolve, (_ones(8, width, width, channels), filters), often)
@@ -181,6 +187,7 @@ def _heavy(size: int) -> Kernel:
     """Return elementwise work of many operations on each element: a polynomial of degree 13."""
 
     def polynomial(s: Any) -> Any:
+        # 1 is a fixed point of each step, as of ``_light``.
         value = s
         for _ in range(12):
             value = value * s * 0.5 + 0.5
@@ -205,6 +212,7 @@ def _summed(size: int, axis: int) -> Kernel:
 
 
 def _sorted(size: int) -> Kernel:
+    # In random order, since some algorithms are faster on sorted values; scaled by the state, as ``_scattered`` is.
     values = np.random.default_rng(0).permutation(size).astype(np.float32)
     return Kernel("sort", lambda s, x: s * 0.5 + jnp.sort(x * s[0]), (_ones(size), values), _often(size, 2**11))
 
@@ -218,4 +226,5 @@ def _drawn(size: int) -> Kernel:
 
 
 def _scattered(s: Any, x: Any) -> Any:
+    # Scaled by the state, so that each repetition depends on the one before and is not left out.
     return s * 0.5 + jax.lax.psum_scatter(x * s[0], AXIS, tiled=True)

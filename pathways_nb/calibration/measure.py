@@ -16,7 +16,7 @@ import numpy as np
 
 from pathways_nb.calibration import kernels
 from pathways_nb.calibration.kernels import Kernel
-from pathways_nb.calibration.measured_runs import Bench, Stages, Start, seconds_of, stages_of
+from pathways_nb.calibration.measured_runs import Bench, StageSeconds, Start, seconds_of, stages_of
 from pathways_nb.cost.calibration.fitted import line_of
 from pathways_nb.cost.calibration.fitting import noise
 from pathways_nb.cost.calibration.samples import Chain, Measured, Parted, Sample
@@ -60,7 +60,7 @@ class _Item:
 
 
 @dataclass(eq=False)
-class _Line:
+class _TinyChains:
     """Chains of tiny nodes of several lengths on some places.
 
     Args:
@@ -71,7 +71,7 @@ class _Line:
 
     places: list[VirtualSlice]
     starts: dict[int, Start] = field(default_factory=dict)
-    stages: dict[int, list[Stages]] = field(default_factory=lambda: {nodes: [] for nodes in LENGTHS})
+    stages: dict[int, list[StageSeconds]] = field(default_factory=lambda: {nodes: [] for nodes in LENGTHS})
 
     def prepare(self, bench: Bench) -> None:
         """Compile the chains."""
@@ -82,9 +82,13 @@ class _Line:
         for nodes, start in self.starts.items():
             self.stages[nodes].append(stages_of(start))
 
-    def chains(self) -> tuple[Chain, ...]:
+    def medians(self) -> tuple[Chain, ...]:
         """Return the medians of each length."""
-        return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
+        found = []
+        for nodes, stages in self.stages.items():
+            total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
+            found.append(Chain(nodes, total, call, sent, noise([one.total for one in stages])))
+        return tuple(found)
 
 
 def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> Measured:
@@ -95,10 +99,10 @@ def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> M
         quick: whether to take fewer classes, sizes and repeats.
         say: called with lines of progress.
     """
-    return _Session(controller, quick, Progress(say)).measured()
+    return _MeasuredPrograms(controller, quick, Progress(say)).measured()
 
 
-class _Session:
+class _MeasuredPrograms:
     """One calibration's programs and their measurements.
 
     Args:
@@ -110,7 +114,7 @@ class _Session:
     def __init__(self, controller: Session, quick: bool, progress: Progress):
         self.controller, self.bench, self.quick, self.progress = controller, Bench(controller), quick, progress
         self.shared = controller.platform == "cpu"  # only virtual devices share cores
-        self.lines = [_Line(self.bench.places), _Line(self.bench.places[:1])]
+        self.tiny_chains = [_TinyChains(self.bench.places), _TinyChains(self.bench.places[:1])]
         """Chains of tiny nodes on all islands, and on one."""
         self.items = [*self._work(), *self._moves()]
 
@@ -135,29 +139,32 @@ class _Session:
             array = np.ones(2**exponent // bench.devices, np.float32)
             moved = array.nbytes * bench.devices
             part = Kernel("host to island", lambda s: s[:1], (array,))
-            yield _Item("host", part, partial(bench.brought, part), 1, moved)
+            yield _Item("host", part, partial(bench.from_host, part), 1, moved)
             if bench.islands > 1:
                 whole = Kernel("island to island", lambda s: s + 1.0, (array,))
-                yield _Item("between", whole, partial(bench.handed, whole, HOPS), HOPS, moved)
+                yield _Item("between", whole, partial(bench.between_islands, whole, HOPS), HOPS, moved)
 
     def measured(self) -> Measured:
         """Return all measurements: prepare the programs, run them in turns, and compute each node's share."""
+        # All are compiled before any is measured: a compilation would keep the cores busy.
         self._take_turns(self._prepared())
-        chains, solo = (line.chains() for line in self.lines)
-        anyway, _ = line_of(chains)
+        chains, solo = (each.medians() for each in self.tiny_chains)
+        anyway, _ = line_of(chains)  # seconds of a program on all islands, whatever its nodes
         parted, parted_solo = (self._parted(name) for name in ("parted", "parted solo"))
         samples: dict[str, list[Sample]] = {}
         for item in self.items:
             if item.group.startswith("parted"):
-                continue
+                continue  # whole programs are compared there, not shares of nodes
             key = item.kernel.kind if item.group == "class" else item.group
             samples.setdefault(key, []).append(self._sample(item, anyway))
         alone, together = (samples.pop(name, []) for name in ("alone", "together"))
         host, between = (tuple(samples.pop(name, ())) for name in ("host", "between"))
+        # Of one device: virtual ones without a budget have equal parts of the machine's memory.
+        memory = max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands)
         return Measured(
             self.bench.devices,
             self.bench.islands,
-            self._memory(),
+            float(memory),
             self.shared,
             chains,
             solo,
@@ -171,8 +178,8 @@ class _Session:
 
     def _prepared(self) -> list[Start]:
         """Return the compiled programs, with a line of progress for each."""
-        for line in self.lines:
-            line.prepare(self.bench)
+        for chains in self.tiny_chains:
+            chains.prepare(self.bench)
         starts = []
         for number, item in enumerate(self.items, 1):
             self.progress.tell(f"calibrating: preparing {number} of {len(self.items)}, {item.kernel.kind}")
@@ -181,12 +188,14 @@ class _Session:
 
     def _take_turns(self, starts: list[Start]) -> None:
         """Run rounds of all programs in random order until time is up."""
+        # One seed: two calibrations differ by the machine alone.
         until, order = _QUICK if self.quick else _SECONDS, np.random.default_rng(0)
         for number in range(_MOST):
+            # Fewer rounds would have no quartiles to tell the noise from, however slow the machine is.
             if number >= _LEAST and self.progress.passed > until:
                 break
-            for line in self.lines:
-                line.measure()
+            for chains in self.tiny_chains:
+                chains.measure()
             for index in order.permutation(len(starts)):  # a program must not always follow the same one
                 item = self.items[index]
                 self.progress.tell(f"calibrating: round {number + 1} of {_MOST} at most, {item.kernel.kind}")
@@ -205,17 +214,8 @@ class _Session:
             anyway: seconds of a program without nodes, subtracted; the share stays above 0 where noise hides it.
         """
         total = median(item.seconds)
+        # The kernel reads one element of what it brings on each device: its work counts for nothing.
         work = Work() if item.group == "host" else item.kernel.work(self.bench.devices)
+        # Noise may hide a short node behind the fixed part; relative fits need a share above 0.
         share = max(total - anyway, total / 10) / item.nodes
         return Sample(item.kernel.kind, work, share, noise(item.seconds), item.bytes)
-
-    def _memory(self) -> float:
-        """Return the bytes of one device: its own budget, or its part of the machine's memory."""
-        return float(max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands))
-
-
-def _chain(nodes: int, stages: list[Stages]) -> Chain:
-    """Return the medians of the stages of a chain's measurements."""
-    totals = [one.total for one in stages]
-    total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
-    return Chain(nodes, total, call, sent, noise(totals))

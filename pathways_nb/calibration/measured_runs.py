@@ -25,7 +25,7 @@ Start = Callable[[], Any]
 """A function that starts a program and returns its futures."""
 
 
-class Stages(NamedTuple):
+class StageSeconds(NamedTuple):
     """Seconds of one program by stage; see ``samples.Chain``."""
 
     total: float
@@ -61,21 +61,23 @@ class Bench:
         constants = len(kernel.arrays) - 1
 
         def body(*arrays: Any) -> list[Any]:
+            # Arguments are flat: of each place the state, then the constants.
             chains = (arrays[i : i + constants + 1] for i in range(0, len(arrays), constants + 1))
             return [_chained(node, nodes, *chain) for node, chain in zip(computations, chains, strict=True)]
 
         return _ready(body, [_placed(array, place) for place in places for array in kernel.arrays])
 
-    def brought(self, kernel: Kernel) -> Start:
+    def from_host(self, kernel: Kernel) -> Start:
         """Return a program that brings an array from the host to each place; its kernel reads hardly any of it."""
         computations = [_computation(kernel, place) for place in self.places]
 
         def body(*arrays: Any) -> list[Any]:
             return [node(array) for node, array in zip(computations, arrays, strict=True)]
 
+        # Arrays of NumPy, not placed ones: each call brings them anew.
         return _ready(body, [_wide(kernel.arrays[0], self.devices) for _ in self.places])
 
-    def handed(self, kernel: Kernel, nodes: int) -> Start:
+    def between_islands(self, kernel: Kernel, nodes: int) -> Start:
         """Return a chain of the kernel that changes between the first two islands at each node.
 
         Args:
@@ -94,13 +96,13 @@ class Bench:
 
 def seconds_of(start: Start) -> float:
     """Return the seconds from a call until the client knows of its end, right after another, as in a training loop."""
-    wait(start())
+    wait(start())  # caches and allocators are then as in the middle of a loop
     began = clock()
     wait(start())
     return clock() - began
 
 
-def stages_of(start: Start) -> Stages:
+def stages_of(start: Start) -> StageSeconds:
     """Return the seconds of each stage of a program, right after another."""
     wait(start())
     with record(name="calibration") as run:
@@ -110,8 +112,10 @@ def stages_of(start: Start) -> Stages:
         wait(futures)
         known = clock()
     found = run.events.of_kind("enqueue")
+    # (islands,) when each island's host began to enqueue; the last one ends the sending.
     began = [found["start"][found["island"] == island].min() for island in np.unique(found["island"])]
-    return Stages(known - called, returned - called, max(began) + run.record.origin - returned)
+    # Events count from the beginning of the record, the clock does not.
+    return StageSeconds(known - called, returned - called, max(began) + run.record.origin - returned)
 
 
 def _chained(node: Computation, nodes: int, state: Any, *constants: Any) -> Any:
@@ -149,5 +153,6 @@ def _ready(body: Callable[..., Any], arrays: list[Any]) -> Start:
     def start() -> Any:
         return made(*arrays)
 
+    # The first run compiles, and is measured by nobody.
     wait(start())
     return start

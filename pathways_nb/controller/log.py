@@ -22,7 +22,7 @@ from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
-from pathways_nb.plan.run_numbers import shown
+from pathways_nb.plan.run_numbers import run_number
 from pathways_nb.util.words import counted
 
 MOST = 5_000
@@ -135,7 +135,7 @@ def names_of(instructions: Sequence[Instruction]) -> str:
 
 def _event_words(event: Event) -> str:
     run = getattr(event, "run", None)
-    return f"{type(event).__name__}{f' of run {shown(run)}' if isinstance(run, int) else ''}"
+    return f"{type(event).__name__}{f' of run {run_number(run)}' if isinstance(run, int) else ''}"
 
 
 _bare = operator.attrgetter("bare")

@@ -67,10 +67,12 @@ class Efficiency(Parameters):
     all_to_all: float = fraction(1.0)
     permute: float = fraction(1.0)
     broadcast: float = fraction(1.0)
+    # A rate rather than a count: what is fitted need not be a whole number.
     at_once: float | None = optional_rate("devices")
 
     def bandwidth(self, kind: str) -> float:
         """Return the share of the memory's bandwidth that a class of operations reaches."""
+        # Products and convolutions have two shares, of FLOP/s and of bytes; other classes are mostly bound by bytes.
         return getattr(self, f"{kind}_bw" if kind in ("matmul", "conv") else kind)
 
     def oversubscription(self, devices: int) -> float:
@@ -91,6 +93,7 @@ _ASSUMED: dict[str, tuple[float, str]] = {
     "random": (0.5, "bits are computed, not only written"),
     "other": (0.3, "operations whose arithmetic is not counted"),
 }
+# 1, or the loss of links would count twice: a chip's ``link_efficiency`` has it already.
 _WHOLE = Origin("assumed", "what the chip's link_efficiency leaves of its links")
 EFFICIENCY = Efficiency(
     base="usual shares",

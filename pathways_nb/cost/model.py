@@ -23,14 +23,14 @@ from pathways_nb.cost.collectives.pricing import collective, over_dcn, over_link
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
-from pathways_nb.cost.hardware.host import HOST, Host
+from pathways_nb.cost.hardware.host_costs import HOST, HostCosts
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.networks import network as network_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.errors import UsageError
 
-__all__ = ["CostModel", "Efficiency", "Host", "NodeCost"]
+__all__ = ["CostModel", "Efficiency", "HostCosts", "NodeCost"]
 
 
 class NodeCost(NamedTuple):
@@ -62,7 +62,7 @@ class CostModel:
 
     chip: Chip
     network: Network
-    host: Host
+    host: HostCosts
     efficiency: Efficiency
     name: str
     _known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -73,7 +73,7 @@ class CostModel:
         cls,
         chip: str | PathLike[str] | Chip,
         network: str | PathLike[str] | Network | None = None,
-        host: Host | None = None,
+        host: HostCosts | None = None,
         efficiency: Efficiency | None = None,
     ) -> Self:
         """Return the model of a chip, with usual figures for what is not given.
@@ -91,6 +91,7 @@ class CostModel:
         joined = found.network if network is None else network_of(network)
         return cls(found, joined, host or HOST, efficiency or EFFICIENCY, found.name)
 
+    # Without the answers, which may be many: they are found again.
     def __reduce__(self) -> Any:
         return type(self), (self.chip, self.network, self.host, self.efficiency, self.name)
 
@@ -121,6 +122,7 @@ class CostModel:
             PlaceError: a collective over more devices than the island has.
         """
         sizes = tuple(axis_sizes.items())
+        # A plain key of values: equal nodes of different programs share one answer.
         key = work, topology, sizes
         if key not in self._known:
             self._known[key] = self._node(work, topology, sizes)
@@ -132,7 +134,9 @@ class CostModel:
         oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
         exchanges = [(one, *self._collective(one, topology, sizes, oversubscription)) for one in work.collectives]
+        # Where devices share cores, beginning a node waits for a core as its operations do.
         launch = self.host.device_launch * oversubscription
+        # One after another, as one stream of a device executes them; ``fsum``, so that their order does not count.
         compute = math.fsum(seconds for seconds, _ in classes) * oversubscription
         exchange = math.fsum(one.count * cost.seconds for one, cost, _ in exchanges)
         texts = [text for seconds, text in classes if seconds]
@@ -152,7 +156,9 @@ class CostModel:
         """Return the seconds of one class of operations on a device that works alone, and what bounds it."""
         device, kind = self.chip.device, amount.kind
         by_bytes = (amount.read + amount.written) / (device.hbm_bw * self.efficiency.bandwidth(kind))
+        # Infinite where only bytes count: then no time is bound by operations.
         rate, said = self._rate(amount)
+        # The roofline: operations and bytes overlap, so the slower of the two decides.
         by_flops = amount.flops / rate
         return (by_flops, f"{kind} by FLOP/s{said}") if by_flops > by_bytes else (by_bytes, f"{kind} by bytes/s")
 
@@ -184,7 +190,7 @@ class CostModel:
         Args:
             bytes: of the whole logical array.
             route: as in a plan's steps: ``"host"`` (into devices), ``"local"`` (no move), ``"ICI"`` (within the island;
-                the target is right beside the source), ``"DCN"`` (from another island of the same kind).
+                the target's chips follow the source's), ``"DCN"`` (from another island of the same kind).
             topology: of the island that it goes to.
             source_devices: number of devices of the source; a host is no device.
             target_devices: number of devices of the target.
@@ -217,7 +223,7 @@ class CostModel:
         # The places do not fit one domain together, so NICs are between them.
         if source + target - shared > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
-        # The target begins right after the source.
+        # The target begins right after the source, so each chip sends as far as the source has chips.
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
         part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(self.chip, devices)
         return over_links(part, topology, hops=hops)

@@ -35,8 +35,8 @@ _LEAST, _MOST, _SECONDS = 3, 25, 5.0
 """Fewest and most rounds, and seconds after which no further round begins."""
 
 
-class Step(NamedTuple):
-    """One block with the arguments it gets in the model.
+class BlockCall(NamedTuple):
+    """One block with the arguments that it gets in the model.
 
     Args:
         block: the function.
@@ -57,7 +57,7 @@ class Step(NamedTuple):
         return self.block, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Step]:
+def block_calls(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[BlockCall]:
     """Return each block with the shapes that it gets when the blocks run one after another.
 
     Args:
@@ -68,18 +68,25 @@ def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Ste
     Raises:
         UsageError: a block does not take what the block before it returns.
     """
-    steps, given = [], _structs(x)
+    calls, given = [], _structs(x)
     for number, (written, tree) in enumerate(zip(blocks, params, strict=True)):
         structs, block = _structs(tree), _alone(written)
         try:
             returned = jax.eval_shape(block, structs, given)
         except Exception as error:  # of the user's function
-            raise UsageError(_do_not_join(blocks, number, structs, given, error)) from error
-        steps.append(Step(block, tree, given, returned))
+            before = f"{describe_block(blocks, number - 1)} returns" if number else "x is"
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UsageError(
+                f"stages(…): {describe_block(blocks, number)} with parameters {_shapes(structs)} does not take what "
+                f"{before}: {_shapes(given)}. {type(error).__name__}: {reason} — Check the order of the blocks and of "
+                f"params."
+            ) from error
+        calls.append(BlockCall(block, tree, given, returned))
         given = returned
-    return steps
+    return calls
 
 
+# One function for one block: a call is known by its block, and equal blocks are measured once.
 @lru_cache(maxsize=256)
 def _alone(block: Block) -> Block:
     """Return a block as a function of parameters and input, with a key and the context of whole sequences."""
@@ -88,6 +95,7 @@ def _alone(block: Block) -> Block:
         return block
 
     def alone(params: Any, x: Any) -> Any:
+        # The second dimension is the tokens, as in a pipeline with token slices.
         lengths = [leaf.shape[1] for leaf in jax.tree.leaves(x) if leaf.ndim > 1]
         length = lengths[0] if lengths else 0
         return call(params, x, jax.random.key(0), Context(0, length, length, length))
@@ -95,31 +103,34 @@ def _alone(block: Block) -> Block:
     return alone
 
 
-def estimated(steps: Sequence[Step], chip: Hardware) -> tuple[list[float], str]:
+def estimated(calls: Sequence[BlockCall], chip: Hardware) -> tuple[list[float], str]:
     """Return the estimated seconds of each block, and how they were found.
 
     Args:
-        steps: the blocks.
+        calls: the blocks.
         chip: whose roofline decides.
     """
     model = chip.model if isinstance(chip, Calibration) else chip
     model = model if isinstance(model, CostModel) else CostModel.of(model)
     island = model.topology(1)
 
-    def seconds(step: Step) -> float:
-        return model.node(work_of(_jaxpr(step)), island, {}).compute  # a launch counts once a stage, not once a block
+    found: dict[Hashable, float] = {}
+    for one in calls:
+        if one.key not in found:
+            work = work_of(jax.make_jaxpr(_passes(one))(*_arguments(one)))
+            found[one.key] = model.node(work, island, {}).compute  # a launch counts once a stage, not once a block
+    basis = f"forward and backward pass, estimated for one device of {model.name}"
+    return [found[one.key] for one in calls], basis
 
-    return _each(steps, seconds), f"forward and backward pass, estimated for one device of {model.name}"
 
-
-def measured(steps: Sequence[Step]) -> tuple[list[float], str]:
+def measured(calls: Sequence[BlockCall]) -> tuple[list[float], str]:
     """Return the measured seconds of each block on JAX's default device, and how they were found."""
-    distinct = {step.key: step for step in steps}
+    distinct = {one.key: one for one in calls}
     progress = Progress()
     starts = {}
-    for number, (key, step) in enumerate(distinct.items(), 1):
+    for number, (key, one) in enumerate(distinct.items(), 1):
         progress.tell(f"blocks: compiling {number} of {len(distinct)}")
-        starts[key] = _ready(step)
+        starts[key] = _ready(one)
     found: dict[Hashable, list[float]] = {key: [] for key in starts}
     keys, order = list(starts), np.random.default_rng(0)
     for number in range(_MOST):
@@ -130,40 +141,33 @@ def measured(steps: Sequence[Step]) -> tuple[list[float], str]:
             found[keys[index]].append(seconds_of(starts[keys[index]]))
     rounds = counted(len(next(iter(found.values()))), "round")
     basis = f"forward and backward pass, measured on {jax.devices()[0].device_kind}: the median of {rounds}"
-    return [median(found[step.key]) for step in steps], basis
+    return [median(found[one.key]) for one in calls], basis
 
 
 def seconds_of(start: Callable[[], Any]) -> float:
     """Return the seconds of a compiled function, right after another call of it, as in a training loop."""
+    # The first call fills caches with its own arguments and wakes the device.
     jax.block_until_ready(start())
     began = clock()
     jax.block_until_ready(start())
     return clock() - began
 
 
-def _each(steps: Sequence[Step], seconds: Callable[[Step], float]) -> list[float]:
-    """Return ``seconds`` of each step, found once for equal ones."""
-    found: dict[Hashable, float] = {}
-    for step in steps:
-        if step.key not in found:
-            found[step.key] = seconds(step)
-    return [found[step.key] for step in steps]
-
-
-def _passes(step: Step) -> Callable[..., Any]:
+def _passes(call: BlockCall) -> Callable[..., Any]:
     """Return a function of parameters, input and the output's gradient that runs both passes.
 
     What no gradient flows through (token numbers, an empty input) is an argument, and is not differentiated.
     """
-    leaves, tree = jax.tree.flatten((_structs(step.params), step.x))
+    # By leaves of parameters and input together, because the first block's input may be token numbers.
+    leaves, tree = jax.tree.flatten((_structs(call.params), call.x))
     flows = [_flows(leaf) for leaf in leaves]
 
     def passes(values: Sequence[Any], gradient: Sequence[Any]) -> Any:
         def forward(*moving: Any) -> list[Any]:
             rest = iter(moving)
             chosen = [next(rest) if moves else value for moves, value in zip(flows, values, strict=True)]
-            outputs = jax.tree.leaves(step.block(*jax.tree.unflatten(tree, chosen)))
-            return [one for one in outputs if _flows(one)]
+            outputs = jax.tree.leaves(call.block(*jax.tree.unflatten(tree, chosen)))
+            return [leaf for leaf in outputs if _flows(leaf)]
 
         returned, pull = jax.vjp(forward, *itertools.compress(values, flows))
         return returned, pull(list(gradient))
@@ -171,24 +175,19 @@ def _passes(step: Step) -> Callable[..., Any]:
     return passes
 
 
-def _arguments(step: Step) -> tuple[list[Any], list[Any]]:
+def _arguments(call: BlockCall) -> tuple[list[Any], list[Any]]:
     """Return the structs that the function of ``_passes`` takes."""
-    return jax.tree.leaves((_structs(step.params), step.x)), [one for one in jax.tree.leaves(step.y) if _flows(one)]
+    return jax.tree.leaves((_structs(call.params), call.x)), [leaf for leaf in jax.tree.leaves(call.y) if _flows(leaf)]
 
 
-def _jaxpr(step: Step) -> Any:
-    """Return the jaxpr of both passes of a block."""
-    return jax.make_jaxpr(_passes(step))(*_arguments(step))
-
-
-def _ready(step: Step) -> Callable[[], Any]:
+def _ready(call: BlockCall) -> Callable[[], Any]:
     """Return both passes of a block, compiled, with their arguments on the default device."""
-    values, gradient = _arguments(step)
-    given = [*jax.tree.leaves(step.params), *jax.tree.leaves(step.x)]
+    values, gradient = _arguments(call)
+    given = [*jax.tree.leaves(call.params), *jax.tree.leaves(call.x)]
     random = np.random.default_rng(0)
     arrays = [_array(leaf, struct, random) for leaf, struct in zip(given, values, strict=True)]
     gradients = [_array(struct, struct, random) for struct in gradient]
-    compiled = jax.jit(_passes(step)).lower(arrays, gradients).compile()
+    compiled = jax.jit(_passes(call)).lower(arrays, gradients).compile()
 
     def start() -> Any:
         return compiled(arrays, gradients)
@@ -225,22 +224,12 @@ def _structs(tree: Any) -> Any:
     return jax.tree.map(struct, tree)
 
 
-def _do_not_join(blocks: Sequence[Block], number: int, params: Any, given: Any, error: Exception) -> str:
-    """Return the text of an error about a block that does not take its input."""
-    before = f"{named(blocks, number - 1)} returns" if number else "x is"
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return (
-        f"stages(…): {named(blocks, number)} with parameters {_shapes(params)} does not take what {before}: "
-        f"{_shapes(given)}. {type(error).__name__}: {reason} — Check the order of the blocks and of params."
-    )
-
-
-def named(blocks: Sequence[Block], number: int) -> str:
+def describe_block(blocks: Sequence[Block], number: int) -> str:
     """Return a block in words, such as ``block 3 ('attention')``."""
     return f"block {number} ({getattr(blocks[number], '__name__', type(blocks[number]).__name__)!r})"
 
 
 def _shapes(tree: Any) -> str:
     """Return the shapes of a tree in words."""
-    shown = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(tree)]
-    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "") or "nothing"
+    texts = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(tree)]
+    return ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "") or "nothing"

@@ -59,7 +59,7 @@ def choose(counts: Any, least: int = LEAST) -> Chosen:
     Raises:
         UsageError: ``counts`` is not a vector of whole numbers, or no expert got a token.
     """
-    tokens = np.asarray(counts)
+    tokens = np.asarray(counts)  # (E,)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         shape = f"{tokens.dtype}[{','.join(map(str, tokens.shape))}]"
         raise UsageError(f"choose(counts): counts is {shape}; give the number of tokens of each expert, mask.sum(0).")
@@ -154,8 +154,9 @@ def combine(made: list[jax.Array], gates: jax.Array, mask: jax.Array, chosen: Ch
         mask: result of ``route``, (T, E).
         chosen: the experts that ran.
     """
-    rows, results = _rows(mask, chosen), jnp.stack(made)
-    experts = jnp.array(chosen.experts)[:, None]
+    rows, results = _rows(mask, chosen), jnp.stack(made)  # (K, C) and (K, C, D')
+    experts = jnp.array(chosen.experts)[:, None]  # (K, 1)
+    # Rows without a token read the gate 0, and are dropped when rows are added to tokens.
     weighted = results * gates.at[rows, experts].get(mode="fill", fill_value=0)[:, :, None]
     return jnp.zeros((len(mask), results.shape[2]), results.dtype).at[rows].add(weighted, mode="drop")
 
@@ -165,7 +166,8 @@ def _rows(mask: jax.Array, chosen: Chosen) -> jax.Array:
 
     An index out of range is what ``mode="fill"`` and ``mode="drop"`` act on: it reads zeros and writes nothing.
     """
-    picked = mask[:, jnp.array(chosen.experts)]
+    picked = mask[:, jnp.array(chosen.experts)]  # (T, K)
+    # The row of a token is how many tokens before it chose the same expert; C, which is out of range, if it did not.
     slot = jnp.where(picked, jnp.cumsum(picked, 0) - 1, chosen.capacity)
     token, expert = jnp.indices(picked.shape)
     return jnp.full((len(chosen.experts), chosen.capacity), len(mask)).at[expert, slot].set(token, mode="drop")

@@ -62,6 +62,7 @@ class FlatFunction(FlatJaxpr[Runnable, int]):
             walk = self.walk()
             made = walk.run(inner, op.operands)
             yield from self.inlined(walk.ops)
+            # The caller knows results by the numbers of the call.
             for inside, outside in zip(made, op.results, strict=True):
                 yield Runnable("alias", (inside,), (outside,), run=lambda array: [array])
 
@@ -69,6 +70,7 @@ class FlatFunction(FlatJaxpr[Runnable, int]):
         self, ops: Sequence[Runnable], inputs: Sequence[int], outputs: Sequence[int]
     ) -> Callable[..., list[Any]]:
         """Return operations as a function from arrays for ``inputs`` to a list of arrays for ``outputs``."""
+        # JAX would drop what nothing needs only after it has traced it, each time that the function is traced.
         used = alive(ops, outputs)
 
         def run(*arrays: Any) -> list[Any]:
@@ -100,6 +102,7 @@ class RunnableWalk(Walk[int]):
 
     def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:  # noqa: D102
         outputs = [self.new(var.aval) for var in eqn.outvars]
+        # Without literals and dropped results: a part that is cut off must say exactly what it reads and makes.
         alone = one_equation(eqn)
         self.ops.append(
             Runnable(

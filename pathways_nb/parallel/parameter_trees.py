@@ -1,6 +1,6 @@
 """Trees of parameters: names and shapes of their leaves, and which of them an argument such as ``frozen=`` names.
 
-Pipelines, SimpleFSDP and their optimizers' states share it; how one parameter is split is in ``fsdp.parameters``.
+Pipelines, SimpleFSDP and their optimizers' states share it; ``fsdp.sharded_parameter`` says how one is split.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def names_of(tree: Any) -> list[str]:
 
 def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and type of an array, a number or a future."""
+    # Canonical, as JAX would make it: a NumPy array of float64 is float32 to a program, unless x64 is enabled.
     return jax.ShapeDtypeStruct(
         jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf), allow_extended_dtype=True)
     )
@@ -58,6 +59,7 @@ def truths(where: str, argument: str, of: str, tree: Any, given: Any) -> list[bo
         if np.asarray(leaf).dtype != bool:
             raise UsageError(f"{where}: {argument}={given!r} has {leaf!r}, which is no truth value. {usage}")
     try:
+        # A prefix says it of everything below: frozen={"encoder": True, "head": False}.
         return [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(given, tree))]
     except ValueError:
         raise UsageError(
@@ -82,6 +84,7 @@ def require_match(where: str, argument: str, of: str, names: Sequence[str], give
     """
     if not callable(given) or not names or any(chosen):
         return
+    # What the function compares with is most likely a name that was misspelt.
     parts = list(dict.fromkeys([*names, *(part for name in names for part in name.split("."))]))
     near = next(filter(None, (did_you_mean(word, parts) for word in _words(given))), "")
     raise UsageError(

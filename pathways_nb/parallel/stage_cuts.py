@@ -20,7 +20,7 @@ import jax
 
 from pathways_nb.errors import UsageError, is_index, is_number, three_digits
 from pathways_nb.parallel import block_costs
-from pathways_nb.parallel.block_costs import Block, Hardware, named
+from pathways_nb.parallel.block_costs import Block, Hardware, describe_block
 from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.text_table import Printed, Table
@@ -109,17 +109,17 @@ class Stages(Printed, Sequence[Block]):
         other, ratio = self.equal, self.equal.largest / self.largest if self.largest else 1.0
         title = (
             f"{counted(len(self.blocks), 'block')} in {counted(len(self), 'stage')}; {self.basis}. "
-            f"Largest stage: {self._shown(self.largest)}; of equal counts: {self._shown(other.largest)}, "
+            f"Largest stage: {self._cost_text(self.largest)}; of equal counts: {self._cost_text(other.largest)}, "
             f"{three_digits(ratio)} times as much."
         )
         both = zip(self.cuts, self.costs, other.cuts, other.costs, strict=True)
         rows = [
-            (str(number), _words(cut), self._shown(cost), _words(equal), self._shown(even))
+            (str(number), _words(cut), self._cost_text(cost), _words(equal), self._cost_text(even))
             for number, (cut, cost, equal, even) in enumerate(both)
         ]
         return Table(title, ("stage", "blocks", "cost", "of equal counts", "cost"), rows)
 
-    def _shown(self, cost: float) -> str:
+    def _cost_text(self, cost: float) -> str:
         """Return a cost in words."""
         return duration(cost) if self.unit else f"{cost:.4g}"
 
@@ -158,11 +158,11 @@ def stages(
     listed = _checked(blocks, count)
     if (params is None) != (x is None):
         raise UsageError("stages(…): pass both params= (a tree for each block) and x= (input of the first), or none.")
-    steps = None
+    calls = None
     if params is not None:
         _check_count(params, len(listed), "stages(params=…)", "blocks", "tree")
-        steps = block_costs.steps_of(listed, params, x)
-    costs, basis, unit = _costs(listed, cost, steps, chip)
+        calls = block_costs.block_calls(listed, params, x)
+    costs, basis, unit = _costs(listed, cost, calls, chip)
     return Stages(listed, cut(costs, count), tuple(costs), basis, unit)
 
 
@@ -173,9 +173,12 @@ def cut(costs: Sequence[float], count: int) -> tuple[range, ...]:
         costs: numbers of at least 0.
         count: of ranges, at most as many as there are costs.
     """
+    # A float is a fraction of a power of 2, so all costs are whole multiples of one unit, and sums are never rounded:
+    # equal cuts compare equal, whatever the order in which their costs were added.
     exact = [Fraction(cost) for cost in costs]
     unit = math.lcm(*(cost.denominator for cost in exact))
     sums = list(accumulate((int(cost * unit) for cost in exact), initial=0))
+    # First the least largest stage; then, among the cuts that keep to it, the least sum of squares.
     limit = _least(sums, count, lambda one, rest: max(one, rest), None)[0][0]
     rest, ends = _least(sums, count, lambda one, rest: one * one + rest, limit)[1], [0]
     for left in range(count, 0, -1):
@@ -198,9 +201,11 @@ def _least(
         The values by the first block, and by number of ranges and first block the end of the first range; of several
         ends with the least value the first.
     """
+    # By dynamic programming from the last range to the first: the value of the blocks from ``start`` on, in one range
+    # more than before, is the least over the end of its first range.
     blocks = len(sums) - 1
     never = 1 + sums[-1] ** 2
-    values, ends = [never] * blocks + [0], [[blocks] * (blocks + 1)]
+    values, ends = [never] * blocks + [0], [[blocks] * (blocks + 1)]  # (blocks + 1,), (ranges + 1, blocks + 1)
     for _ in range(count):
         now, where = [never] * (blocks + 1), [blocks] * (blocks + 1)
         for start in range(blocks):
@@ -238,21 +243,21 @@ def _checked(blocks: Sequence[Block], count: int) -> tuple[Block, ...]:
 def _costs(
     blocks: Sequence[Block],
     cost: str | Sequence[float] | None,
-    steps: Sequence[block_costs.Step] | None,
+    calls: Sequence[block_costs.BlockCall] | None,
     chip: Hardware,
 ) -> tuple[list[float], str, str]:
     """Return the cost of each block, how the costs were found, and their unit."""
-    if cost is None and steps is None:
+    if cost is None and calls is None:
         return [1.0] * len(blocks), "every block counts 1", ""
     if cost is not None and not isinstance(cost, str):
         return _given(blocks, cost), "costs as given", ""
     if cost not in (None, "estimated", "measured"):
         raise UsageError(f"stages(…, cost={cost!r}): choose 'estimated', 'measured', or pass a number for each block.")
-    if steps is None:
+    if calls is None:
         raise UsageError(
             f"stages(…, cost={cost!r}) needs params= (a tree for each block) and x= (the first block's input)."
         )
-    found = block_costs.measured(steps) if cost == "measured" else block_costs.estimated(steps, chip)
+    found = block_costs.measured(calls) if cost == "measured" else block_costs.estimated(calls, chip)
     return *found, "s"
 
 
@@ -267,7 +272,8 @@ def _given(blocks: Sequence[Block], cost: Sequence[float]) -> list[float]:
     for number, one in enumerate(listed):
         if not is_number(one) or one < 0:
             raise UsageError(
-                f"stages(cost=…): the cost of {named(blocks, number)} is {one!r}. Pass a finite number, at least 0."
+                f"stages(cost=…): the cost of {describe_block(blocks, number)} is {one!r}. Pass a finite number, at "
+                f"least 0."
             )
     return [float(one) for one in listed]
 
@@ -298,7 +304,7 @@ def _signature(blocks: Sequence[Block]) -> inspect.Signature:
     found = {name: inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("params", "x")}
     for wanted in map(parameters, blocks):
         for name in ("key", "context"):
-            # of several blocks, one without a default decides
+            # Of several blocks, one without a default decides: the stage cannot be called without it.
             if name in wanted and (name not in found or wanted[name].default is inspect.Parameter.empty):
                 found[name] = wanted[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
     return inspect.Signature(list(found.values()))

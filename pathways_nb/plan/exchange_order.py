@@ -24,11 +24,13 @@ def interleaved(graph: Graph, island_of: Mapping[int, int]) -> list[Node]:
     """
     producer = graph.producer()
     queues: dict[int, deque[Node]] = {}
+    # Arguments are there from the beginning.
     done = {node.id for node in graph.nodes if node.place is None}
     for node in graph.nodes:
         if node.place is not None:
             queues.setdefault(island_of[node.place.serial], deque()).append(node)
     found: list[Node] = []
+    # It ends: of the nodes left, the first in program order depends on none of the others and heads its queue.
     while any(queues.values()):
         for waiting in filter(None, queues.values()):
             if all(producer[value] in done for value in waiting[0].inputs):
@@ -50,11 +52,13 @@ class Exchanges:
         """By value: the values that it is added to, and those of them that are still to be made."""
         for values in graph.exchanged:
             made = tuple(filter(is_made, values))
+            # One set for all values of the exchange, so that whichever is made last empties it.
             entry = made, set(made)
             for value in made:
                 self._of.setdefault(value, []).append(entry)
         self._readers: dict[int, dict[int, int]] = {}
         """By value: the places that read it, each with the first node there that does."""
+        # Most programs exchange nothing, and need no table of readers.
         for node in graph.nodes if self._of else ():
             for value in node.inputs if node.place is not None else ():
                 assert node.place is not None
@@ -63,6 +67,7 @@ class Exchanges:
     def after(self, made: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
         """Yield what is to be sent once a node has made these values: a value, the place, the first node to read it."""
         for values, missing in [entry for value in made for entry in self._of.get(value, ())]:
+            # Sent once: by the node that makes the last of the values, and by none after it.
             before = bool(missing)
             missing.difference_update(made)
             if before and not missing:

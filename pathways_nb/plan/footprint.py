@@ -11,6 +11,7 @@ decided in ``controller.admission``.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -176,8 +177,10 @@ def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footpri
         where = plan.placements[plan.slots[slot].place]
         return Allocation(where, sizes.slots[slot], purpose(plan, slot, otherwise))
 
+    # Arguments lie at the places that read them, each brought by a step of its own.
     bringing = [step for step in plan.steps if step.kind == "bring"]
     brought = tuple(allocation(step.outputs[0], ARGUMENTS) for step in bringing)
+    # A result that is an argument is memory that the caller holds already; it must not be counted twice.
     handed_back = {s.outputs[0]: (at, s.argument) for at, s in enumerate(bringing) if s.outputs[0] in plan.results}
     results = tuple(allocation(slot, RESULTS) for slot in plan.results)
     profiles = {island: tuple(_profiles(plan, sizes, island)) for island in plan.orders}
@@ -190,6 +193,7 @@ def _profiles(plan: Plan, sizes: Sizes, island: int) -> Iterator[MemoryProfile]:
     Devices of such a range hold the same slots, so one profile serves all of them.
     """
     placements = {p for p in plan.placements.values() if p.island == island}
+    # Between two neighbouring edges, all devices belong to the same placements.
     edges = sorted({edge for p in placements for edge in (p.first, p.first + p.count)})
     ends = _ends(plan, island)
     for first, after in pairwise(edges):
@@ -215,16 +219,20 @@ def _profile(
     sized = _sizes(plan, sizes, order, steps_here)
     made, expiring = by_category(plan, sized, order, ends)
     live: Parts = {}
+    # (steps of the island,) the bytes in use during each, and by category.
     needs: list[tuple[int, Parts]] = []
     highest = -1, -1
     for position, index in enumerate(order):
         during = live
         if index in steps_here:
+            # Outputs over arguments are left out of ``sized`` already; here count those over intermediates.
             taken, temporary = sizes.reused.get(index, (0, 0))[1], sizes.temporary.get(index, 0)
             during = added(added(live, made[position]), {TEMPORARIES: temporary})
+            # These need no memory of their own while the step runs, though both are alive.
             during = less(during, [*made[position], TEMPORARIES], taken)
             live = added(live, made[position])
         needs.append((sum(during.values()), during))
+        # Of equal peaks, the first step of the plan is named.
         highest = max(highest, (needs[-1][0], -index))
         live = added(live, expiring[position], -1)
     # From here on: the most that is still to come, not what is needed now. A reservation may then shrink as gangs
@@ -232,9 +240,11 @@ def _profile(
     most = sum(live.values()), live
     for position in reversed(range(len(order))):
         most = needs[position] = max(most, needs[position], key=itemgetter(0))
+    # (gangs + 1,): from the start of each gang, and after the last one, when only results are left.
     found = [*(needs[gang.start] for gang in plan.gangs[island]), (sum(live.values()), live)]
     peaks, parts = zip(*found, strict=True)
     at = -highest[1]
+    # The peak may lie at a step of other devices, while these only hold what they have.
     temporary = sizes.temporary.get(at, 0) if at in steps_here else 0
     return MemoryProfile(*devices, peaks, plan.steps[at].node, temporary, parts)
 
@@ -250,6 +260,7 @@ def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], steps_here: set[int])
         step = plan.steps[index]
         if index not in steps_here or step.kind == "bring":
             continue
+        # All outputs together take over so many bytes: each uses what those before it have left.
         left = sizes.reused.get(index, (0, 0))[0]
         for slot in step.outputs:
             inside = min(left, sizes.slots[slot])
@@ -271,6 +282,7 @@ def _ends(plan: Plan, island: int) -> dict[int, int]:
     for index in order:
         for slot in plan.steps[index].outputs:
             last = position[index]
+            # A read by another island ends, as seen from here, with the first step that depends on it.
             for reader in plan.reads.get(slot, ()):
                 last = max(last, position[reader] if reader in position else _first_after(known, plan, reader))
             found[slot] = never if slot in kept else last
@@ -280,16 +292,8 @@ def _ends(plan: Plan, island: int) -> dict[int, int]:
 def _first_after(known: Sequence[Mapping[int, int]], plan: Plan, reader: int) -> int:
     """Return the first position in an island's order by which a step of another island must be done."""
     island = plan.steps[reader].island
-    wanted = plan.position(reader)[1] + 1
-    low, high = 0, len(known)
-    # Progress of other islands only rises along the order: bisect.
-    while low < high:
-        middle = (low + high) // 2
-        if known[middle].get(island, 0) >= wanted:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    # Progress of other islands only rises along the order, so it can be bisected.
+    return bisect_left(known, plan.position(reader)[1] + 1, key=lambda clock: clock.get(island, 0))
 
 
 def _known(plan: Plan, island: int) -> list[dict[int, int]]:
@@ -297,9 +301,11 @@ def _known(plan: Plan, island: int) -> list[dict[int, int]]:
     clocks: list[dict[int, int]] = []
     last: dict[int, dict[int, int]] = {}
     for index, step in enumerate(plan.steps):
+        # An island's steps are done in order, so a step knows all that the one before it knew.
         clock = dict(last.get(step.island, {}))
         for producer in step.producers:
             if plan.steps[producer].island != step.island:
+                # And what producers elsewhere knew: their islands' progress, and of others through them.
                 for other, count in clocks[producer].items():
                     clock[other] = max(clock.get(other, 0), count)
         clock[step.island] = plan.position(index)[1] + 1

@@ -57,7 +57,7 @@ class Node:
         id: position in the program's order, which respects every dependency.
         kind: one of ``NodeKind``.
         name: name of the computation, as the user wrote it.
-        place: the virtual slice it runs on, or of host work, beside; ``None`` for arguments and the result.
+        place: the virtual slice it runs on, or whose host does the work; ``None`` for arguments and the result.
         inputs: ids of the values it reads.
         outputs: ids of the values it produces.
         line: where the user wrote it, such as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
@@ -122,6 +122,7 @@ class Graph:
         producer = self.producer()
         for node in self.nodes:
             by_source: dict[int, list[int]] = {}
+            # A value that a node reads twice travels once.
             for value in dict.fromkeys(node.inputs):
                 by_source.setdefault(producer[value], []).append(value)
             for source, values in by_source.items():

@@ -58,6 +58,7 @@ def category_of(path: str, declared: Mapping[str, str]) -> str | None:
         path: of an argument or a result.
         declared: categories by path.
     """
+    # Only a bracket or a dot goes deeper: "w" is not above "weights".
     above = [known for known in declared if path == known or path.startswith((f"{known}[", f"{known}."))]
     return declared[max(above, key=len)] if above else None
 

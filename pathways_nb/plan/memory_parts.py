@@ -34,6 +34,7 @@ def by_category(
     for position, index in enumerate(order):
         for slot in plan.steps[index].outputs:
             if slot in sized:
+                # Memory comes with the step and goes after its last reader, under the same category.
                 category = purpose(plan, slot, RESULTS if slot in results else INTERMEDIATES)
                 for there in (made[position], expiring[ends[slot]]):
                     there[category] = there.get(category, 0) + sized[slot]
@@ -43,7 +44,7 @@ def by_category(
 def added(one: Parts, other: Parts, times: int = 1) -> Parts:
     """Return ``one + times * other``, without categories of 0 bytes; ``one`` itself if nothing changes."""
     if not any(other.values()):
-        return one
+        return one  # not a copy: a run of many equal moments keeps one object
     sums = {name: one.get(name, 0) + times * other.get(name, 0) for name in {**one, **other}}
     return {name: count for name, count in sums.items() if count}
 
@@ -53,6 +54,7 @@ def less(parts: Parts, names: Iterable[str], count: int) -> Parts:
     if not count:
         return parts
     found = dict(parts)
+    # No category falls below 0: what one does not have is taken from the next.
     for name in (*names, *parts):
         taken = min(found.get(name, 0), count)
         found[name], count = found.get(name, 0) - taken, count - taken

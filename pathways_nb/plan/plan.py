@@ -5,7 +5,7 @@ brings an argument, moves a value from another place, or launches a node; it nam
 place. The order never changes once a plan is lowered, so the controller can name *ranges* of it instead of nodes.
 
 Each island has a host, a place without devices, on which host work runs. What reads or makes host values is a step of
-the island's order like any other, and a driver runs the steps at a host beside the others, in their order.
+the island's order like any other. A driver runs the steps at a host in their order, at the same time as the others.
 
 Plans are plain data: the controller decides about them, drivers carry them out. Lowering is cheap, and is repeated when
 a virtual slice gets other devices.
@@ -94,6 +94,7 @@ class Step:
     @property
     def reader(self) -> int:
         """Who carries it out: its island, or as a negative number the island's host, at a pace of its own."""
+        # ~0 is -1: unlike -0, the host of island 0 has a number of its own.
         return ~self.island if self.on_host else self.island
 
 
@@ -190,15 +191,16 @@ class Plan:
     @cached_property
     def sequence(self) -> tuple[Gang, ...]:
         """All gangs in program order: the order of sequential dispatch."""
-        return tuple(sorted((g for gangs in self.gangs.values() for g in gangs), key=self._last))
-
-    def _last(self, gang: Gang) -> int:
-        return self.orders[gang.island][gang.stop - 1]
+        # By its last step, the launch: transfers of a gang may stand in front of launches of gangs before it.
+        return tuple(
+            sorted((g for gangs in self.gangs.values() for g in gangs), key=lambda g: self.orders[g.island][g.stop - 1])
+        )
 
     def _gangs(self, island: int) -> Iterator[Gang]:
         """Yield the gangs of an island: each is a launch with the transfers that are made for it."""
         order, start = self.orders[island], 0
         for stop, index in enumerate(order, 1):
+            # The last gang may have no launch: steps that only deliver results stand behind all launches.
             if self.steps[index].kind in ("launch", "host") or stop == len(order):
                 yield self._gang(island, start, stop)
                 start = stop
@@ -209,6 +211,7 @@ class Plan:
         for producer in (p for step in steps for p in step.producers):
             where, position = self.position(producer)
             if where != island:
+                # The furthest producer is enough: another island's order is enqueued from its beginning.
                 after[where] = max(after.get(where, 0), position + 1)
         placement = self.placements.get(steps[-1].place)
         return Gang(steps[-1].node, placement.count if placement else 1, island, start, stop, tuple(after.items()))
@@ -229,6 +232,7 @@ class Plan:
         for edge in self.graph.edges():
             source, target = place_of[edge.source], place_of[edge.target]
             if source is None or target is None:
+                # Arguments and the result are with the client; from one to the other, nothing moves.
                 found[edge.source, edge.target] = "host" if source is not target else "local"
             else:
                 found[edge.source, edge.target] = route(source, target)
@@ -276,7 +280,9 @@ class _PlanBuilder:
     """
 
     def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
-        self.graph, self.placements = graph, {**placements, **_hosts(graph, placements)}
+        islands = {placements[n.place.serial].island for n in graph.nodes if n.kind == "host" and n.place is not None}
+        hosts = {host_of(island): Placement(island, 0, 0) for island in sorted(islands)}
+        self.graph, self.placements = graph, {**placements, **hosts}
         self.position = {value: i for i, value in enumerate(arguments)}
         self.brought: set[int] = set()
         self.again: list[tuple[int, int]] = []
@@ -303,7 +309,9 @@ class _PlanBuilder:
         place = host_of(where.island) if on_host else node.place.serial
         slots = tuple(self.slot(value, place, node.id) for value in node.inputs)
         self.made_at.update(dict.fromkeys(node.outputs, place))
+        # Inputs have slots before the step is added: their transfers stand just in front of it.
         self._append(Step("host" if on_host else "launch", node.id, place, where.island, slots, ()), node.outputs)
+        # What is exchanged leaves now, not just before it is read: it travels under the work that follows.
         for value, reader, first in self.exchanges.after(node.outputs):
             self.slot(value, reader, first)
 
@@ -324,19 +332,21 @@ class _PlanBuilder:
         A small one has a position for each place, so that the driver may keep a copy at that place between calls.
         """
         position = self.position[value]
-        if self.placements[place].is_host:
+        if self.placements[place].is_host:  # of which no copy is kept from one call to the next
             return position
         if value in self.brought and self.graph.values[value].bytes <= SMALL:
+            # Numbered behind the program's own arguments.
             self.again.append((position, place))
             return len(self.position) + len(self.again) - 1
         self.brought.add(value)
         return position
 
-    def kept(self, results: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def copies(self, results: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield copies of small results that other places have anyway: position of the result, slot of the copy."""
         for position, value in self.graph.copies:
             yield position, self.slots[Slot(value, self.home[value])]
         for position, (value, slot) in enumerate(zip(self.graph.nodes[-1].inputs, results, strict=True)):
+            # An argument that is returned: where a small one was brought as well, that slot is its copy there.
             if value in self.position and self.graph.values[value].bytes <= SMALL:
                 yield from (
                     (position, s)
@@ -347,8 +357,10 @@ class _PlanBuilder:
     def _append(self, step: Step, outputs: tuple[int, ...]) -> None:
         made = []
         for value in outputs:
+            # Slots are numbered in the order in which steps fill them.
             made.append(self.slots.setdefault(Slot(value, step.place), len(self.slots)))
             self.made_by[made[-1]] = len(self.steps)
+        # Each producer once, in the order of the inputs: a step may read several slots of one.
         producers = tuple(dict.fromkeys(self.made_by[slot] for slot in step.inputs))
         self.steps.append(replace(step, outputs=tuple(made), producers=producers))
 
@@ -364,15 +376,19 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
     """
     builder = _PlanBuilder(graph, placements, arguments)
     island_of = {serial: placement.island for serial, placement in placements.items()}
+    # Only an exchange needs islands to take turns; without one, the program's order is kept.
     for node in interleaved(graph, island_of) if graph.exchanged else graph.nodes:
         if node.place is not None:
             builder.run(node)
     result = graph.nodes[-1]
+    # (leaves of the result,) places: where each value was made; an argument has no home.
     homes = [builder.home.get(value, _reader(builder, value, default.serial)) for value in result.inputs]
+    # (leaves of the result,) slots, and behind them those of the copies.
     results = tuple(builder.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
-    copies = tuple(builder.kept(results))
+    copies = tuple(builder.copies(results))
     results += tuple(slot for _, slot in copies)
     steps, readers = _lifetimes(builder.steps, results)
+    # An island's order is its part of the program's order, so no two islands can wait for each other in a circle.
     orders: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         orders.setdefault(step.island, []).append(index)
@@ -396,12 +412,6 @@ def _reader(builder: _PlanBuilder, value: int, default: int) -> int:
     return next((place for place in found if not builder.placements[place].is_host), default)
 
 
-def _hosts(graph: Graph, placements: Mapping[int, Placement]) -> dict[int, Placement]:
-    """Return the placements of the hosts on which a graph has nodes."""
-    islands = {placements[n.place.serial].island for n in graph.nodes if n.kind == "host" and n.place is not None}
-    return {host_of(island): Placement(island, 0, 0) for island in sorted(islands)}
-
-
 def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step], dict[int, frozenset[int]]]:
     """Return the steps with the last uses of slots marked, and the readers of slots that have several.
 
@@ -409,6 +419,7 @@ def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step],
     pace.
     """
     kept = set(results)
+    # By slot, who reads it; and the pairs of slot and reader whose last use has been found.
     islands: dict[int, set[int]] = {}
     marked: set[tuple[int, int]] = set()
     found = []
@@ -420,6 +431,7 @@ def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step],
             if slot not in kept and (slot, step.reader) not in marked:
                 marked.add((slot, step.reader))
                 last.append(slot)
+        # What nobody reads is free as soon as the step that makes it is done.
         unread = [slot for slot in step.outputs if slot not in islands and slot not in kept]
         found.append(replace(step, last=(*last, *unread)))
     shared = {slot: frozenset(where) for slot, where in islands.items() if len(where) > 1 and slot not in kept}

@@ -9,7 +9,7 @@ RUN_BITS, BUFFER_BITS = 24, 40
 """Lower bits of a run's and of a buffer's number, which count within a kernel."""
 
 
-def shown(run: int) -> int:
+def run_number(run: int) -> int:
     """Return a run's number within its kernel."""
     return run & ((1 << RUN_BITS) - 1)
 

@@ -27,6 +27,7 @@ _LIBRARIES = (_PACKAGE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__f
 
 def describe(filename: str, line: int) -> str:
     """Return a position in a file in the words of a notebook or a script."""
+    # Not imported: where IPython is in use, it has been imported already.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     cells = getattr(getattr(shell, "compile", None), "_filename_map", None) or {}
@@ -60,7 +61,7 @@ def users_variables() -> dict[str, object]:
     frame = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return {**frame.f_globals, **frame.f_locals}
+            return {**frame.f_globals, **frame.f_locals}  # a local variable hides a global of its name
         frame = frame.f_back  # type: ignore[assignment]
     return {}
 
@@ -81,22 +82,24 @@ def short_traceback(traceback: TracebackType | None) -> TracebackType | None:
     It is the innermost one of this package, without its tools for waiting and interrupts; libraries that the user's
     code calls keep their entries.
     """
-    entries, ours = list[TracebackType](), list[TracebackType]()
+    entries, own = list[TracebackType](), list[TracebackType]()
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         if is_users(filename):
-            entries += [*ours[-1:], traceback]
-            ours = []
+            # Of the package's frames since the user's last one, the innermost stands for all.
+            entries += [*own[-1:], traceback]
+            own = []
         elif filename.startswith(_PACKAGE) and not filename.startswith(_TOOLS):
-            ours.append(traceback)
-        elif not ours and not filename.startswith(_TOOLS):
+            own.append(traceback)
+        elif not own and not filename.startswith(_TOOLS):
             entries.append(traceback)
         traceback = traceback.tb_next
-    return _of_entries([*entries, *ours[-1:]])
+    return _of_entries([*entries, *own[-1:]])
 
 
 def _of_entries(entries: Sequence[TracebackType]) -> TracebackType | None:
     kept: TracebackType | None = None
+    # From the innermost outwards, since each entry holds the one within it.
     for entry in reversed(entries):
         kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return kept
@@ -115,6 +118,7 @@ def is_users_error(traceback: TracebackType | None) -> bool:
     users = False
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
+        # A library that the user's code called is the user's; one that we called is not.
         users = not filename.startswith(_PACKAGE) and (users or is_users(filename))
         traceback = traceback.tb_next
     return users

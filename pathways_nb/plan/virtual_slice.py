@@ -67,6 +67,7 @@ class VirtualSlice(Unique):
         if not self.name:
             names = [name for name, value in variables.items() if value is self and not name.startswith("_")]
             if names:
+                # Frozen, so that a slice can be a key and no user changes it; its name is no part of the request.
                 object.__setattr__(self, "name", names[0])
 
     @property
@@ -117,6 +118,7 @@ def virtual_slice(
         sizes = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
     except TypeError:
         sizes = ()
+    # True would pass as 1 otherwise, since ``operator.index`` takes it.
     if not sizes or min(sizes) < 1 or isinstance(shape, bool):
         raise ValueError(f"virtual_slice(shape={shape!r}): every size must be a whole number of at least 1.")
     if axes is None:
@@ -126,6 +128,7 @@ def virtual_slice(
                 f'write pw.virtual_slice({sizes}, axes=("data", "model")) with one name per axis.'
             )
         axes = ("x",)
+    # One name: a text is a sequence, too, of letters.
     names = (axes,) if isinstance(axes, str) else tuple(axes)
     if len(names) != len(sizes) or len(set(names)) != len(names):
         raise ValueError(

@@ -87,6 +87,7 @@ class Archive:
         Raises:
             DamagedError: a column is missing, has another type or length, or there are too many entries.
         """
+        # The sizes of all columns are checked before the first is unpacked: kilobytes may unpack to gigabytes.
         declared = {name: self._declared(name, np.dtype(dtype)) for name, dtype in wanted.items()}
         counts = {name: column.length for name, column in declared.items()}
         if len(set(counts.values())) > 1:
@@ -102,6 +103,7 @@ class Archive:
         Raises:
             DamagedError: the column is missing or compressed by another method, or its header is wrong.
         """
+        # By the directory of the archive; of several files of one name, ``zipfile`` has the last.
         info = self._zip.NameToInfo.get(f"{name}.npy")
         if info is None:
             raise DamagedError(f"there is no column {name!r}")
@@ -111,11 +113,13 @@ class Archive:
             )
         try:
             with self._zip.open(info) as file:
+                # Only the header is unpacked here. ``numpy.load`` would evaluate it as a Python literal.
                 found = _HEADER.match(file.read(_LONGEST))
         except _FAILURES as error:
             raise DamagedError(f"column {name!r} cannot be read ({said(error)})") from None
         if found is None:
             raise DamagedError(f"column {name!r} does not begin as a column of numbers does")
+        # Ten bytes (magic, version, length) stand before the header; the numbers begin where it says that it ends.
         begins, descr, count = struct.unpack("<H", found[1])[0] + 10, found[2].decode("latin-1"), int(found[3])
         if descr != dtype.str or begins != found.end() or info.file_size != begins + count * dtype.itemsize:
             raise DamagedError(f"column {name!r} is {count} × {descr!r} in {info.file_size} bytes, not {dtype.str!r}")
@@ -133,6 +137,7 @@ class Archive:
             data = self._zip.read(column.info)
         except _FAILURES as error:
             raise DamagedError(f"column {name!r} cannot be read ({said(error)})") from None
+        # A stream shorter than the directory says is no error of ``zipfile`` if its checksum is right.
         if len(data) != column.info.file_size:
             raise DamagedError(f"column {name!r} ends too early")
         return np.frombuffer(data, dtype, column.length, column.begins)
@@ -143,6 +148,7 @@ def _check_whole(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(len(_BEGIN)) != _BEGIN:
             return
+        # ``zipfile`` searches for the last record, and would take one in front of other bytes, or within numbers.
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _END_LENGTH, 0))
         if file.read(len(_END)) == _END:

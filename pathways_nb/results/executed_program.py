@@ -41,5 +41,6 @@ class ExecutedProgram:
             line: the line of Python; only the first one is kept.
             count: how many more times.
         """
+        # The first line is kept, since a loop waits at one line a million times.
         first, before = self.needed.get(node, (line, 0))
         self.needed[node] = first, before + count

@@ -98,6 +98,7 @@ class Run:
         Raises:
             UsageError: the log in the file that was loaded is damaged.
         """
+        # Read when it is asked for: few runs that are loaded are replayed, and a log may be the longest part.
         if isinstance(self.kept_log, bytes) and self.kept_log:
             try:
                 self.kept_log = log_text.from_bytes(self.kept_log)
@@ -110,6 +111,7 @@ class Run:
         plan = execution.compiled_plan.plan
         if self.launched is not None:
             self.launched[execution.serial] = execution.compiled_plan
+        # By plan, not by graph: placed elsewhere, the same graph has other routes.
         if plan not in self._programs:
             layouts = edge_layouts(execution.compiled_plan)
             self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
@@ -119,7 +121,7 @@ class Run:
             self.executions = self.unfinished()
         self.executions.append(execution)
 
-    def take_as_placed(self, count: int, size: int) -> None:
+    def count_as_placed(self, count: int, size: int) -> None:
         """Count abstract arguments that simulated calls assumed to be on their devices already.
 
         Args:
@@ -138,15 +140,15 @@ class Run:
             line: the line of Python.
         """
         execution = entry.run
+        # A value from ``put``, or of a program that was called before the recording began.
         if execution is None or execution.record is not self.record:
             return
         plan = execution.compiled_plan.plan
         step = plan.steps[entry.step]
         if step.kind == "move":  # a host made it, and it was put onto devices
             step = plan.steps[step.producers[0]]
-        node = (
-            step.node if step.kind in ("launch", "host") else plan.graph.nodes[-1].id
-        )  # the program returns an argument
+        # A "bring" is no node: the program returns an argument, so Python waits for the result itself.
+        node = step.node if step.kind in ("launch", "host") else plan.graph.nodes[-1].id
         if (execution.serial, node) not in self._fetched:
             self._fetched.add((execution.serial, node))
             self._programs[plan].need(node, line)
@@ -154,13 +156,14 @@ class Run:
     def absorb(self, inner: Run) -> None:
         """Add everything that a run recorded within this one contains."""
         self.record.absorb(inner.record)
-        self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
+        self.count_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         for key, program in inner._programs.items():
+            # A copy without counts: the inner run keeps counting its own calls.
             same = ExecutedProgram(program.graph, program.where, program.routes, layouts=program.layouts)
-            mine = self._programs.setdefault(key, same)
-            mine.runs += program.runs
+            own = self._programs.setdefault(key, same)
+            own.runs += program.runs
             for node, (line, count) in program.needed.items():
-                mine.need(node, line, count)
+                own.need(node, line, count)
 
     @property
     def is_over(self) -> bool:
@@ -179,6 +182,7 @@ class Run:
     @property
     def hbm(self) -> tuple[int, ...]:
         """Bytes of memory of each device, for each island; 0 where unknown."""
+        # Absent where there are no devices, as of a graph of which nothing ran.
         known = self.about.get("hbm") or [0] * len(self.islands)
         return tuple(known)
 
@@ -199,6 +203,7 @@ class Run:
     def summary(self) -> Summary:
         """Return makespan, utilisation, dispatch time, peak memory and other totals."""
         count, total = self.about.get("taken_as_placed", (0, 0))
+        # Events do not say what was assumed to be placed already; the run has counted it.
         return replace(summarise(self.events, self.islands, self.hbm), taken=count, taken_bytes=total)
 
     def summary_line(self) -> str:
@@ -282,6 +287,7 @@ class Run:
         Raises:
             ValueError: there is no such view; the nearest one is named.
         """
+        # Imported here, as in ``savefig``: scripts that show nothing load no Bokeh.
         from pathways_widgets.figures.live import DEFAULT_SHOW, LiveDisplay
 
         display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW)
@@ -327,6 +333,7 @@ class Run:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
         kept = self.programs, self.stamps, self.about, self.ops
+        # A log that was loaded and never asked for is written as it was read.
         log = self.kept_log if isinstance(self.kept_log, bytes) else log_text.as_bytes(self.kept_log)
         parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept, log)
         saved_run.write(parts, path)
@@ -366,6 +373,7 @@ def load(path: str | Path) -> Run:
 
 def show_graph(graph: Graph) -> None:
     """Display a graph of which nothing has run, as IPython does with a traced program."""
+    # A run of nothing: so there is one way to draw a graph.
     run = Run(graph.name, (), note=repr(graph), finished=True)
     run.set_programs([ExecutedProgram(graph, {}, {})])
     run.show("graph")

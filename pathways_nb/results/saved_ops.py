@@ -6,6 +6,7 @@ A file without ops, such as one that an older version wrote, gives none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -13,16 +14,19 @@ import numpy as np
 from pathways_nb.results.column_archive import Archive
 from pathways_nb.results.saved_record import MOST_EVENTS, check_times
 from pathways_nb.trace.launch_ops import OP_STORED, OpKind, OpLabel, Ops
+from pathways_nb.util.json_forms import list_of, one_of, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 _PREFIX = "op_"
 """Beginning of the names of columns, which events have as well."""
-_LAST_NODE = 2**31 - 1
+_KIND, _NODE = one_of(*get_args(OpKind)), partial(Field.whole, low=-1, high=2**31 - 1)
+# The fields of OpLabel: name, source, kind, launch, program, node.
+_LABELS = list_of(row(OpLabel._make, Field.text, Field.text, _KIND, Field.text, Field.text, _NODE))
 
 
-def labels_of(ops: Ops) -> list[OpLabel] | None:
+def labels_of(ops: Ops) -> Any:
     """Return the labels to write as JSON; ``None`` if there are no ops."""
-    return list(ops.labels) if len(ops) else None
+    return _LABELS.write(ops.labels) if len(ops) else None
 
 
 def columns_of(ops: Ops) -> dict[str, np.ndarray]:
@@ -49,24 +53,19 @@ def read(labels: Field, archive: Archive, islands: Sequence[int]) -> Ops:
     """
     if labels.value is None:
         return Ops()
-    made = [_label(one) for one in labels.rows()]
+    made = _LABELS.read(labels)
     wanted: dict[str, Any] = {_PREFIX + name: dtype for name, dtype in OP_STORED.items()}
     found = archive.columns(wanted, MOST_EVENTS, "ops")
     stored = {name: found[_PREFIX + name] for name in OP_STORED}
+    # All are indices of views and metrics, which check nothing: numbers out of range must not get that far.
     _check_range("label", stored["label"], len(made), 0)
     _check_range("run", stored["run"], 2**31, -1)
     _check_range("island", stored["island"], len(islands), 0)
     if len(stored["label"]):
+        # (ops,) number of devices of the island that each op is on.
         _check_range("device", stored["device"], np.array(islands)[stored["island"]], 0)
     check_times(stored)
     return Ops(made, stored)
-
-
-def _label(field: Field) -> OpLabel:
-    name, source, kind, launch, program, node = field.rows(len(OpLabel._fields))
-    known: OpKind = kind.one_of(*get_args(OpKind))  # type: ignore[assignment]
-    texts = name.text(), source.text(), known, launch.text(), program.text()
-    return OpLabel(*texts, node.whole(-1, _LAST_NODE))
 
 
 def _check_range(name: str, values: np.ndarray, end: int | np.ndarray, begin: int) -> None:

@@ -7,40 +7,83 @@ so programs that ran on one slice still share it. The event record is checked in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, get_args
 
 from pathways_nb.plan.graph import ActionKey, Graph, Node, NodeKind, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.trace.label_fields import MOST_SECONDS
+from pathways_nb.util.json_forms import Declared, Form, list_of, one_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 _AXES, _DEVICES = 32, 2**31 - 1
 """Largest number of axes of a virtual slice, as of a NumPy array, and of devices along one."""
+_SIZES, _ISLAND = partial(Field.wholes, low=1, high=_DEVICES), optional(partial(Field.whole, high=_DEVICES))
+_PLACE = row(tuple, _SIZES, Field.texts, _ISLAND, Field.text)
+_ACTION = row(ActionKey._make, Field.whole, Field.whole, partial(Field.whole, low=-1))
+
+
+def _form(places: dict[int, VirtualSlice], nodes: int, values: int) -> Form[Any]:
+    """Return the form of a program.
+
+    Args:
+        places: virtual slices by their serial in the file; reading adds those of the program.
+        nodes: number of nodes, to which edges refer.
+        values: number of values, to which nodes refer.
+    """
+    node, of_values = partial(Field.whole, high=nodes - 1), partial(Field.wholes, high=values - 1)
+    waits = list_of(row(tuple, node, Field.text, Field.whole))
+    return record(
+        SimpleNamespace,
+        name=Field.text,
+        runs=Field.whole,
+        # Read before the nodes, which refer to them.
+        places=Form(partial(_read_places, places), _written_places),
+        where=Form(lambda field: {serial: text.text() for serial, text in field.entries()}, dict),
+        routes=_edges(node, one_of("host", "local", "ICI", "DCN")),
+        # Files from before layouts, seconds and actions were recorded have none.
+        layouts=optional(_edges(node, Field.text), may_lack=True),
+        needed=Form(
+            lambda field: {node: (line, count) for node, line, count in waits.read(field)},
+            lambda needed: [(node, *waited) for node, waited in needed.items()],
+        ),
+        nodes=list_of(
+            record(
+                Node,
+                id=Field.whole,
+                kind=one_of(*get_args(NodeKind)),
+                name=Field.text,
+                inputs=of_values,
+                outputs=of_values,
+                line=Field.text,
+                parts=Field.texts,
+                seconds=optional(partial(Field.seconds, most=MOST_SECONDS), may_lack=True),
+                action=optional(_ACTION, may_lack=True),
+                place=optional(Form(partial(_placed, places=places), lambda place: place.serial)),
+            )
+        ),
+        values=list_of(record(Value, id=Field.whole, shape=Field.wholes, dtype=Field.text, bytes=Field.whole)),
+    )
+
+
+def _edges(node: Callable[[Field], int], text: Declared[str]) -> Form[dict[tuple[int, int], str]]:
+    """Return the form of a text for each of some edges: a list of source, target and text."""
+    rows = list_of(row(tuple, node, node, text))
+    return Form(
+        lambda field: {(source, target): text for source, target, text in rows.read(field)},
+        lambda edges: [(*edge, text) for edge, text in edges.items()],
+    )
 
 
 def to_json(program: ExecutedProgram) -> dict[str, Any]:
     """Return a program as JSON values."""
     graph = program.graph
-    return {
-        "name": graph.name,
-        "runs": program.runs,
-        "places": {place.serial: [place.shape, place.axes, place.island, place.label] for place in graph.places},
-        "where": dict(program.where),
-        "routes": [[*pair, route] for pair, route in program.routes.items()],
-        "layouts": [[*pair, text] for pair, text in program.layouts.items()],
-        "needed": [[node, line, count] for node, (line, count) in program.needed.items()],
-        "nodes": [{**_node_fields(node), "place": node.place.serial if node.place else None} for node in graph.nodes],
-        "values": [asdict(value) for value in graph.values],
-    }
-
-
-def _node_fields(node: Node) -> dict[str, Any]:
-    """Return the plain fields of a node, without its virtual slice."""
-    names = ("id", "kind", "name", "inputs", "outputs", "line", "parts", "seconds", "action")
-    return {name: getattr(node, name) for name in names}
+    form = _form({}, len(graph.nodes), len(graph.values))
+    of_graph = {"name": graph.name, "places": graph.places, "nodes": graph.nodes, "values": graph.values}
+    return form.write(SimpleNamespace(**vars(program), **of_graph))
 
 
 def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
@@ -53,117 +96,75 @@ def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
     Raises:
         DamagedError: naming the field that is wrong.
     """
-    for serial, written in field["places"].entries():
-        if serial not in places:  # with new serials: those in the file may be in use by slices of this process
-            places[serial] = _place(written)
-    values = tuple(_value(one, number) for number, one in enumerate(field["values"].rows()))
-    nodes = _nodes(field["nodes"], places, len(values))
-    last = len(nodes) - 1
-    where = {places[serial].serial: text.text() for serial, text in field["where"].entries() if serial in places}
-    routes = {}
-    for row in field["routes"].rows():
-        source, target, route = row.rows(3)
-        routes[source.whole(0, last), target.whole(0, last)] = route.one_of("host", "local", "ICI", "DCN")
-    layouts = {}
-    for row in [] if (written := field.get("layouts")).value is None else written.rows():
-        source, target, text = row.rows(3)
-        layouts[source.whole(0, last), target.whole(0, last)] = text.text()
-    needed = {}
-    for row in field["needed"].rows():
-        node, line, count = row.rows(3)
-        needed[node.whole(0, last)] = line.text(), count.whole()
-    graph, runs = Graph(field["name"].text(), nodes, values), field["runs"].whole()
-    return ExecutedProgram(graph, where, routes, runs, needed, layouts)
+    found = _form(places, field["nodes"].length(), field["values"].length()).read(field)
+    _check_graph(field.where, found.nodes, found.values)
+    # From serials of the file to those of this process.
+    where = {places[serial].serial: text for serial, text in found.where.items() if serial in places}
+    graph = Graph(found.name, found.nodes, found.values)
+    return ExecutedProgram(graph, where, found.routes, found.runs, found.needed, found.layouts or {})
 
 
-def _place(field: Field) -> VirtualSlice:
-    """Return a virtual slice with a size for each named axis.
+def _read_places(places: dict[int, VirtualSlice], field: Field) -> None:
+    """Add the virtual slices of a program to those of the programs before it.
 
     Raises:
-        DamagedError: sizes and names do not match, or are too many.
+        DamagedError: the sizes and names of one do not match, or are too many.
     """
-    shape, axes, island, name = field.rows(4)
-    sizes, names = shape.wholes(1, _DEVICES), axes.texts()
-    if not sizes or len(sizes) != len(names) or len(set(names)) != len(names) or len(sizes) > _AXES:
-        raise DamagedError(f"{field.where} has the shape {sizes} and the axes {names}, not a name for each size")
-    return VirtualSlice(sizes, names, None if island.value is None else island.whole(0, _DEVICES), name.text())
+    for serial, written in field.entries():
+        if serial in places:
+            continue
+        sizes, names, island, name = _PLACE.read(written)
+        if not sizes or len(sizes) != len(names) or len(set(names)) != len(names) or len(sizes) > _AXES:
+            raise DamagedError(f"{written.where} has the shape {sizes} and the axes {names}, not a name for each size")
+        # With a new serial: the one in the file may be in use by a slice of this process.
+        places[serial] = VirtualSlice(sizes, names, island, name)
 
 
-def _value(field: Field, number: int) -> Value:
-    """Return a value, whose id must be its position in the list.
-
-    Raises:
-        DamagedError: it is not.
-    """
-    found = Value(field["id"].whole(), field["shape"].wholes(), field["dtype"].text(), field["bytes"].whole())
-    if found.id != number:
-        raise DamagedError(f"{field.where}.id is {found.id}, not its position {number}")
-    return found
+def _written_places(places: Sequence[VirtualSlice]) -> dict[int, Any]:
+    return {place.serial: _PLACE.write((place.shape, place.axes, place.island, place.label)) for place in places}
 
 
-def _nodes(field: Field, places: Mapping[int, VirtualSlice], values: int) -> tuple[Node, ...]:
-    """Return the nodes in their order, in which every value is made before it is read.
-
-    Args:
-        field: the list of nodes.
-        places: virtual slices by their serial in the file.
-        values: number of values of the graph.
-
-    Raises:
-        DamagedError: a node reads a value that no earlier node makes, or makes one that exists.
-    """
-    made: set[int] = set()
-    nodes = []
-    for number, one in enumerate(field.rows()):
-        node = _node(one, places, values)
-        if node.id != number:
-            raise DamagedError(f"{one.where}.id is {node.id}, not its position {number}")
-        if unknown := [value for value in node.inputs if value not in made]:
-            raise DamagedError(f"{one.where} reads the value {unknown[0]}, which no node before it makes")
-        if twice := [value for value in node.outputs if value in made]:
-            raise DamagedError(f"{one.where} makes the value {twice[0]}, which another node makes")
-        made.update(node.outputs)
-        nodes.append(node)
-    return tuple(nodes)
-
-
-def _node(field: Field, places: Mapping[int, VirtualSlice], values: int) -> Node:
-    """Return one node; arguments and results have no virtual slice, all other nodes have one.
-
-    Raises:
-        DamagedError: naming the field that is wrong.
-    """
-    kind = field["kind"].one_of(*get_args(NodeKind))
-    inputs, outputs = (field[name].wholes(0, values - 1) for name in ("inputs", "outputs"))
-    if len(set(outputs)) != len(outputs):
-        raise DamagedError(f"{field.where} makes one value twice: {outputs}")
-    place = _placed(field["place"], places)
-    if (place is None) != (kind in ("argument", "result")):
-        raise DamagedError(f"{field.where} is of kind {kind!r} and has {'no' if place is None else 'a'} place")
-    declared = field.get("seconds")
-    seconds = None if declared.value is None else declared.seconds(MOST_SECONDS)
-    texts = field["name"].text(), field["line"].text(), field["parts"].texts()
-    action = _action(field.get("action"))
-    return Node(field["id"].whole(), kind, texts[0], place, inputs, outputs, *texts[1:], seconds, action)  # type: ignore[arg-type]
-
-
-def _action(field: Field) -> ActionKey | None:
-    """Return the action of a pipeline that a node is, if it is one."""
-    if field.value is None:
-        return None
-    stage, microbatch, token_slice = field.rows(3)
-    return ActionKey(stage.whole(), microbatch.whole(), token_slice.whole(-1))
-
-
-def _placed(field: Field, places: Mapping[int, VirtualSlice]) -> VirtualSlice | None:
-    """Return the virtual slice of a node, ``None`` for arguments and results.
+def _placed(field: Field, places: Mapping[int, VirtualSlice]) -> VirtualSlice:
+    """Return the virtual slice of a node.
 
     Raises:
         DamagedError: the file does not describe it.
     """
-    if field.value is None:
-        return None
     serial = field.whole()
     if serial not in places:
         raise DamagedError(f"{field.where} is {serial}, a place that the file does not describe")
     return places[serial]
+
+
+def _check_graph(where: str, nodes: Sequence[Node], values: Sequence[Value]) -> None:
+    """Check that nodes and values are numbered by position, and that every value is made once, before it is read.
+
+    Args:
+        where: path of the program in the file.
+        nodes: in their order.
+        values: by number.
+
+    Raises:
+        DamagedError: naming the node or value that is wrong.
+    """
+    parts: dict[str, Sequence[Node | Value]] = {"values": values, "nodes": nodes}
+    for part, rows in parts.items():
+        for number, one in enumerate(rows):
+            if one.id != number:
+                raise DamagedError(f"{where}.{part}[{number}].id is {one.id}, not its position {number}")
+    # Nodes stand in an order that respects their dependencies, so one pass finds every cycle and dangling input.
+    made: set[int] = set()
+    for node in nodes:
+        wrong = ""
+        if len(set(node.outputs)) != len(node.outputs):
+            wrong = f"makes one value twice: {node.outputs}"
+        elif (node.place is None) != (node.kind in ("argument", "result")):
+            wrong = f"is of kind {node.kind!r} and has {'no' if node.place is None else 'a'} place"
+        elif unknown := [value for value in node.inputs if value not in made]:
+            wrong = f"reads the value {unknown[0]}, which no node before it makes"
+        elif twice := [value for value in node.outputs if value in made]:
+            wrong = f"makes the value {twice[0]}, which another node makes"
+        # One node at a time, in order: what comes after a wrong one may be wrong because of it.
+        if wrong:
+            raise DamagedError(f"{where}.nodes[{node.id}] {wrong}")
+        made.update(node.outputs)

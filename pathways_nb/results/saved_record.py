@@ -35,10 +35,12 @@ def events_of(labels: Field, columns: dict[str, np.ndarray], islands: Sequence[i
         DamagedError: naming the label or column that is wrong, and what it may be.
     """
     made = _labels(labels, islands)
+    # An older file has no columns of causes: each is unknown.
     columns = {**{name: np.full(len(columns["label"]), one, STORED[name]) for name, one in UNKNOWN.items()}, **columns}
     known = {"label": len(made), "quality": len(QUALITIES), "status": len(STATUSES)}
     for name, choices in {**known, "why": len(WHY), "released_label": len(made)}.items():
         column = columns[name]
+        # Codes and positions are indices, which a negative number would count from the end; -1 is unknown.
         if len(column) and not UNKNOWN.get(name, 0) <= column.min() <= column.max() < choices:
             raise DamagedError(f"column {name!r} has numbers from {column.min()} to {column.max()}, of {choices}")
     for name in ("run", "released_run"):
@@ -67,6 +69,7 @@ def _labels(field: Field, islands: Sequence[int]) -> list[Label]:
     Raises:
         DamagedError: naming the first label and field that is wrong.
     """
+    # (labels,) lists of values, then by column, (labels,) values each.
     rows = [_row(one) for one in field.rows()]
     columns = dict(zip(LABEL_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
     for name, values in columns.items():
@@ -76,6 +79,7 @@ def _labels(field: Field, islands: Sequence[int]) -> list[Label]:
             raise DamagedError(f"labels[{wrong}].{name} is {shortened(values[wrong])}, not {wanted}")
     made = [Label(*row) for row in rows]
     for at, label in enumerate(made):
+        # Fields are of the right type by now; this compares them with the islands.
         if wrong_place := _misplaced(label, islands):
             raise DamagedError(f"labels[{at}], of kind {label.kind!r}, {wrong_place}")
     return made
@@ -89,9 +93,11 @@ def _row(field: Field) -> list[Any]:
     """
     values = field.value
     if isinstance(values, list) and len(values) in _OLDER:
+        # Columns were added at the end, one after another, so the length says which an older file lacks.
         values = [*values, *_ABSENT[len(values) - len(LABEL_COLUMNS) :]]
     if not isinstance(values, list) or len(values) != len(LABEL_COLUMNS):
         raise DamagedError(f"{field.where} is {shortened(field.value)}, not a list of {len(LABEL_COLUMNS)} values")
+    # Labels are keys of tables, so their parts must be hashable.
     for at in _TUPLE_POSITIONS:
         values[at] = tuple(values[at]) if isinstance(values[at], list) else values[at]
     return values

@@ -9,8 +9,8 @@ be loaded. The event record is checked in ``saved_record``, ops in ``saved_ops``
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from pathways_nb.trace.label_fields import MOST_SECONDS
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import LABEL_COLUMNS, STORED, UNKNOWN, Events
 from pathways_nb.util.host_info import machine
+from pathways_nb.util.json_forms import list_of, optional, record, row
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
 from pathways_nb.util.words import counted
@@ -35,6 +36,17 @@ from pathways_nb.util.words import counted
 FORMAT, VERSION = "pathways_nb.run", 1
 MOST_TEXT = 256 * 2**20
 """Largest number of bytes of everything but columns: labels, graphs, options. A million different labels fit."""
+
+_ERRORS = list_of(partial(Field.seconds, most=MOST_SECONDS), 2)
+_STAMPS = optional(record(Stamps, launches=Field.whole, matched=Field.whole, start=_ERRORS, end=_ERRORS))
+_ABOUT: dict[str, Callable[[Field], object]] = {
+    "options": Field.table,
+    "machine": Field.table,
+    "source": Field.text,
+    "shares": Field.text,
+    "taken_as_placed": row(tuple, Field.whole, partial(Field.whole, high=MOST_EVENTS * LARGEST)).read,  # of all calls
+}
+"""What a run's pictures and texts read of ``about``; the rest is kept as it is."""
 
 
 class SavedRun(NamedTuple):
@@ -79,17 +91,19 @@ def write(run: SavedRun, path: str | Path) -> None:
         "name": run.name,
         "islands": run.islands,
         "about": about,
-        "stamps": run.stamps and asdict(run.stamps),
+        "stamps": _STAMPS.write(run.stamps),
         "labels": [[getattr(label, name) for name in LABEL_COLUMNS] for label in events.labels],
         "programs": [to_json(program) for program in run.programs],
         "ops": saved_ops.labels_of(run.ops),
     }
     columns = {name: events.stored(name) for name in STORED}
     try:
+        # Before anything is written: a run that was saved can always be loaded.
         check_times(columns)
         columns |= saved_ops.columns_of(run.ops)
     except DamagedError as error:
         raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
+    # A log that is too long to be read again is left out, and the run can still be saved.
     if 0 < len(run.log) <= MOST_TEXT:
         columns["log"] = np.frombuffer(run.log, np.uint8)
     # A damaged directory of the archive may lose columns, and a file without some of them is read as an older one.
@@ -99,6 +113,7 @@ def write(run: SavedRun, path: str | Path) -> None:
             f"save({str(path)!r}): {counted(len(events), 'event')} and {len(text)} bytes of labels and graphs; pw.load "
             f"reads up to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
         )
+    # An open file: to a path without that ending, NumPy would add ".npz".
     with open(path, "wb") as file:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
 
@@ -130,17 +145,20 @@ def _parts_of(archive: Archive) -> SavedRun:
     """
     meta = _meta(archive)
     islands = meta["islands"].wholes(1, SIMULATED)
+    # Each island is of a size that exists; their sum is what summaries go through.
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
         raise DamagedError(f"islands are {len(islands)} of {counted(sum(islands), 'device')}, not up to {SIMULATED}")
     if (named := meta.get("columns")).value is not None:
         for name in named.texts():
             if name not in archive:
                 raise DamagedError(f"there is no column {name!r}")
+    # All columns of causes, or none: a file from before they were recorded. One alone is missing in a damaged file.
     older = not any(name in archive for name in UNKNOWN)
     known = {name: dtype for name, dtype in STORED.items() if not (older and name in UNKNOWN)}
     columns = archive.columns(known, MOST_EVENTS, "events")
-    events, stamps = events_of(meta["labels"], columns, islands), _stamps(meta.get("stamps"))
+    events, stamps = events_of(meta["labels"], columns, islands), _STAMPS.read(meta.get("stamps"))
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
+    # Shared by all programs: what ran on one slice does so in the loaded run.
     places: dict[int, VirtualSlice] = {}
     programs = [from_json(program, places) for program in meta["programs"].rows()]
     ops = saved_ops.read(meta.get("ops"), archive, islands)
@@ -163,6 +181,7 @@ def _meta(archive: Archive) -> Field:
         raise DamagedError(f"its description is no text ({said(error)})") from None
     if not isinstance(meta.value, dict) or meta.value.get("format") != FORMAT:
         raise DamagedError("the file says nothing of a run")
+    # Newer ones may mean something else by the same field; older ones lack fields, of which each has a default.
     version = meta["version"].whole(1)
     if version > VERSION:
         raise DamagedError(f"version {version} is newer than {VERSION}, which this pathways_nb can read")
@@ -180,34 +199,12 @@ def _about(about: Field, islands: int) -> dict[str, Any]:
         DamagedError: naming the field that is wrong.
     """
     found = dict(about.table())
-    check_depth(found)
-    for key in ("options", "machine"):
+    check_depth(found)  # the rest is only kept and written again, which fails on what is nested too deeply
+    for key, read in {**_ABOUT, "hbm": list_of(Field.whole, islands).read}.items():
         if key in found:
-            about[key].table()
+            read(about[key])
     options = about.get("options")
     for option in ("kind", "chip"):
-        if options.value is not None and options.get(option).value is not None:
-            options[option].text()
-    for text in ("source", "shares"):
-        if text in found:
-            about[text].text()
-    if "hbm" in found:
-        for size in about["hbm"].rows(islands):
-            size.whole(0, LARGEST)
-    if "taken_as_placed" in found:
-        count, total = about["taken_as_placed"].rows(2)
-        count.whole()
-        total.whole(0, MOST_EVENTS * LARGEST)  # the sum over all calls
+        if options.value is not None:
+            optional(Field.text).read(options.get(option))
     return found
-
-
-def _stamps(field: Field) -> Stamps | None:
-    """Return the result of ``pw.profile``, or ``None``.
-
-    Raises:
-        DamagedError: naming the field that is wrong.
-    """
-    if field.value is None:
-        return None
-    start, end = ([one.seconds(MOST_SECONDS) for one in field[name].rows(2)] for name in ("start", "end"))
-    return Stamps(field["launches"].whole(), field["matched"].whole(), (start[0], start[1]), (end[0], end[1]))

@@ -13,7 +13,7 @@ def uncollected() -> Iterator[None]:
 
     Creating thousands of objects that stay alive would make it examine the whole process, for 100 ms and more.
     """
-    enabled = gc.isenabled()
+    enabled = gc.isenabled()  # a user, or a block around this one, may have disabled it before
     gc.disable()
     try:
         yield

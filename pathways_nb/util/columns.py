@@ -15,13 +15,18 @@ def last_before(sources: np.ndarray, there: tuple[np.ndarray, ...], asked: tuple
         there: a time or position of each source, then its keys.
         asked: the same columns of the queries.
     """
+    # (sources + queries,) each: the sources, then the queries.
     columns = [np.concatenate(pair) for pair in zip(there, asked, strict=True)]
     asks = np.arange(len(columns[0])) >= len(sources)
+    # By keys, then time (the last column counts most); at equal times sources first, as they are not later.
     order = np.lexsort((asks, *columns))
+    # For each position in this order, that of the last source up to there, of whatever keys; -1 for none.
     last = np.maximum.accumulate(np.where(asks[order], -1, np.arange(len(order))))
+    # It counts only if its keys are those of the query: otherwise there is no source with these keys before it.
     same = last >= 0
     for key in columns[1:]:
         same &= key[order][last] == key[order]
+    # Back to the order in which they were asked.
     found = np.empty(len(order), np.int64)
     found[order] = order[last]
     found[order[~same]] = -1

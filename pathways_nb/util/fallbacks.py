@@ -22,9 +22,11 @@ def fall_back(failed: str, error: BaseException | None, instead: str) -> None:
         error: the reason; ``None`` if nothing was raised, but information is missing.
         instead: what applies now and what the user may do, in complete sentences.
     """
+    # Several threads compile at the same time, and each may find the same failure.
     with _lock:
         if failed in _told:
             return
         _told.add(failed)
     why = "the backend reports nothing" if error is None else f"{type(error).__name__}: {str(error) or 'no text'}"
+    # The line that called the function which falls back.
     warnings.warn(f"{failed} ({why}). {instead}", RuntimeWarning, stacklevel=3)

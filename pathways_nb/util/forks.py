@@ -13,14 +13,14 @@ import os
 from pathways_nb.errors import NotAttachedError
 
 
-class _State:
+class _ForkState:
     running = False
     """Whether devices were attached in this process, or in its parent before the fork."""
     parent = 0
     """Id of the process that this one was forked from while ``running``; 0 if it was not."""
 
 
-_state = _State()
+_state = _ForkState()
 
 
 def started() -> None:
@@ -49,9 +49,11 @@ def refuse() -> None:
 
 
 def _in_child() -> None:
+    # Of a child's child, the process with the threads is still the first parent.
     if _state.running and not _state.parent:
         _state.parent = os.getppid()
 
 
+# Windows has no fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

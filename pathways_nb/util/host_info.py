@@ -32,6 +32,7 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions that processes which share programs must agree on, by name."""
+    # Without the patch level: what one 3.11 pickles, another reads.
     found = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in ("jax", "jaxlib", "pathways_nb"):
         try:

@@ -41,12 +41,12 @@ _PAUSE, _MOST = 1e-3, 200
 """Seconds until the signal is sent again, and how often at most: then it is raised wherever the thread is."""
 
 
-class _State:
+class _Postponed:
     tries = 0
     """How often the interrupt under way was put off."""
 
 
-_state = _State()
+_postponed = _Postponed()
 
 
 rendered: Callable[[], list[str]] | None = None
@@ -55,22 +55,22 @@ rendered: Callable[[], list[str]] | None = None
 
 def guard() -> None:
     """Put off interrupts while blocks are entered and left, if Python's own handler is in place."""
-    if _signal.getsignal(_NUMBER) is signal.default_int_handler and _is_main():  # ``signal.getsignal`` takes 3 µs
+    is_default = _signal.getsignal(_NUMBER) is signal.default_int_handler  # ``signal.getsignal`` takes 3 µs
+    if is_default and threading.current_thread() is threading.main_thread():  # no other thread may set a handler
         signal.signal(signal.SIGINT, _handle)
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, now or soon."""
     __tracebackhide__ = True
-    if _state.tries < _MOST and is_undivided(frame):
-        _state.tries += 1
+    # After so many tries it is raised anywhere: a block that does not end must not make Ctrl-C useless.
+    if _postponed.tries < _MOST and is_undivided(frame):
+        _postponed.tries += 1
+        # By another thread: the frame goes on only when this handler returns. Not by ``threading.Thread``, which is
+        # Python code: a second signal could interrupt its start.
         _thread.start_new_thread(_again, (number,))
         return
-    _state.tries = 0
+    _postponed.tries = 0
     error = KeyboardInterrupt()
     if rendered is not None:
         error._render_traceback_ = rendered  # type: ignore[attr-defined]
@@ -79,6 +79,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 def _again(number: int) -> None:
     time.sleep(_PAUSE)
+    # To the main thread itself, so that a system call in which it waits ends, too.
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident, number)  # type: ignore[arg-type]
     else:
@@ -89,6 +90,7 @@ def is_undivided(frame: FrameType | None) -> bool:
     """Return whether an interrupt of this frame would leave something half done."""
     while frame is not None:
         code = frame.f_code
+        # From the innermost frame outwards: the user's code, which a block of ours may have called, is interrupted.
         if code in waiting.waits or _is_users(code.co_filename):
             return False
         if code.co_name in _NAMES or code.co_filename in _FILES:

@@ -45,6 +45,7 @@ class Intervals(Generic[Value]):
 
     def between(self, low: int, high: int) -> slice:
         """Cut at ``low`` and ``high``, and return the slice of ``values`` that covers the integers between them."""
+        # A run asks for the same few ranges again and again; the positions hold until an edge is added or removed.
         found = self._cuts.get((low, high))
         if found is None:
             found = self._cuts[low, high] = slice(self._cut(low), self._cut(high))
@@ -58,7 +59,7 @@ class Intervals(Generic[Value]):
         """Make ``low <= x < high`` one interval with this value, and return the values that it had."""
         where = self.between(low, high)
         before = self.values[where]
-        if len(before) > 1:
+        if len(before) > 1:  # with one value, no edge has moved
             self._cuts.clear()
         self.edges[where], self.values[where] = [low], [value]
         return before
@@ -76,6 +77,7 @@ class Intervals(Generic[Value]):
         at = bisect_left(self.edges, edge)
         if self.edges[at] != edge:
             self._cuts.clear()
+            # The lower part keeps the value, the upper one gets what ``split`` returns.
             self.edges.insert(at, edge)
             self.values.insert(at, self._split(self.values[at - 1]))
         return at
@@ -99,12 +101,14 @@ def union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         start: first numbers, in any order.
         end: numbers after the last; an interval that ends before it starts counts as empty.
     """
+    # Columns of a record are mostly in order; then the sort is saved.
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
     if not len(start):
         return start, end
     end = np.maximum(end, start)
+    # A piece begins where an interval starts after all before it have ended.
     begins = np.flatnonzero(np.concatenate([[True], start[1:] > np.maximum.accumulate(end)[:-1]]))
     return start[begins], np.maximum.reduceat(end, begins)
 
@@ -120,10 +124,14 @@ def pieces(start: np.ndarray, end: np.ndarray, *edges: int) -> Iterator[tuple[in
     Yields:
         Each piece as ``low``, ``high``, and the positions of the intervals that cover it.
     """
+    # cuts: (edges,) sorted. ends: the position in ``cuts`` of each start, each end and each further edge.
     cuts, ends = np.unique(np.concatenate([start, end, np.array(edges, start.dtype)]), return_inverse=True)
+    # (intervals,) the first piece of each interval, and how many pieces it covers; none if it ends before it starts.
     begin, count = ends[: len(start)], np.maximum(ends[len(start) : 2 * len(start)] - ends[: len(start)], 0)
+    # (covers,) one entry for each pair of an interval and a piece of it: the interval, and the piece.
     row = np.repeat(np.arange(len(start)), count)
     piece = np.arange(len(row)) - np.repeat(np.cumsum(count) - count - begin, count)
+    # By piece; stable, so that intervals stay in their order.
     order = np.argsort(piece, kind="stable")
     bounds = np.searchsorted(piece[order], np.arange(len(cuts)))
     for (low, high), (begins, stops) in zip(pairwise(cuts.tolist()), pairwise(bounds.tolist()), strict=True):

@@ -3,8 +3,8 @@
 Every file that this package reads again (plans, cases, chips, calibrations, saved runs and states) may be written by
 hand or damaged, so nothing in it is trusted: size, depth, types and ranges are checked before use. ``parse`` and
 ``read`` turn text into Python values; a ``Field`` is such a value with the path that leads to it, for errors such as
-``programs[0].nodes[3].inputs: 9 is not a whole number from 0 to 7``. Who reads a file declares each of its fields by
-the methods of ``Field``.
+``programs[0].nodes[3].inputs[0] is 9, not a whole number from 0 to 7``. What is written and read again declares its
+fields once, by the methods of ``Field`` (``json_forms``).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read(path: Path) -> Any:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_TEXT + 1)
+            data = file.read(MOST_TEXT + 1)  # one byte more than allowed, which tells that there are more
         text = data.decode()
     except FileNotFoundError:
         raise
@@ -97,6 +97,7 @@ def said(error: Exception) -> str:
 
 def shortened(value: object) -> str:
     """Return ``repr(value)`` for an error, shortened if it is long."""
+    # repr of thousands of digits may be refused by Python, and takes a time that grows with their square.
     if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:  # repr of a larger one may be refused
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
@@ -139,16 +140,14 @@ class Field:
     where: str = ""
 
     def __getitem__(self, key: str) -> Field:
-        if key not in self.table():
+        found = self.table()
+        if key not in found:
             raise DamagedError(f"{self.where or 'it'} lacks {key!r}")
-        return self._at(key)
+        return Field(found[key], f"{self.where}.{key}" if self.where else key)
 
     def get(self, key: str) -> Field:
         """Return the value under ``key``; a field with ``None`` if there is none."""
-        return self._at(key) if key in self.table() else Field(None, f"{self.where}.{key}".lstrip("."))
-
-    def _at(self, key: str) -> Field:
-        return Field(self.value[key], f"{self.where}.{key}".lstrip("."))
+        return Field(self.table().get(key), f"{self.where}.{key}" if self.where else key)
 
     def table(self) -> dict[str, Any]:
         """Return the value, which must be an object."""
@@ -164,6 +163,10 @@ class Field:
                 )
         return self
 
+    def length(self) -> int:
+        """Return the number of values of a list."""
+        return len(self._checked(isinstance(self.value, list), "a list"))
+
     def rows(self, length: int | None = None) -> list[Field]:
         """Return the values of a list, which must have ``length`` of them if that is given."""
         fits = isinstance(self.value, list) and length in (None, len(self.value))
@@ -173,9 +176,10 @@ class Field:
     def entries(self) -> Iterator[tuple[int, Field]]:
         """Yield the entries of an object whose keys must be whole numbers."""
         for key in self.table():
+            # Digits of other scripts are refused, and so are numbers so long that ``int`` would take a while.
             if not (key.isascii() and key.isdigit() and len(key) < 10):
                 raise DamagedError(f"{self.where}: {shortened(key)} is not a whole number")
-            yield int(key), self._at(key)
+            yield int(key), self.get(key)
 
     def text(self) -> str:
         """Return the value, which must be text."""
@@ -187,12 +191,16 @@ class Field:
 
     def one_of(self, *choices: str) -> str:
         """Return the value, which must be one of these texts."""
-        return self._checked(self.text() in choices, f"one of {', '.join(map(repr, choices))}")
+        if self.text() in choices:
+            return self.value
+        raise self._not(f"one of {', '.join(map(repr, choices))}")
 
     def whole(self, low: int = 0, high: int = LARGEST) -> int:
         """Return the value, which must be a whole number from ``low`` to ``high``."""
-        wanted = f"{low}" if low == high else f"a whole number from {low} to {high}"
-        return self._checked(is_whole(self.value, low, high), wanted)
+        # The text is made only for the error: large runs have a hundred thousand of these numbers.
+        if is_whole(self.value, low, high):
+            return self.value
+        raise self._not(f"{low}" if low == high else f"a whole number from {low} to {high}")
 
     def wholes(self, low: int = 0, high: int = LARGEST) -> tuple[int, ...]:
         """Return the value, which must be a list of whole numbers from ``low`` to ``high``."""
@@ -204,12 +212,15 @@ class Field:
 
     def number(self, low: float = 0.0, high: float = _LARGEST_NUMBER, what: str = "a number") -> float:
         """Return the value, which must be a number from ``low`` to ``high``."""
-        return float(self._checked(is_amount(self.value, low, high), f"{what} from {low:g} to {high:g}"))
+        if is_amount(self.value, low, high):
+            return float(self.value)
+        raise self._not(f"{what} from {low:g} to {high:g}")
 
     def numbers(self, low: float = 0.0, high: float = _LARGEST_NUMBER) -> list[float]:
         """Return the value, which must be a list of numbers from ``low`` to ``high``."""
         values = self._checked(isinstance(self.value, list), "a list of numbers")
         for at, value in enumerate(values):
+            # A field for the wrong one alone: a table has ten thousands of numbers.
             if not is_amount(value, low, high):
                 Field(value, f"{self.where}[{at}]").number(low, high)
         return list(map(float, values))
@@ -220,5 +231,8 @@ class Field:
 
     def _checked(self, holds: bool, wanted: str) -> Any:
         if not holds:
-            raise DamagedError(f"{self.where or 'it'} is {shortened(self.value)}, not {wanted}")
+            raise self._not(wanted)
         return self.value
+
+    def _not(self, wanted: str) -> DamagedError:
+        return DamagedError(f"{self.where or 'it'} is {shortened(self.value)}, not {wanted}")

@@ -39,6 +39,7 @@ def check_counts(called: str, **counts: Any) -> None:
         PlaceError: names the option and its value.
     """
     for name, count in counts.items():
+        # ``shortened``: repr of a number of thousands of digits is refused by Python.
         if not is_index(count) or count < 1:
             raise PlaceError(f"{called}({name}={shortened(count)}): a whole number of at least 1 is needed.")
 

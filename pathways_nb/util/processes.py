@@ -30,6 +30,7 @@ def this_process() -> ProcessId:
 
 def end(process: ProcessId) -> bool:
     """End a process at once, also one that stands still; return whether it is of this machine and lived."""
+    # By its beginning, too: the number may have been given to another process since.
     there = process.space and process.space == _space() and process.began == _began(process.number)
     if there:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -39,6 +40,7 @@ def end(process: ProcessId) -> bool:
 
 def _space() -> str:
     try:
+        # Numbers are unique between two starts of a machine, within one container.
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
@@ -46,6 +48,7 @@ def _space() -> str:
 
 def _began(process: int) -> str:
     try:
+        # Field 22, counted behind the last bracket: the name of a process, in brackets, may have spaces and brackets.
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].decode().split()[19]
     except (OSError, IndexError):
         return ""

@@ -45,6 +45,7 @@ class Progress:
             line: such as ``"point 3 of 5"``, or a function that returns it if it costs something to make.
         """
         passed = self.passed
+        # Nothing for two seconds: short work needs no line, and prints none in a notebook.
         if passed > max(PATIENCE, self._told + PAUSE):
             self._told = passed
             self.say(f"{line if isinstance(line, str) else line()} ({passed:.0f} s)")

@@ -39,6 +39,7 @@ class Printed(ABC):
     def __repr__(self) -> str:
         table = self._table()
         shown = [table.columns, *table.rows[:MOST_ROWS]]
+        # The first column has names and is aligned to the left, the others have numbers.
         wide, *widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
         lines = []
         for first, *rest in shown:
@@ -48,6 +49,7 @@ class Printed(ABC):
 
     def _repr_html_(self) -> str:
         table = self._table()
+        # Escaped: names are the user's, and a saved run may be a stranger's.
         head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
         rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table.rows[:MOST_ROWS])
         body = "".join(f"<tr>{row}</tr>" for row in rows)

@@ -25,5 +25,6 @@ class Unique:
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
+    # ``__reduce_ex__`` rather than ``__reduce__``: ``pickle`` asks for it first.
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise UsageError(f"{self!r} {self._not_pickled}")

@@ -66,7 +66,9 @@ class Condition:
     def notify_all(self) -> None:
         """Wake the threads whose predicate holds."""
         if self._waiting and threading.get_ident() not in self._muffled:
+            # A copy: waiters come and go meanwhile, without a lock.
             for asleep, ready in self._waiting.copy().items():
+                # Of several notifiers one removes the entry, so the lock is released once.
                 if ready() and self._waiting.pop(asleep, None) is not None:
                     asleep.release()
 
@@ -129,7 +131,7 @@ class Promise(Generic[T]):
 
     def set_result(self, value: T) -> None:
         """Give the value."""
-        self._made = lambda: value
+        self._made = lambda: value  # one assignment: there is no moment at which only half of it is there
         self._bell.notify_all()
 
     def set_exception(self, error: BaseException) -> None:
@@ -171,6 +173,7 @@ class Workers:
         self.threads: tuple[threading.Thread, ...] = ()
         self._name, self._count = name, count
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # When the owner is gone, its reference is put itself, which tells the threads to end.
         self._end = weakref.ref(self, self._inbox.put)
 
     def submit(self, work: Callable[..., T], *args: Any) -> Promise[T]:
@@ -186,6 +189,7 @@ class Workers:
         promise: Promise[T] = Promise()
         if not self.threads:
             self._start()
+        # One call of a function in C: an interrupt comes before or after it.
         self._inbox.put((promise, work, args))
         return promise
 
@@ -223,6 +227,7 @@ def _serve(inbox: queue.SimpleQueue[Any]) -> None:
 @atexit.register
 def _end_all() -> None:
     """Let work under way end at exit: a thread that the interpreter stops inside JAX would abort the process."""
+    # In a forked child the threads do not exist, and joining them would wait in vain.
     for workers in () if forks.is_child() else list(_all):
         workers.close()
         for thread in workers.threads:

@@ -16,6 +16,7 @@ def plural(count: float, thing: str, ending: str = "s") -> str:
     """
     if count == 1:
         return thing
+    # "copy" and "copies", but "day" and "days".
     return f"{thing[:-1]}ies" if thing.endswith("y") and thing[-2] not in "aeiou" else thing + ending
 
 
@@ -27,4 +28,5 @@ def counted(count: int, thing: str, ending: str = "s") -> str:
 def a_type_of(value: object) -> str:
     """Return the type of a value with its article: ``"a str"``, ``"an int"``."""
     name = type(value).__name__
+    # "an ndarray" is said as "an en-dee-array".
     return f"{'an' if name[:1].lower() in 'aeio' or name.startswith('nd') else 'a'} {name}"

@@ -32,7 +32,7 @@ print("kernel of", sys.executable)
 
 
 DEEPER = {f"pathways_nb.parallel.fsdp.{name}" for name in (
-    "planner.Planner", "timeline.StepTimeline", "measured.MeasuredStep",
+    "step_planner.Planner", "timeline.StepTimeline", "measured.MeasuredStep",
     "passes.edits.StepCollectives", "passes.edits.Gather", "passes.edits.Reduction",
 )}  # fmt: skip
 """Documented names that a user meets and rarely writes."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import pathways_nb as pw
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 from pathways_nb.cost.model import CostModel
 
 X = jax.ShapeDtypeStruct((8,), jnp.float32)

@@ -28,7 +28,7 @@ from pathways_nb.bench._paper.pods import (
     multi_controller,
     side_by_side,
 )
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 
 LENGTH = int(PAPER["figure 5"]["chain"]["value"])
 """Computations of a chain."""

@@ -16,7 +16,7 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_datasets import published
-from pathways_nb.cost.hardware.host import HOST, Host
+from pathways_nb.cost.hardware.host_costs import HOST, HostCosts
 from pathways_nb.cost.model import CostModel
 from pathways_nb.results.run import Run
 
@@ -38,7 +38,7 @@ class Line(NamedTuple):
         """Return the seconds of a call to so many hosts."""
         return self.fixed + self.per_host * hosts
 
-    def host(self, reading: Reading, hosts: int) -> Host:
+    def host(self, reading: Reading, hosts: int) -> HostCosts:
         """Return the host model with this cost in each client's thread, or in the one controller.
 
         Args:
@@ -62,7 +62,7 @@ def line(few: int = 16, many: int = 512) -> Line:
     return Line(low - slope * few, slope)
 
 
-def multi_controller() -> Host:
+def multi_controller() -> HostCosts:
     """Return the host model of JAX without a controller: each host enqueues for itself."""
     return HOST.replace(call=JAX_CALL, message=0.0, per_host=0.0)
 
@@ -88,7 +88,7 @@ class PodSetting:
 
     @contextlib.contextmanager
     def attached(
-        self, host: Host | None = None, network: pw.Network | None = None, **options: Any
+        self, host: HostCosts | None = None, network: pw.Network | None = None, **options: Any
     ) -> Iterator[pw.Controller]:
         """Yield a simulated controller of these islands, which is closed at the end of the block.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from pathways_nb.cost.calibration.fitted import Check
 from pathways_nb.cost.efficiency import Efficiency
 from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hardware.host import Host
+from pathways_nb.cost.hardware.host_costs import HostCosts
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.util import json_text
+from pathways_nb.util.json_forms import list_of, optional, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 FORMAT, VERSION = "pathways_nb.calibration", 2
-_PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
+_PARTS = {"chip": Chip, "network": Network, "host": HostCosts, "efficiency": Efficiency}
+_CHECKS = list_of(row(Check._make, Field.text, Field.whole, Field.number, optional(Field.number)))
 HIGH = 0.25
 """Held-out error, above the noise, from which on a class is warned about."""
 
@@ -69,7 +71,7 @@ class Calibration:
             "quick": self.quick,
             "machine": dict(self.machine),
             **{part: tables.entries(getattr(self.model, part)) for part in _PARTS},
-            "checks": [list(check) for check in self.checks],
+            "checks": _CHECKS.write(self.checks),
         }
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,11 +89,12 @@ class Calibration:
         Raises:
             OutdatedError: what differs, on both.
         """
+        # Of both descriptions: a field that only one of them has differs, too.
         differing = [name for name in {**here, **self.machine} if here.get(name) != self.machine.get(name)]
         if differing:
-            theirs, ours = ({name: machine.get(name) for name in differing} for machine in (self.machine, here))
+            there, this = (_described(machine, differing) for machine in (self.machine, here))
             raise OutdatedError(
-                f"{where}: this calibration is of another machine ({_said(theirs)}); here it is {_said(ours)}",
+                f"{where}: this calibration is of another machine ({there}); here it is {this}",
                 "Measure this one: pw.calibrate().",
                 self.quick,
             )
@@ -105,6 +108,7 @@ class Calibration:
 
     def remarks(self) -> list[str]:
         """Return how to read the rows, and which classes not to rely on."""
+        # An error below the noise says nothing about the model.
         high = [c for c in self.checks if c.error is not None and c.error >= max(HIGH, c.noise)]
         named = ", ".join(f"{c.kind} ({c.error:.0%})" for c in high)
         warning = f"Warning: held-out errors of {HIGH:.0%} and more: {named}. What is simulated of these is as far off."
@@ -139,10 +143,11 @@ def load(path: str | Path) -> Calibration:
     """
     where, content = str(path), _content(Path(path))
     try:
+        # First: of another version, any other field may have another form.
         _refuse_version(where, content)
         name, machine = content["name"].text(), content["machine"].table()
         written = {part: content[part].table() for part in _PARTS}
-        checks = tuple(map(_check_of, content["checks"].rows()))
+        checks = _CHECKS.read(content["checks"])
         quick = "quick" in content.value and content["quick"].truth()
     except DamagedError as error:
         raise UsageError(f"{where}: {error}; {_NONE}") from None
@@ -185,12 +190,6 @@ def _content(path: Path) -> Field:
         raise UsageError(f"{path}: {error}; {_NONE}") from None
 
 
-def _check_of(field: Field) -> Check:
-    """Return a check as ``save`` wrote it: class, number of sizes, noise and error, of which there may be none."""
-    kind, samples, noise, error = field.rows(len(Check._fields))
-    return Check(kind.text(), samples.whole(), noise.number(), None if error.value is None else error.number())
-
-
-def _said(machine: Mapping[str, Any]) -> str:
-    """Return a description of a machine in words."""
-    return ", ".join(f"{name}: {value}" for name, value in machine.items())
+def _described(machine: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return some of a machine's description in words."""
+    return ", ".join(f"{name}: {machine.get(name)}" for name in names)

@@ -1,8 +1,8 @@
 """The fits of a calibration, and the error of each class on sizes that its fit has not seen.
 
-Fits follow one another, because each needs what the ones before explain: the launch, from chains of tiny nodes; the
-time of a node beside its work, from work in one node and in several; how devices share cores; a roofline for each class
-of operations beyond that; collectives beyond both; transfers. ``this_machine`` makes a cost model of them.
+Fits follow one another, because each needs what the ones before explain: the launch, from chains of tiny nodes; what a
+node takes besides its work, from work in one node and in several; how devices share cores; a roofline for each class of
+operations beyond that; collectives beyond both; transfers. ``this_machine`` makes a cost model of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fit:
+class MachineFit:
     """The parameters of one machine in seconds, while all devices of all islands work.
 
     Args:
@@ -55,7 +55,8 @@ class Fit:
 
     @property
     def node(self) -> float:
-        """Seconds of a node on its devices beside its own work, while all islands work."""
+        """Seconds that a node takes on its devices in addition to its own work, while all islands work."""
+        # Busy neighbours cannot make a node faster; only noise can make it look so.
         return max(self.measured.parted.seconds, self.node_alone)
 
     @property
@@ -67,16 +68,15 @@ class Fit:
     def oversubscription(self) -> float:
         """How many times longer a device takes while all others of its island work, too."""
         ratios = [together / alone for alone, together in self.measured.alone]
+        # Between a core for each device and one core for all of them.
         most = float(self.measured.devices)
         return min(most, max(1.0, median(ratios))) if ratios and self.measured.shared else 1.0
 
     @cached_property
     def rooflines(self) -> Mapping[str, Roofline]:
-        """Roofline of each class that was measured.
-
-        Elementwise operations come first, because measurements of other classes contain some of them.
-        """
+        """Roofline of each class that was measured."""
         found: dict[str, Roofline] = {}
+        # Elementwise operations first: measurements of other classes contain some, whose seconds are then known.
         for kind in sorted(filter(_computes, self.measured.samples), key=lambda kind: kind != "elementwise"):
             found[kind] = self._roofline(kind, self.measured.samples[kind], found)
         return found
@@ -89,6 +89,7 @@ class Fit:
             samples: of this class.
             others: rooflines that are known.
         """
+        # (samples,) the work of this class, and the work of others whose seconds are known.
         own, rest = zip(*(_parted(sample.work, kind) for sample in samples), strict=True)
         before = [self.node + _seconds(work, others) for work in rest]
         bytes = [work.read + work.written for work in own]
@@ -105,13 +106,12 @@ class Fit:
         return self._exchanges([sample for kind, samples in kinds if not _computes(kind) for sample in samples])
 
     def _exchanges(self, samples: Sequence[Sample]) -> Mapping[str, float]:
-        """Return the fitted seconds of ``exchanges``, from these samples.
-
-        All collectives are fitted at once, because they share the time before any of them.
-        """
+        """Return the fitted seconds of ``exchanges``, from these samples."""
         kinds = list(dict.fromkeys(sample.kind for sample in samples))
         if not kinds:
             return {}
+        # (samples, 1 + kinds): the number of collectives, then the bytes of its own kind; one fit of all kinds, because
+        # they share the time before any of them.
         terms = [(_count(s), *(self.over_link(s) if s.kind == kind else 0.0 for kind in kinds)) for s in samples]
         before = [self.node + self.compute(sample.work) for sample in samples]
         found = nonnegative(terms, [sample.seconds for sample in samples], before)
@@ -139,10 +139,11 @@ class Fit:
 
         Args:
             samples: of transfers.
-            node: seconds of a node beside its work.
+            node: seconds of a node in addition to its work.
         """
         if not samples:
             return 0.0, 0.0
+        # (samples,) known seconds; the rest is a fixed part and a part of each byte.
         before = [node + self.compute(sample.work) for sample in samples]
         found = nonnegative([(1.0, s.bytes) for s in samples], [s.seconds for s in samples], before)
         return float(found[0]), float(found[1])
@@ -152,9 +153,9 @@ class Fit:
         """Seconds of the controller and the hosts.
 
         A launch is what each node adds to a chain of tiny ones on one island. The others, with the time of a node on
-        its devices, add up to the fixed part of a program. Stages overlap, so each counts only as far as those before
-        it leave room; the client's notice is the rest.
+        its devices, add up to the fixed part of a program.
         """
+        # Stages overlap, so each counts only as far as those before it leave room; the client's notice is the rest.
         left, chains, found = max(0.0, self.line[0] - self.node), self.measured.chains, {}
         for name in ("call", "sent"):
             found[name] = min(left, max(0.0, median(getattr(chain, name) for chain in chains)))
@@ -162,6 +163,7 @@ class Fit:
         return {
             "call": found["call"],
             "message": found["sent"] / self.measured.islands,
+            # Of one island: hosts of several enqueue at the same time, and would share cores.
             "launch": line_of(self.measured.solo)[1],
             "notice": left,
         }
@@ -183,11 +185,13 @@ class Fit:
 
     def _held_out(self, samples: Sequence[Sample], fit: Callable[[list[Sample]], Predict]) -> list[float]:
         """Return the relative errors of a fit on every second size, on the others."""
+        # By size, so that those left out lie between others.
         ordered = sorted(samples, key=lambda sample: sample.size)
         return held_out(ordered, fit, lambda sample: sample.seconds)
 
     def _judge_roofline(self, kind: str, samples: Sequence[Sample]) -> list[float]:
         """Return the held-out errors of a class of operations."""
+        # Other classes keep the fit on all their samples: only this one is judged.
         others = {name: line for name, line in self.rooflines.items() if name != kind}
         dtypeless = kind.split()[0]
 
@@ -230,6 +234,7 @@ def _parted(work: Work, kind: str) -> tuple[Work, Work]:
 
 def _seconds(work: Work, lines: Mapping[str, Roofline]) -> float:
     """Return the seconds of operations; a class that was not measured counts as elementwise."""
+    # Most of what has no measured class are cheap passes over memory, as elementwise operations are.
     usual = lines.get("elementwise", Roofline(0.0, 0.0))
     each = ((lines.get(amount.kind, usual), amount) for amount in work.amounts)
     return sum(line.seconds(amount.flops, amount.read + amount.written) for line, amount in each)
@@ -249,9 +254,5 @@ def _predict_chains(seen: list[Chain]) -> Callable[[Chain], float]:
 
 def _check(kind: str, samples: Sequence[Sample | Chain], errors: Sequence[float]) -> Check:
     """Return the check of one class."""
-    return Check(kind, len(samples), median(sample.noise for sample in samples), _mean([abs(e) for e in errors]))
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    """Return the mean; None of nothing."""
-    return fmean(values) if values else None
+    error = fmean(map(abs, errors)) if errors else None
+    return Check(kind, len(samples), median(sample.noise for sample in samples), error)

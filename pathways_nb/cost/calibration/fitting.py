@@ -28,10 +28,11 @@ def nonnegative(terms: Any, seconds: Any, before: Any = 0.0) -> np.ndarray:
     """
     from scipy.optimize import nnls  # late: it takes a fifth of a second, and only calibration needs it
 
-    t = np.asarray(seconds, float)
+    t = np.asarray(seconds, float)  # (measurements,)
+    # Divided by the measured seconds: errors are relative, as 0.1 ms and 100 ms count alike.
     rows, rest = np.asarray(terms, float) / t[:, None], 1 - np.asarray(before) / t
     scale = np.linalg.norm(rows, axis=0)
-    scale[scale == 0] = 1.0
+    scale[scale == 0] = 1.0  # a term that no measurement has: its coefficient is 0
     return nnls(rows / scale, np.broadcast_to(rest, t.shape))[0] / scale
 
 
@@ -59,13 +60,16 @@ def roofline(flops: Any, bytes: Any, seconds: Any, before: Any = 0.0) -> Rooflin
         seconds: measured, above 0.
         before: known part of the seconds.
     """
+    # (measurements,) each; ``rest`` is the share of the seconds that the known part leaves.
     F, B, t = (np.asarray(column, float) for column in (flops, bytes, seconds))
     rest = 1 - np.asarray(before) / t
+    # From most bytes for an operation to most operations for a byte: each cut has the bound by bytes in front.
     order = np.argsort(F / np.maximum(B, 1.0))
     best, found = math.inf, Roofline(0.0, 0.0)
     for cut in (0, len(order), *range(2, len(order) - 1)):
         one = Roofline(_slope(F / t, rest, order[cut:]), _slope(B / t, rest, order[:cut]))
         error = float(np.sum((np.maximum(F * one.per_flop, B * one.per_byte) / t - rest) ** 2))
+        # Better by more than rounding: of equal cuts, the first is kept.
         if error < best - 1e-12:
             best, found = error, one
     return found
@@ -73,6 +77,7 @@ def roofline(flops: Any, bytes: Any, seconds: Any, before: Any = 0.0) -> Rooflin
 
 def _slope(amounts: np.ndarray, rest: np.ndarray, chosen: np.ndarray) -> float:
     """Return the seconds per unit, at least 0, that fit the chosen measurements best; 0 if they have no such units."""
+    # The least squares of one coefficient: rows · rest / rows · rows.
     rows = amounts[chosen]
     return max(0.0, float(rows @ rest[chosen] / (rows @ rows))) if rows.any() else 0.0
 
@@ -91,6 +96,7 @@ def held_out(samples: Sequence[T], fit: Callable[[list[T]], Seconds[T]], seconds
         seconds: measured seconds of a sample.
     """
     seen, unseen = halves(samples)
+    # Two coefficients need two samples.
     if len(seen) < 2:
         return []
     predict = fit(seen)

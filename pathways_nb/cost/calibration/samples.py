@@ -33,6 +33,7 @@ class Sample:
     @property
     def size(self) -> float:
         """The order of samples of one kind: operations, bytes, and bytes exchanged."""
+        # Only an order: operations and bytes of one kind grow together, so their sum has a meaning as that.
         exchanged = sum(one.whole_bytes for one in self.work.collectives)
         return self.work.flops + self.work.read + self.work.written + exchanged + self.bytes
 
@@ -58,7 +59,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Parted:
-    """Work done in one node, and in several: the time of nodes beside their own work while a device is never idle.
+    """Work done in one node, and in several: what nodes take in addition to their work, on a device that is never idle.
 
     Args:
         nodes: number of parts.
@@ -72,7 +73,8 @@ class Parted:
 
     @property
     def seconds(self) -> float:
-        """Seconds of each node beside its work."""
+        """Seconds of each node in addition to its work."""
+        # The same work in more nodes: what the parts take longer is due to the nodes between them.
         return max(0.0, (self.parts - self.whole) / (self.nodes - 1))
 
 

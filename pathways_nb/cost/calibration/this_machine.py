@@ -11,12 +11,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from pathways_nb.cost.calibration.fitted import Fit
+from pathways_nb.cost.calibration.fitted import MachineFit
 from pathways_nb.cost.calibration.samples import Measured
 from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
 from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hardware.host import Host
+from pathways_nb.cost.hardware.host_costs import HostCosts
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.parameters import Origin, rules
 from pathways_nb.cost.hardware.topology import make_topology
@@ -32,66 +32,63 @@ _PRODUCTS = {"matmul": "fp32_flops", "matmul bfloat16": "bf16_flops"}
 _Values = dict[str, tuple[Any, Origin]]
 
 
-def fit(measured: Measured) -> Fit:
-    """Return all fits of the measurements.
-
-    Fits use an island whose links carry one byte a second without latency, so that the closed forms give bytes over a
-    link.
-    """
+def fit(measured: Measured) -> MachineFit:
+    """Return all fits of the measurements."""
     bandwidths = dict.fromkeys(("hbm_bytes", "hbm_bw", "link_bw", "nic_bw", "pcie_bw"), (1.0, MEASURED))
     latencies = dict.fromkeys(("start_latency", "nic_rtt", "pcie_latency"), (0.0, MEASURED))
-    unit: Chip = _made(Chip, "a byte a second", _joined(measured) | bandwidths | latencies)
-    return Fit(measured, make_topology(unit, measured.devices))
+    # Bytes a second of 1 and no latency: seconds by the closed forms are bytes over a link then.
+    unit: Chip = _parameters(Chip, "a byte a second", _interconnect(measured) | bandwidths | latencies)
+    return MachineFit(measured, make_topology(unit, measured.devices))
 
 
-def model_of(fitted: Fit, name: str) -> CostModel:
+def model_of(fitted: MachineFit, name: str) -> CostModel:
     """Return the cost model of this machine while all devices of all islands work.
 
     Args:
         fitted: all fits.
         name: of the model.
     """
+    # In this order: the network takes its rate from memory where there is one island, and the chip from the network.
     memory = _memory(fitted)
-    network: Network = _made(Network, name, _network(fitted, memory))
-    chip: Chip = _made(Chip, name, _chip(fitted, memory, network))
-    host: Host = _made(Host, name, _host(fitted))
-    efficiency: Efficiency = _made(Efficiency, name, _shares(fitted, chip))
+    network: Network = _parameters(Network, name, _network(fitted, memory))
+    chip: Chip = _parameters(Chip, name, _chip(fitted, memory, network))
+    host: HostCosts = _parameters(HostCosts, name, _host(fitted))
+    efficiency: Efficiency = _parameters(Efficiency, name, _efficiency(fitted, chip))
     return CostModel(chip, network, host, efficiency, name)
 
 
-def _made(cls: type[Any], name: str, values: _Values) -> Any:
+def _parameters(cls: type[Any], name: str, values: _Values) -> Any:
     """Return parameters with their origins."""
     origins = MappingProxyType({field: origin for field, (_, origin) in values.items()})
     return cls(base=name, origins=origins, **{field: value for field, (value, _) in values.items()})
 
 
-def _joined(measured: Measured) -> _Values:
+def _interconnect(measured: Measured) -> _Values:
     """Return how devices are joined, which no measurement tells."""
     counted = {"devices_per_chip": (1, _TAKEN), "chips_per_host": (measured.devices, _COUNTED)}
     switch = {"interconnect": ("switch", _TAKEN), "pod": ((measured.devices,), _TAKEN), "links": (1, _TAKEN)}
     return {**counted, **switch, "link_efficiency": (1.0, _TAKEN), "hop_latency": (0.0, _TAKEN)}
 
 
-def _memory(fitted: Fit) -> float:
-    """Return the bytes/s that the fastest class of operations reaches on a device that works alone.
+def _memory(fitted: MachineFit) -> float:
+    """Return the bytes/s that the fastest class of operations reaches on a device that works alone."""
+    # Fitted seconds are those of a device among busy ones; times the oversubscription, it is one that works alone.
+    rates = [_rate(line.per_byte, _moved(fitted, kind)) for kind, line in fitted.rooflines.items()]
+    return max((fitted.oversubscription * rate for rate in rates), default=1e9)
 
-    Where the bytes of a class never decide, the rate at which it moves them beside its operations counts, or they would
-    decide in the model.
+
+def _moved(fitted: MachineFit, kind: str) -> float:
+    """Return the most bytes/s that a class moves in the time of its operations.
+
+    It stands for the rate of bytes where these never decide: with a lower one, they would decide in the model.
     """
-    lines = fitted.rooflines.items()
-    return max(
-        (fitted.oversubscription * _rate(line.per_byte, _beside(fitted, kind)) for kind, line in lines), default=1e9
-    )
-
-
-def _beside(fitted: Fit, kind: str) -> float:
-    """Return the most bytes/s that a class moves in the time of its operations."""
+    # A class may carry a dtype ("matmul bfloat16"), which amounts of work have in a field of their own.
     amounts = [sample.work.of(kind.split()[0]) for sample in fitted.measured.samples[kind]]  # type: ignore[arg-type]
     per_flop = fitted.rooflines[kind].per_flop
     return max((one.read + one.written) / (one.flops * per_flop) for one in amounts) if per_flop else 0.0
 
 
-def _network(fitted: Fit, memory: float) -> _Values:
+def _network(fitted: MachineFit, memory: float) -> _Values:
     """Return the network between islands; as memory where there is only one island."""
     if not fitted.measured.island_to_island:
         alone = Origin("assumed", _NOT_MEASURED + "there is one island; as memory")
@@ -106,17 +103,18 @@ def _rate(seconds: float, otherwise: float) -> float:
     return 1 / seconds if seconds else otherwise
 
 
-def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
+def _chip(fitted: MachineFit, memory: float, network: Network) -> _Values:
     """Return the values of the chip."""
     measured, (anyway, byte) = fitted.measured, fitted.from_host
     products = {
         field: (_products(fitted, kind), MEASURED) for kind, field in _PRODUCTS.items() if kind in fitted.rooflines
     }
+    # The fastest collective sets the bandwidth of links, and the others reach a share of it.
     links = max(
         (fitted.oversubscription / one for kind, one in fitted.exchanges.items() if kind and one), default=memory
     )
     return {
-        **_joined(measured),
+        **_interconnect(measured),
         **products,
         "hbm_bytes": (measured.memory_bytes, _COUNTED),
         "hbm_bw": (memory, MEASURED),
@@ -129,40 +127,43 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
     }
 
 
-def _products(fitted: Fit, kind: str) -> float:
+def _products(fitted: MachineFit, kind: str) -> float:
     """Return the FLOP/s of one device alone in matrix products; the best sample's where bytes decide throughout."""
     line, samples = fitted.rooflines[kind], fitted.measured.samples[kind]
+    # Where bytes decide for all sizes, the fit has no seconds of operations; then the best sample is a lower bound.
     reached = max(sample.work.flops / sample.seconds for sample in samples)
     return fitted.oversubscription * (1 / line.per_flop if line.per_flop else reached)
 
 
-def _host(fitted: Fit) -> _Values:
+def _host(fitted: MachineFit) -> _Values:
     """Return the values of the host."""
     one = Origin("assumed", "an island here has one host, which message counts")
     seconds: _Values = {name: (value, MEASURED) for name, value in fitted.host.items()}
-    return {**seconds, "per_host": (0.0, one), **_nodes(fitted)}
-
-
-def _nodes(fitted: Fit) -> _Values:
-    """Return the time of a device for a node beside its own work, alone and among others."""
     return {
-        # The model multiplies a launch by the oversubscription, see ``CostModel``.
+        **seconds,
+        "per_host": (0.0, one),
+        # Divided, because the model multiplies a launch by the oversubscription, see ``CostModel``.
         "device_launch": (fitted.node_alone / fitted.oversubscription, MEASURED),
+        # While all islands work, hosts and devices share cores, and a node takes longer by this.
         "interference": (fitted.node - fitted.node_alone, MEASURED),
     }
 
 
-def _shares(fitted: Fit, chip: Chip) -> _Values:
+def _efficiency(fitted: MachineFit, chip: Chip) -> _Values:
     """Return the shares of the peaks that classes of operations and collectives reach."""
-    values: _Values = {name: (getattr(EFFICIENCY, name), _usual(name)) for name in _CLASSES}
+    # Classes that were not measured keep their usual share, and say so.
+    usual = {name: Origin("assumed", _NOT_MEASURED + EFFICIENCY.origin(name).source) for name in _CLASSES}
+    values: _Values = {name: (getattr(EFFICIENCY, name), origin) for name, origin in usual.items()}
     for kind, line in fitted.rooflines.items():
         values |= _share(kind, fitted.oversubscription, line.per_flop, line.per_byte, chip)
     values |= dict.fromkeys((kind.share for kind in KINDS), (1.0, _TAKEN))
     for kind, seconds in fitted.exchanges.items():
-        if kind:
-            values[BY_NAME[kind].share] = _of_links(fitted.oversubscription, seconds, chip), MEASURED
+        if kind:  # "" is the time before any collective, which is a latency and no share
+            reached = fitted.oversubscription / seconds / chip.link_bw if seconds else 1.0
+            values[BY_NAME[kind].share] = min(1.0, reached), MEASURED
+    # No kernel measures a broadcast.
     values["broadcast"] = values["all_gather"][0], Origin("assumed", _NOT_MEASURED + "as an all-gather")
-    if fitted.measured.shared:
+    if fitted.measured.shared:  # virtual devices: so many of them have a core each
         values["at_once"] = (fitted.measured.devices / fitted.oversubscription, MEASURED)
     return values
 
@@ -171,11 +172,6 @@ _CLASSES = (
     "matmul", "conv", "matmul_bw", "conv_bw", "elementwise", "transcendental", "reduction", "movement", "sort",
     "random", "other",
 )  # fmt: skip
-
-
-def _usual(name: str) -> Origin:
-    """Return the origin of a share that was not measured."""
-    return Origin("assumed", _NOT_MEASURED + EFFICIENCY.origin(name).source)
 
 
 def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float, chip: Chip) -> _Values:
@@ -188,10 +184,13 @@ def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float,
         per_byte: fitted seconds of a byte; 0 where it never decides.
         chip: whose peaks.
     """
+    # A class that moves bytes slower than memory's rate reaches a share of it.
     reached = min(1.0, oversubscription / per_byte / chip.hbm_bw) if per_byte else 1.0
     bandwidth = (reached, MEASURED if per_byte else Origin("measured here", "its bytes never decide"))
+    # The chip's peak is what products reached, so their share of it is 1; other dtypes have a peak of their own.
     if kind in _PRODUCTS:
         return {"matmul": (1.0, MEASURED), "matmul_bw": bandwidth} if kind == "matmul" else {}
+    # Chips have no peak for convolutions: theirs is a share of that of products.
     if kind == "conv":
         peak = chip.fp32_flops or chip.flops("fp32")
         return {
@@ -204,8 +203,3 @@ def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float,
         else {}
     )
     return {kind: bandwidth, **own}
-
-
-def _of_links(oversubscription: float, seconds: float, chip: Chip) -> float:
-    """Return the share of the links' bandwidth that a collective reaches, from its seconds for a byte over a link."""
-    return min(1.0, oversubscription / seconds / chip.link_bw) if seconds else 1.0

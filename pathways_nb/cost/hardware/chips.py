@@ -106,10 +106,15 @@ class Chip(Parameters):
         Raises:
             UsageError: none of the chip's units multiplies it.
         """
-        for name in _WIDENED.get(_short(dtype), ()):
+        long = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+        # float8_e4m3fn, float8_e5m2 and the others are multiplied by the same unit.
+        short = "fp8" if long.startswith("float8") else _SHORT.get(long, long)
+        for name in _WIDENED.get(short, ()):
+            # Names stand in order of preference; None is a unit that the chip does not have.
             found = getattr(self, f"{name}_flops")
             if found is not None:
                 return found
+        # The error names the units that this chip has.
         known = ", ".join(name for name in _WIDENED if getattr(self, f"{name}_flops")) or "none"
         raise UsageError(f"{self.name}: no rate is known for {dtype!r}; the chip has one for {known}.")
 
@@ -131,6 +136,7 @@ class Chip(Parameters):
     @property
     def network(self) -> Network:
         """The network of its hosts' NICs, used where no other network is named."""
+        # A chip's table says nothing of what messages reach of the NIC; a network of its own does.
         nominal = Origin("assumed", "the nominal bandwidth of the NIC")
         origins = {"host_bw": self.origin("nic_bw"), "rtt": self.origin("nic_rtt"), "efficiency": nominal}
         return Network(base=f"NICs of {self.name}", origins=origins, host_bw=self.nic_bw, rtt=self.nic_rtt)
@@ -159,24 +165,19 @@ class Device:
     @property
     def copy_bw(self) -> float:
         """Bytes/s of a copy within its memory, where each byte is read and written."""
+        # Reading and writing share one bandwidth.
         return self.hbm_bw / 2
 
     @property
     def pcie_bw(self) -> float:
         """Bytes/s to or from the host while the chip's other devices copy, too."""
+        # Lanes belong to the chip: all its devices copy over them.
         return self.chip.pcie_bw / self.chip.devices_per_chip
 
     @property
     def nic_bw(self) -> float:
         """Bytes/s to or from other hosts while the host's other devices send, too."""
         return self.chip.nic_bw / self.chip.devices_per_host
-
-
-def _short(dtype: Any) -> str:
-    """Return the short name of a dtype, as ``_WIDENED`` has it."""
-    if not isinstance(dtype, str):
-        dtype = np.dtype(dtype).name
-    return "fp8" if dtype.startswith("float8") else _SHORT.get(dtype, dtype)
 
 
 def chip(name: str | PathLike[str] | Chip) -> Chip:

@@ -25,11 +25,13 @@ class Network(Parameters):
 
     host_bw: float = rate("bytes/s")
     rtt: float = duration()
+    # Not required: where nothing is known of it, the nominal bandwidth counts.
     efficiency: float = fraction(1.0)
 
     @property
     def latency(self) -> float:
         """Seconds of a small message one way."""
+        # Measurements and data sheets give the time there and back, a transfer goes one way.
         return self.rtt / 2
 
     @property

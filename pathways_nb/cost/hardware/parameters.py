@@ -1,9 +1,9 @@
 """Parameters of hardware: immutable, in SI units, each with the origin of its value.
 
-``Parameters`` is the base of ``Chip``, ``Network``, ``Host`` and ``Efficiency``: ``replace``, ``origin``, a readable
-table, and the refusal of values that no hardware has. Fields of a subclass that are made by the functions below
-(``rate``, ``count``, …) are parameters; the metadata of each says its unit and the values it may have. So a file, a
-table and ``replace`` are all checked by one rule, stated where the field is declared.
+``Parameters`` is the base of ``Chip``, ``Network``, ``HostCosts`` and ``Efficiency``: ``replace``, ``origin``, a
+readable table, and the refusal of values that no hardware has. Fields of a subclass that are made by the functions
+below (``rate``, ``count``, …) are parameters; the metadata of each says its unit and the values it may have. So a file,
+a table and ``replace`` are all checked by one rule, stated where the field is declared.
 
 A simulated number is only as good as its inputs; therefore an origin travels with every value up to the table that a
 user reads.
@@ -17,7 +17,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pathways_nb.errors import UsageError, is_number, nearest, three_digits
 from pathways_nb.util.json_text import shortened
@@ -100,6 +100,7 @@ def choice(*names: str) -> Any:
 def is_count(value: object) -> bool:
     """Return whether a value is a whole number of at least 1, of Python or NumPy; a truth value is none."""
     try:
+        # ``operator.index`` takes whole numbers of NumPy as well, but also True.
         return not isinstance(value, bool) and operator.index(value) >= 1  # type: ignore[arg-type]
     except TypeError:
         return False
@@ -112,6 +113,7 @@ def _is_some(value: Any) -> bool:
 
 def _parameter(rule: Rule, default: Any = _REQUIRED) -> Any:
     """Return a dataclass field with this rule."""
+    # None is a value that a parameter may have, so another object stands for "no default".
     given = {} if default is _REQUIRED else {"default": default}
     return dataclasses.field(metadata={"rule": rule}, **given)
 
@@ -129,6 +131,7 @@ def required(cls: type) -> tuple[str, ...]:
 
 def tidy(value: Any) -> Any:
     """Return a list, as JSON and people write it, as a tuple; all else unchanged."""
+    # JSON has only lists; parameters have to be hashable, as keys of the cost model's answers.
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -146,6 +149,7 @@ def check(cls: type, where: str, values: Mapping[str, Any]) -> None:
     known = rules(cls)
     for name, value in values.items():
         if name not in known:
+            # A misspelt field would otherwise be passed over, and the usual value simulated.
             near = nearest(name, known)
             meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
             raise UsageError(f"{where}: there is no field {name!r}{meant} Fields: {', '.join(known)}.")
@@ -161,8 +165,11 @@ class Parameters:
     """Name before any value was changed."""
     changed: tuple[str, ...] = ()
     origins: Mapping[str, Origin] = dataclasses.field(compare=False)
+    _title: ClassVar[str] = ""
+    """What the table calls it, if not by the name of its class."""
 
     def __post_init__(self) -> None:
+        # However it was made: by a table, a file, ``replace`` or a call.
         check(type(self), self.name, {name: getattr(self, name) for name in rules(type(self))})
 
     def __reduce__(self) -> Any:
@@ -181,7 +188,9 @@ class Parameters:
             UsageError: there is no such field.
         """
         if field not in rules(type(self)):
+            # Only to raise its error, which lists the fields.
             check(type(self), self.name, {field: None})
+        # Of a default that no table wrote, nothing is known.
         return self.origins.get(field, Origin("not given"))
 
     def replace(self, **values: Any) -> Self:
@@ -200,6 +209,7 @@ class Parameters:
         if base is not None and not (isinstance(base, str) and base):
             raise UsageError(f"{self.name}: name is {base!r}; write a text that is not empty.")
         origins = MappingProxyType({**self.origins, **dict.fromkeys(values, Origin("yours"))})
+        # In the order of the fields, so that equal changes give equal names, however many steps they took.
         changed = () if base else tuple(n for n in rules(type(self)) if n in values or n in self.changed)
         return dataclasses.replace(self, base=base or self.base, changed=changed, origins=origins, **values)
 
@@ -210,9 +220,10 @@ class Parameters:
 
     def __repr__(self) -> str:
         rows = self.rows()
+        # Names and values in columns of equal width; origins are longest, and come last.
         wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
         lines = [f"  {name:<{wide}}  {value:>{long}}  {origin}" for name, value, origin in rows]
-        return "\n".join([f"<{type(self).__name__.lower()} {self.name}>", *lines])
+        return "\n".join([f"<{self._title or type(self).__name__.lower()} {self.name}>", *lines])
 
     def _repr_html_(self) -> str:
         cell = '<td style="text-align:left">{}</td>'
@@ -236,6 +247,7 @@ def origin_of(kind: Any, source: Any = "") -> Origin:
     Raises:
         ValueError: the kind is none of those that ``Origin`` names, or the source is no text.
     """
+    # "fitted on " needs a name behind it.
     known = isinstance(kind, str) and (kind in KINDS or (kind.startswith(_FITTED) and kind != _FITTED))
     if not known or not isinstance(source, str):
         raise ValueError(
@@ -257,5 +269,6 @@ def say(value: Any, unit: str) -> str:
         return f"{value:.3g}" if isinstance(value, float) else str(value)
     short = unit.replace("bytes", "B")
     steps = (1e-6, "µ"), (1e-3, "m"), (1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P")
+    # Up to half a unit of the third digit below 1000 rounds up to the next prefix: 999.6 MB/s is 1 GB/s.
     factor, prefix = max((step for step in steps if value >= 0.9995 * step[0]), default=(1.0, ""))
     return f"{three_digits(value / factor)} {prefix}{short}"

@@ -55,8 +55,10 @@ def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
         return what
     if isinstance(what, PathLike) or (isinstance(what, str) and what.endswith(".json")):
         return _from_file(cls, section, Path(what))
+    # Also the packaged table is checked: somebody may have edited it.
     if isinstance(what, str) and what in _table()[section]:
         return built(cls, "hardware.json", what, _table()[section][what])
+    # All names are listed, too: they are few, and the nearest one may not be meant.
     asked, known = asked or f"{cls.__name__.lower()}({what!r})", names(section)
     near = nearest(what, known) if isinstance(what, str) else []
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
@@ -76,12 +78,14 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
         raise UsageError(f"{path}: {what}.") from None
     if not isinstance(written, dict):
         raise UsageError(f'{path}: holds {a_type_of(written)}; write one object, {{"base": …, field: value}}.')
+    # These two are no parameters; what is left are fields, which ``built`` checks.
     name, base = written.pop("name", path.stem), written.pop("base", None)
     for field, text in (("name", name), ("base", base)):
         if text is not None and not (isinstance(text, str) and text):
             raise UsageError(f"{path}: {field} is {json_text.shortened(text)}; write a text.")
     if isinstance(base, str) and base.endswith(".json"):  # a chain of files could be a circle
         raise UsageError(f"{path}: base is {json_text.shortened(base)}; write a name of the table, not a file.")
+    # An unknown base is an error of the file, so its path stands in front.
     try:
         under = None if base is None else find(cls, section, base)
     except UsageError as error:
@@ -102,6 +106,7 @@ def built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base:
     Raises:
         UsageError: a field that does not exist (the nearest are named), that is missing, or that no hardware has.
     """
+    # Values and origins of the base first, so that what is written replaces both.
     values = {n: getattr(base, n) for n in rules(cls)} if base else {}
     origins = dict(base.origins) if base else {}
     for field, entry in written.items():
@@ -125,6 +130,7 @@ def _value_and_origin(where: str, field: str, entry: Any) -> tuple[Any, Origin]:
     Raises:
         UsageError: an origin of no known kind.
     """
+    # A list may be a value, too, such as the sides of a pod: one with a text behind it has an origin.
     if not (isinstance(entry, list) and len(entry) in (2, 3) and isinstance(entry[1], str)):
         return tidy(entry), Origin("yours")
     value, *origin = entry

@@ -107,6 +107,7 @@ class Topology:
         chips = math.prod(self.shape)
         if self.chip.interconnect == "switch":
             return chips // 2 * self.switch_bw
+        # A cut across an axis severs, in each row of chips along it, the links between two of them, twice in a ring.
         return min((chips / a.length * a.ways * self.axis_bw for a in self.axes if a.ways), default=math.inf)
 
     def hops(self, first: int, second: int) -> int:
@@ -119,6 +120,7 @@ class Topology:
         chips = [device // self.chip.devices_per_chip for device in (first, second)]
         if self.chip.interconnect == "switch":
             return int(chips[0] != chips[1])
+        # Devices are numbered along the last axis first: a number is read digit by digit, from the end.
         distance = 0
         for axis in reversed(self.axes):
             apart = abs(chips[0] % axis.length - chips[1] % axis.length)
@@ -143,6 +145,7 @@ class Topology:
             return self._box(tuple(size))
         if not is_count(size) or size > self.devices:
             raise PlaceError(f"a group of {size!r} devices: the island has {self.devices}; write 1 to {self.devices}.")
+        # A domain is filled before the next one is begun: links are faster than the network between domains.
         within = min(size, self.domain)
         chips = math.ceil(within / self.chip.devices_per_chip)
         return DeviceGroup(_part(self.axes, chips), math.ceil(size / self.domain), size, within)
@@ -153,6 +156,7 @@ class Topology:
         Raises:
             PlaceError: the island does not have such a box.
         """
+        # Chips at a switch have no place relative to each other: only numbers of devices and domains matter.
         switched = self.domains > 1 or self.chip.interconnect == "switch"
         most = (self.domain, self.domains) if switched else self.shape
         if len(box) != len(most) or not all(is_count(n) and n <= limit for n, limit in zip(box, most, strict=True)):
@@ -192,13 +196,16 @@ def make_topology(
         if not is_count(number):
             raise PlaceError(f"{name}={number!r}: write a whole number of at least 1.")
     chips = _chips(chip, devices)
+    # Without another network, hosts are joined by the NICs that the chip's table lists.
     beyond = network or chip.network
     if chip.interconnect == "torus":
         shape = _cube(chip, devices, chips) if topology is None else _given(chip, devices, chips, topology)
         return Topology(chip, devices, tuple(_axis(chip, n) for n in shape), 1, per_host, beyond)
+    # Without rings or rows to arrange, a shape would say nothing.
     if topology is not None:
         joined = f"{chip.name} is joined by a {chip.interconnect} of {times(chip.pod)}, not by a torus"
         raise PlaceError(f"topology={topology!r}: {joined}; leave topology= out.")
+    # A switch or a mesh is one domain of at most so many chips; a larger island has several.
     domain = math.prod(chip.pod)
     axes = (_axis(chip, min(chips, domain)),)
     return Topology(chip, devices, axes, math.ceil(chips / domain), per_host, beyond)
@@ -211,6 +218,7 @@ def times(shape: Sequence[int]) -> str:
 
 def _axis(chip: Chip, length: int) -> Axis:
     """Return an axis, closed to a ring where the chip's links allow it."""
+    # Two chips are neighbours already, and a switch has no ends to join.
     rings = chip.interconnect != "switch" and chip.wrap_at is not None
     return Axis(length, rings and length > 2 and length % (chip.wrap_at or 1) == 0)
 
@@ -222,6 +230,7 @@ def _chips(chip: Chip, devices: int) -> int:
         PlaceError: a part of a chip is left over.
     """
     each = chip.devices_per_chip
+    # Fewer devices than a chip has are a part of one; more have to be whole chips.
     if devices > each and devices % each:
         fix = f"write {devices - devices % each} or {devices - devices % each + each}"
         raise PlaceError(f"devices_per_island={devices}: {chip.name} has {each} devices a chip; {fix}.")
@@ -259,6 +268,7 @@ def _near(pod: tuple[int, ...], chips: int, step: int) -> tuple[int, ...] | None
         chips: the number that has none.
         step: -1 for a smaller number, 1 for a larger one.
     """
+    # One number after another: those that fill a torus lie close together.
     candidates = range(chips + step, 0 if step < 0 else math.prod(pod) + 1, step)
     return next((found for n in candidates if (found := _arrangement(n, pod))), None)
 
@@ -269,6 +279,7 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
     Raises:
         PlaceError: it does not.
     """
+    # One number is a row of chips; whether the chip has such a torus is checked below.
     shape = tuple(topology) if isinstance(topology, Sequence) else (topology,)
     asked = f"topology={topology!r}"
     if not all(map(is_count, shape)):
@@ -283,6 +294,7 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
     if math.prod(shape) != chips:
         has = math.prod(shape)
         fix = f"write devices_per_island={has * chip.devices_per_chip}"
+        # Two ways out: the number that fits the shape, or a shape that fits the number.
         near = _arrangement(chips, chip.pod)
         fix += f" or topology={near}" if near else ""
         raise PlaceError(
@@ -306,12 +318,15 @@ def _fits(shape: Sequence[int], pod: Sequence[int]) -> bool:
 @cache
 def _arrangement(chips: int, pod: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the box of so many chips within a pod with the least sum of sides, longest last; None for none."""
+    # In any orientation: a pod of 16 × 20 × 28 holds 28 × 4 × 4, whatever the order of its axes.
     found = [shape for shape in _boxes(chips, (max(pod),) * len(pod)) if _fits(shape, pod)]
+    # The least sum of sides is the most nearly cubic box, with the fewest hops from end to end.
     return min((tuple(sorted(shape)) for shape in found), key=lambda shape: (sum(shape), shape), default=None)
 
 
 def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Yield every box of so many chips with no side longer than ``most`` says."""
+    # A recursion over the axes: each side divides what the sides before it leave.
     if not most:
         if chips == 1:
             yield ()
@@ -324,10 +339,12 @@ def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 @cache
 def _part(axes: tuple[Axis, ...], chips: int) -> tuple[Axis, ...]:
     """Return the part of a domain that so many neighbouring chips take: whole axes first; a row where no box fits."""
+    # Neighbours in the order of numbers need not fill a box; then they are taken as a row.
     found = [_cut(axes, box) for box in _boxes(chips, tuple(axis.length for axis in axes))]
 
     def goodness(part: tuple[Axis, ...]) -> tuple[int, int, int]:
         """Return the order of preference: few cut axes, many ways into a chip, few hops."""
+        # An axis that is cut has no wrap any more, so rings become rows.
         cut = sum(1 < one.length < whole.length for one, whole in zip(part, axes, strict=True))
         return cut, -sum(one.ways for one in part), sum(one.hops for one in part)
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError, did_you_mean
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis, grown
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark
-from pathways_nb.parallel.batch_walk.operation import Axis, grown
 
 How = Literal["rows", "mean", "sum", "max", "min"]
 _GIVEN = ("sum", "mean", "max", "min")
@@ -29,7 +29,7 @@ class Auxiliary(NamedTuple):
     rows: int = 0
     tokens: int = -1
 
-    def joined(self, parts: Sequence[Any], shares: Sequence[float]) -> Any:
+    def join(self, parts: Sequence[Any], shares: Sequence[float]) -> Any:
         """Return the output of the whole batch.
 
         Args:
@@ -41,8 +41,9 @@ class Auxiliary(NamedTuple):
         if len(parts) == 1:
             return parts[0]
         if self.how == "mean":
-            kept = parts[0].dtype if jnp.issubdtype(parts[0].dtype, jnp.inexact) else jnp.float32
-            return sum(part * share for part, share in zip(parts, shares, strict=True)).astype(kept)
+            # The mean of whole numbers or truth values is a fraction.
+            dtype = parts[0].dtype if jnp.issubdtype(parts[0].dtype, jnp.inexact) else jnp.float32
+            return sum(part * share for part, share in zip(parts, shares, strict=True)).astype(dtype)
         return getattr(jnp.stack(parts), self.how)(0)
 
 
@@ -66,7 +67,7 @@ def arguments(where: str, aux: Any, has_aux: bool) -> None:
 
 
 def forms(
-    where: str, axes: Sequence[Axis], tree: Any, shapes: Sequence[Sequence[tuple[Any, Any]]],
+    where: str, axes: Sequence[WalkedAxis], tree: Any, shapes: Sequence[Sequence[tuple[Any, Any]]],
     marks: Sequence[Sequence[Mark]] | None, given: Any,
 ) -> tuple[Auxiliary, ...]:  # fmt: skip
     """Return how each auxiliary output is joined.
@@ -126,6 +127,7 @@ def _described(one: Any, marks: Sequence[Mark] | None) -> str:
 
 
 def _is_python(one: Any, marks: Sequence[Mark] | None) -> bool:
+    # Such as len(x): it is a float to JAX, but nobody says that a mean over parts is meant.
     return bool(one.weak_type and marks is not None and marks[0].number is not None)
 
 
@@ -143,7 +145,7 @@ def _by_name(where: str, given: Mapping[Any, How], names: Sequence[str]) -> dict
 
 
 def _form(
-    where: str, axes: Sequence[Axis], name: str, shapes: Sequence[tuple[Any, Any]], marks: Any, given: How | None
+    where: str, axes: Sequence[WalkedAxis], name: str, shapes: Sequence[tuple[Any, Any]], marks: Any, given: How | None
 ) -> Auxiliary | None:
     """Return how an output is joined; ``None`` if that is not known."""
     dims = [grown((one.shape, two.shape)) for one, two in shapes]
@@ -157,6 +159,7 @@ def _form(
         return Auxiliary(given)
     if dims[0]:
         return _rows(where, axes, name, [first.shape for first, _ in shapes], dims, marks)
+    # Whole numbers are counts as often as constants, so their user says how they are joined.
     floating = jnp.issubdtype(one.dtype, jnp.inexact) and not _is_python(one, marks)
     if floating and not any(dims) and (marks is None or all(mark.is_mean for mark in marks)):
         return Auxiliary("mean")
@@ -165,7 +168,7 @@ def _form(
 
 def _rows(
     where: str,
-    axes: Sequence[Axis],
+    axes: Sequence[WalkedAxis],
     name: str,
     shapes: Sequence[tuple[int, ...]],
     dims: Sequence[list[int]],
@@ -173,6 +176,7 @@ def _rows(
 ) -> Auxiliary:
     """Return how an output is joined that grows with the batch; ``shapes`` are those of a part along each axis."""
     shape = shapes[0]
+    # Elements of each row along the dimension that grows: rows may have been merged with what follows them.
     at, each = dims[0][0], shape[dims[0][0]] // axes[0].sizes[0]
     own = marks is None or _is_of_each(marks[0], at, each)
     if len(dims[0]) > 1 or shape[at] % axes[0].sizes[0] or not own:
@@ -189,6 +193,7 @@ def _rows(
             f"dimension of tokens. Return a value for each token, as (batch, tokens, …)."
         )
     tokens = dims[1][0]
+    # Of tokens every slice has some, so what needs all of them cannot be joined; of rows that is known already.
     if marks is not None and not _is_of_each(marks[1], tokens, shapes[1][tokens] // axes[1].sizes[0]):
         raise UsageError(
             f"{where}: the auxiliary output {name} has the shape {list(shape)}, but what belongs to a token depends on "

@@ -33,9 +33,11 @@ class Tangents(NamedTuple):
 
 def tangents_of(eqn: Any) -> Tangents:
     """Trace the tangents of a call by its own rule."""
+    # jax.jvp of the bound equation calls the user's rule, which is a Python function in its parameters.
     alone = one_equation(eqn)
     run = jex.jaxpr_as_fun(alone.jaxpr)
     shapes = [jax.ShapeDtypeStruct(eqn.invars[at].aval.shape, eqn.invars[at].aval.dtype) for at in alone.inputs]
+    # Whole numbers and keys have no tangents; jax.jvp would ask for some of type float0.
     moving = [at for at, shape in enumerate(shapes) if jnp.issubdtype(shape.dtype, jnp.inexact)]
     made = [at for at in alone.outputs if jnp.issubdtype(eqn.outvars[at].aval.dtype, jnp.inexact)]
 
@@ -49,6 +51,7 @@ def tangents_of(eqn: Any) -> Tangents:
 
         return jax.jvp(varied, ([operands[at] for at in moving],), (list(given),))[1]
 
+    # As the loss was traced: an equation keeps the mesh under which it was traced.
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
         jaxpr = jax.make_jaxpr(tangents)(shapes, [shapes[at] for at in moving])
     return Tangents(jaxpr, [*alone.inputs, *(alone.inputs[at] for at in moving)], made)
@@ -56,6 +59,7 @@ def tangents_of(eqn: Any) -> Tangents:
 
 def is_tangent_of(tangent: Mark, value: Mark) -> bool:
     """Return whether a tangent depends on rows as the value does, so that gradients flow to each row from itself."""
+    # A rule that scales tangents by a sum over all rows, for example, does not.
     place = (tangent.kind, tangent.power, tangent.at, tangent.inner, tangent.context, tangent.loop)
     own = (value.kind, value.power, value.at, value.inner, value.context, value.loop)
     return tangent.is_zero or (place == own and (value.shared or not tangent.shared))

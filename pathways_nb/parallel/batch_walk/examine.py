@@ -13,8 +13,8 @@ from jax.sharding import AbstractMesh
 from pathways_nb.cost.jaxpr.primitives import RANDOM
 from pathways_nb.errors import PathwaysError
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary, forms
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import LEFT_OUT, ONE_PART, Verdict, drawn, of_loss, warn_undecided
 from pathways_nb.parallel.batch_walk.walk import walk
 from pathways_nb.parallel.random_keys import is_random_key
@@ -52,7 +52,7 @@ class Examined:
         traces: jaxprs of a part and of the whole, if numbers are to be compared and these are kept.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[WalkedAxis, ...]
     verdicts: tuple[Verdict, ...]
     aux: tuple[Auxiliary, ...]
     tree: Any
@@ -67,7 +67,7 @@ class Examined:
         return cls((), (), (Auxiliary("mean"),) * len(leaves), tree, means, draws)
 
     def decided(
-        self, where: str, name: str, compare: Callable[[Axis, Verdict], Callable[[], Verdict]] | None
+        self, where: str, name: str, compare: Callable[[WalkedAxis, Verdict], Callable[[], Verdict]] | None
     ) -> Callable[[], str]:
         """Begin to decide by numbers where the structure did not.
 
@@ -80,7 +80,14 @@ class Examined:
             What waits for the numbers and returns what decided, for each axis, or raises a ``UsageError`` if the loss
             of the parts is another than that of the whole.
         """
-        begun = [self._begun(axis, verdict, compare) for axis, verdict in zip(self.axes, self.verdicts, strict=True)]
+        begun: list[Verdict | Callable[[], Verdict]] = []
+        for axis, verdict in zip(self.axes, self.verdicts, strict=True):
+            if verdict.unknown is None:
+                begun.append(verdict)
+            elif self.draws:  # parts and whole draw other numbers, so their losses differ in any case
+                begun.append(drawn(verdict))
+            else:
+                begun.append(verdict if compare is None else compare(axis, verdict))
 
         def conclude() -> str:
             verdicts = [each() if callable(each) else each for each in begun]
@@ -91,16 +98,6 @@ class Examined:
 
         return conclude
 
-    def _begun(
-        self, axis: Axis, verdict: Verdict, compare: Callable[[Axis, Verdict], Callable[[], Verdict]] | None
-    ) -> Verdict | Callable[[], Verdict]:
-        """Return the verdict along an axis, or what waits for that of numbers."""
-        if verdict.unknown is None:
-            return verdict
-        if self.draws:
-            return drawn(verdict)
-        return verdict if compare is None else compare(axis, verdict)
-
 
 def draws(jaxprs: Iterable[Any]) -> bool:
     """Return whether a traced function draws random numbers."""
@@ -108,7 +105,7 @@ def draws(jaxprs: Iterable[Any]) -> bool:
 
 
 def walked(
-    fn: Callable[..., Any], axis: Axis, given: Sequence[Sequence[Any]], marks: Sequence[Any],
+    fn: Callable[..., Any], axis: WalkedAxis, given: Sequence[Sequence[Any]], marks: Sequence[Any],
     inside: AbstractContextManager[Any] | None = None, keep: dict[Any, Any] | None = None,
 ) -> Walked | Reason:  # fmt: skip
     """Trace a function at two sizes and walk both traces.
@@ -138,13 +135,13 @@ def walked(
     return Walked(found, (shapes, others))
 
 
-def _traced(fn: Callable[..., Any], axis: Axis, given: Sequence[Any]) -> Any:
+def _traced(fn: Callable[..., Any], axis: WalkedAxis, given: Sequence[Any]) -> Any:
     """Return the jaxpr of a function and the shapes of its outputs, or why it cannot be traced at this size."""
     try:
         return jax.make_jaxpr(fn, return_shape=True)(*given)
-    except PathwaysError:
+    except PathwaysError:  # it says itself what is wrong
         raise
-    except Exception as error:
+    except Exception as error:  # of the user's function, which may fit one batch size only
         why = str(error).strip().split("\n")[0][:160]
         return Reason(f"it cannot be traced for another number of {axis.name}: {why}")
 
@@ -156,8 +153,8 @@ def trace_key(fn: Callable[..., Any], given: Any) -> Any:
 
 
 def judged(
-    where: str, name: str, axes: Sequence[Axis], found: Sequence[Walked | Reason], outputs: tuple[Any, Any], given: Any,
-    check: bool,
+    where: str, name: str, axes: Sequence[WalkedAxis], found: Sequence[Walked | Reason], outputs: tuple[Any, Any],
+    given: Any, check: bool,
 ) -> tuple[tuple[Verdict, ...], tuple[Auxiliary, ...]]:  # fmt: skip
     """Return what the walks over a loss say, one for each axis that is split.
 
@@ -178,24 +175,28 @@ def judged(
     """
     aux = outputs[1]
     count = 1 + len(jax.tree.leaves(aux))
-    lost = [one if isinstance(one, Walked) else _unknown(one, count, outputs) for one in found]
+    # Of a loss that could not be traced at another size, nothing is known of any output.
+    walks = [
+        one
+        if isinstance(one, Walked)
+        else Walked([Mark(Kind.UNKNOWN, trained=True, reason=one)] * count, (outputs, outputs))
+        for one in found
+    ]
     if check:
-        verdicts = tuple(of_loss(where, name, one.marks[0], axis) for axis, one in zip(axes, lost, strict=True))
+        verdicts = tuple(of_loss(where, name, one.marks[0], axis) for axis, one in zip(axes, walks, strict=True))
     else:
         verdicts = (LEFT_OUT,) * len(axes)
-    pairs = [tuple(zip(*(jax.tree.leaves(side)[1:] for side in one.shapes), strict=True)) for one in lost]
-    marks = [one.marks[1:] for one in lost] if check else None
+    pairs = [tuple(zip(*(jax.tree.leaves(side)[1:] for side in one.shapes), strict=True)) for one in walks]
+    marks = [one.marks[1:] for one in walks] if check else None
+    # From (axes, outputs) to (outputs, axes): each output is joined along all axes at once.
     by_output = [[pair[at] for pair in pairs] for at in range(count - 1)]
     known = None if marks is None else [[one[at] for one in marks] for at in range(count - 1)]
     return verdicts, forms(where, axes, aux, by_output, known, given)
 
 
-def _unknown(reason: Reason, count: int, outputs: Any) -> Walked:
-    return Walked([Mark(Kind.UNKNOWN, trained=True, reason=reason)] * count, (outputs, outputs))
-
-
 def sizes_of(part: int, parts: int) -> tuple[int, int]:
-    """Return the sizes at which a function is traced, of a part and of the whole; a size of 1 would hide dimensions."""
+    """Return the sizes at which a function is traced, of a part and of the whole."""
+    # A dimension of 1 row would be like those that broadcasting and squeezing add and remove.
     return max(part, 2), max(part, 2) * parts
 
 

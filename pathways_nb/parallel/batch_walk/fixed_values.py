@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pathways_nb.cost.jaxpr.primitives import VIEWS, op_class_of
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair, grown
 from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product, unscaled
-from pathways_nb.parallel.batch_walk.operation import Op, grown
 
 LINEAR = VIEWS | set("neg convert_element_type copy copy_p reduce_precision real imag conj stop_gradient".split())
 """Operations of one array that respect sums and constant factors."""
@@ -23,7 +23,7 @@ _COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}
 """With which sign, and with which addition, a comparison of integers says that something is at least 0."""
 
 
-def is_elementwise(op: Op) -> bool:
+def is_elementwise(op: EquationPair) -> bool:
     """Return whether an operation treats every element by itself; operands may be scalars or have dimensions of 1."""
     return op_class_of(op.name) == "elementwise" and all(
         not shape or (len(shape) == len(out) and all(a in (1, b) for a, b in zip(shape, out, strict=True)))
@@ -40,7 +40,7 @@ def counts_of_all(marks: Sequence[Mark]) -> tuple[tuple[int, tuple[int, int] | N
     return tuple(sorted(found.items()))
 
 
-def of_fixed(op: Op) -> Mark:
+def of_fixed(op: EquationPair) -> Mark:
     """Return the mark of the results of an operation whose operands do not depend on the batch."""
     marks = op.marks
     numbers = [mark.number for mark in marks]
@@ -49,13 +49,14 @@ def of_fixed(op: Op) -> Mark:
         return replace(constant((one, two), op.axis.ratio), trained=op.trained)
     if op.name == "iota":
         return _iota(op)
-    if op.name == "select_n" and marks[0].number == (0, 0):  # a negative index that is none
+    # jnp writes x[i] with where(i < 0, i + n, i) as the index; where i cannot be negative, that is i.
+    if op.name == "select_n" and marks[0].number == (0, 0):
         return marks[1]
     masks = _mask_of(op)
     if isinstance(masks, Mark):
         return masks
     counts = counts_of_all(marks)
-    if not is_elementwise(op):
+    if not is_elementwise(op):  # elements may be anywhere now, so it may vary along all that grows
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
     if op.name in ("add", "sub", "select_n", "max", "min", "concatenate"):
         power = common(marks[1:] if op.name == "select_n" else marks)
@@ -66,7 +67,7 @@ def of_fixed(op: Op) -> Mark:
     else:
         power = unscaled(marks)
     counter = _counter(op)
-    if counter is not None:  # it says where the count begins
+    if counter is not None:  # a count of steps of 1 says where it begins; of others only that they vary is known
         power, alone = 0, len(counter.steps) == 1 and counter.steps[0][1] == 1
         if alone:
             counts = tuple((dim, _first(op, counter.start)) for dim, _ in counter.steps)
@@ -75,7 +76,7 @@ def of_fixed(op: Op) -> Mark:
     return Mark(power=power, trained=op.trained, counts=counts, counter=counter, mask=masks, anew=op.anew)
 
 
-def _first(op: Op, start: tuple[int, int]) -> tuple[int, int]:
+def _first(op: EquationPair, start: tuple[int, int]) -> tuple[int, int]:
     """Return from where a count begins, without a constant that was added to it in both traces, as in positions + 1."""
     for known in (op.axis.offsets, (0, 0)):
         if start[0] - known[0] == start[1] - known[1]:
@@ -83,20 +84,20 @@ def _first(op: Op, start: tuple[int, int]) -> tuple[int, int]:
     return start
 
 
-def _folded(op: Op, numbers: Sequence[float]) -> float:
+def _folded(op: EquationPair, numbers: Sequence[float]) -> float:
     if op.name == "integer_pow":
         return numbers[0] ** op.params["y"] if numbers[0] else math.nan
     return float(_FOLDED[op.name](*numbers))
 
 
-def _iota(op: Op) -> Mark:
+def _iota(op: EquationPair) -> Mark:
     dim = op.params["dimension"]
-    if dim not in grown(op.outs[0]):
+    if dim not in grown(op.outs[0]):  # as many in a part as in the whole: a constant like any other
         return Mark()
     return Mark(counts=((dim, (0, 0)),), counter=Counter(((dim, 1),), (0, 0)))
 
 
-def _counter(op: Op) -> Counter | None:
+def _counter(op: EquationPair) -> Counter | None:
     """Return the count that an operation makes of counts and integers, such as the positions of a slice."""
     found = [mark.counter or _as_counter(mark) for mark in op.marks]
     if None in found or not any(mark.counter for mark in op.marks):
@@ -105,7 +106,7 @@ def _counter(op: Op) -> Counter | None:
         return found[0]
     if op.name not in ("add", "sub") or len(found) != 2:
         return None
-    sign = 1 if op.name == "add" else -1
+    sign = 1 if op.name == "add" else -1  # counts are linear: coefficients and starts add up
     one, two = found
     assert one is not None
     assert two is not None
@@ -122,7 +123,7 @@ def _as_counter(mark: Mark) -> Counter | None:
     return Counter((), (int(mark.number[0]), int(mark.number[1])))
 
 
-def _mask_of(op: Op) -> Mask | Mark | None:
+def _mask_of(op: EquationPair) -> Mask | Mark | None:
     """Return the mask that an operation makes: of a comparison of counts, or of other masks.
 
     A comparison whose answer is the same everywhere is a constant.
@@ -138,6 +139,7 @@ def _mask_of(op: Op) -> Mask | Mark | None:
     if op.name in ("and", "or", "mul") or (op.name == "div" and masks[1] is None):
         return strongest(op, op.marks)
     if op.name == "select_n" and masks[0] is not None:
+        # The position among the operands of what stands where reading is allowed, and of what stands elsewhere.
         allowed, other = (2, 1) if masks[0].form == "past" else (1, 2)
         if op.marks[allowed].is_zero and op.marks[other].is_low:
             return masks[0]._replace(form="bias")
@@ -146,7 +148,7 @@ def _mask_of(op: Op) -> Mask | Mark | None:
     return found[0] if op.name in (*VIEWS, "convert_element_type", "copy") else None
 
 
-def strongest(op: Op, marks: Sequence[Mark]) -> Mask | None:
+def strongest(op: EquationPair, marks: Sequence[Mark]) -> Mask | None:
     """Return the mask that masks and conditions make together: one that keeps later tokens out suffices.
 
     What else varies with the tokens must count from the first of the whole sequence, or slices differ.
@@ -156,23 +158,25 @@ def strongest(op: Op, marks: Sequence[Mark]) -> Mask | None:
     return None if found is None else _from_first(op, found, marks)
 
 
-def _from_first(op: Op, mask: Mask, marks: Sequence[Mark]) -> Mask | None:
+def _from_first(op: EquationPair, mask: Mask, marks: Sequence[Mark]) -> Mask | None:
     """Return a mask if what varies with the tokens counts from the first of the whole sequence, else ``None``."""
     wanted = {mask.token: op.axis.offsets, mask.context: (0, 0)}
     counts = [one for mark in marks if mark.kind == Kind.FIXED for one in mark.counts]
     return mask if all(start == wanted.get(dim, start) for dim, start in counts) else None
 
 
-def _compared(op: Op) -> Mask | Mark | None:
+def _compared(op: EquationPair) -> Mask | Mark | None:
     one, two = (mark.counter or _as_counter(mark) for mark in op.marks)
     if one is None or two is None:
         return None
+    # Both sides on one: Σ coefficient · index + start ≥ 0.
     sign, more = _COMPARISONS[op.name]
     steps: dict[int, int] = {}
     for counter, by in ((one, sign), (two, -sign)):
         for dim, step in counter.steps:
             steps[dim] = steps.get(dim, 0) + by * step
     starts = [sign * (a - b) + more for a, b in zip(one.start, two.start, strict=True)]
+    # ``index < 0`` of an index that counts up from 0 or more is false everywhere: see ``select_n`` above.
     if (
         sign == -1
         and not two.steps

@@ -160,17 +160,17 @@ def constant(number: tuple[float, float], ratio: float) -> Mark:
 def power_of(number: tuple[float, float], ratio: float) -> int | None:
     """Return p if the second number is rᵖ times the first, and ``None`` if there is no such p."""
     one, two = number
-    if one == two or one != one:
+    if one == two or one != one:  # NaN is the same for any number of rows
         return 0
     for power in (-1, 1, -2, 2, -3, 3):
-        if abs(two - one * ratio**power) <= 1e-5 * abs(two):
+        if abs(two - one * ratio**power) <= 1e-5 * abs(two):  # a constant may have been rounded to float32
             return power
     return None
 
 
 def common(marks: Sequence[Mark]) -> int | None:
     """Return the power of a sum; a sum over rows counts as one more, because a constant is its own mean."""
-    powers = {level(mark) for mark in marks if not mark.is_zero}
+    powers = {level(mark) for mark in marks if not mark.is_zero}  # 0 has every power
     return powers.pop() if len(powers) == 1 else 0 if not powers else None
 
 
@@ -181,6 +181,7 @@ def level(mark: Mark) -> int | None:
 
 def unscaled(marks: Sequence[Mark]) -> int | None:
     """Return the power of what has no rule of its own: 0 if no operand grows with the number of rows."""
+    # A very negative score is that of a mask: a number in place of −∞, whatever the number of rows.
     return 0 if all(mark.power == 0 or mark.is_zero or mark.is_low for mark in marks) else None
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import alive, called
+from pathways_nb.parallel.batch_walk.equation_pair import EquationPair
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, level
-from pathways_nb.parallel.batch_walk.operation import Op
 from pathways_nb.parallel.flat_function import FlatFunction
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.host_function import host
@@ -50,6 +50,8 @@ def _divided(total: jax.Array, count: jax.Array) -> jax.Array:
     return total / count
 
 
+# A jitted function stays one equation in a jaxpr, and its name tells it from other divisions. JAX differentiates and
+# batches it as any other, so the mean needs no primitive of its own.
 _divided.__name__ = _NAME
 _mean = jax.jit(_divided)
 
@@ -64,13 +66,14 @@ def count_means(jaxpr: Any) -> int:
     return sum(map(is_mean, equations(jaxpr)))
 
 
-def mean_mark(op: Op) -> Mark:
+def mean_mark(op: EquationPair) -> Mark:
     """Return the mark of a call of ``mean``: a mean, if both arguments are sums over the batch."""
     for name, mark in zip(("total", "count"), op.marks, strict=True):
         if mark.is_lost:
             return mark
-        if mark.kind == Kind.ROWS or level(mark) != 1:
+        if mark.kind == Kind.ROWS or level(mark) != 1:  # a mean, or a constant, is no total
             return op.mixed(f"pw.mean with a {name} that is no sum over {op.axis.name}")
+    # Counts are added up before the backward pass and divide as constants: no gradient goes through them.
     if op.marks[1].trained:
         return op.mixed("pw.mean with a count that depends on parameters")
     return Mark(Kind.SUM, -1, trained=op.trained)
@@ -104,6 +107,7 @@ def counts_of(where: str, fn: Callable[..., Any], fixed: int, *args: Any) -> lis
         _run(closed, arrays, divide)
         return found
 
+    # Only what the counts need is run: the loss, which may be a whole model, is left out as dead code.
     flat = FlatFunction.of(jax.make_jaxpr(counts)(*jax.tree.leaves(shapes)))
     unknown = len(jax.tree.leaves(args[:fixed]))
     used = {value for op in alive(flat.ops, flat.outputs) for value in op.inputs} | set(flat.outputs)
@@ -122,6 +126,7 @@ def with_counts(fn: Callable[..., Any]) -> Callable[..., Any]:
         *given, counts = args
         closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*given)
         left = iter(counts)
+        # In the order of the trace, as ``counts_of`` found them.
         made = _run(closed, jax.tree.leaves(given), lambda total, _: total / next(left))
         return jax.tree.unflatten(jax.tree.structure(shapes), made)
 
@@ -173,21 +178,17 @@ def _run(jaxpr: Any, arrays: Sequence[Any], divide: Callable[[Any, Any], Any]) -
     for eqn in inner.eqns:
         given = [read(atom) for atom in eqn.invars]
         if is_mean(eqn):
-            made: Sequence[Any] = [divide(*given)]
+            made: list[Any] = [divide(*given)]
         elif not any(map(count_means, jex.jaxprs_in_params(eqn.params))):
-            made = _alone(eqn, given)
+            alone = one_equation(eqn)
+            values = jex.jaxpr_as_fun(alone.jaxpr)(*(given[at] for at in alone.inputs))
+            made = [None] * len(eqn.outvars)
+            for at, value in zip(alone.outputs, values, strict=True):
+                made[at] = value
         elif (body := called(eqn)) is None:
+            # Each turn of a loop would need a count of its own, and a branch may have none.
             raise UsageError(f"pw.mean is called inside {eqn.primitive.name!r}; call it once, outside of loops.")
         else:
             made = _run(body, given, divide)
         env.update(zip(eqn.outvars, made, strict=True))
     return [read(atom) for atom in inner.outvars]
-
-
-def _alone(eqn: Any, given: Sequence[Any]) -> Sequence[Any]:
-    alone = one_equation(eqn)
-    made = jex.jaxpr_as_fun(alone.jaxpr)(*(given[at] for at in alone.inputs))
-    results: list[Any] = [None] * len(eqn.outvars)
-    for at, value in zip(alone.outputs, made, strict=True):
-        results[at] = value
-    return results

@@ -18,10 +18,10 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from pathways_nb.jaxpr.flat import called
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import PARAMETER
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, is_inexact, value_and_gradients
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
 from pathways_nb.parallel.batch_walk.walk import UnlikeError, marks_inside
@@ -54,6 +54,7 @@ def of_parts(
     Returns:
         What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
     """
+    # On this host's processor: the devices of the step may be many, and are busy.
     params, batch = here((params, batch))
     size = next(leaf.shape[0] for leaf in jax.tree.leaves(batch) if jnp.ndim(leaf)) // parts
 
@@ -61,13 +62,16 @@ def of_parts(
         return jax.tree.map(lambda leaf: leaf[start : start + count] if jnp.ndim(leaf) else leaf, batch)
 
     calls, whole = [(params, *rows(at * size, size)) for at in range(parts)], (params, *batch)
+    # A pw.mean needs counts of all parts before any part is computed, so its loss is not cut.
     tail = None if means else _tail(value, calls[0], whole, (size, parts * size), traces)
     if tail is not None:
         computed = begin(tail.of_all(whole, (size, parts * size)))
     elif means:
         computed = begin(_with_means(where, value, calls, whole, means))
     else:
-        computed = begin(_of_all(value, calls, whole))
+        of_part = Lowered(value_and_gradients(value, parts), *calls[0])
+        of_whole = Lowered(value_and_gradients(value), *whole)
+        computed = begin(lambda: _summed((of_part(*call) for call in calls), of_whole(*whole)))
 
     def conclude() -> Verdict:
         try:
@@ -97,26 +101,21 @@ def _summed(parts: Iterable[LossAndGradients], exact: LossAndGradients, places: 
         What is to be compared.
     """
     places = places or [None] * len(exact[1])
+    # In float64: rounding of this sum would otherwise count as a difference.
     values, sums = list[float](), [np.zeros(leaf.shape, np.float64) for leaf in exact[1]]
     for number, (value, gradients) in enumerate(parts):
         values.append(float(value))
         for total, leaf, at in zip(sums, gradients, places, strict=True):
             count = 0 if at is None else leaf.shape[at]
             total[_span(at, number * count, count)] += np.asarray(leaf, np.float64)
+    # Each part's loss is divided by the number of parts (``value_and_gradients``); its own value is wanted.
     return [value * len(values) for value in values], sums, exact
-
-
-def _of_all(value: Callable[..., Any], calls: Calls, whole: tuple[Any, ...]) -> Callable[[], Compared]:
-    """Return what computes the loss and the gradients by the parameters, of all parts and of the whole."""
-    of_part = Lowered(value_and_gradients(value, len(calls)), *calls[0])
-    of_whole = Lowered(value_and_gradients(value), *whole)
-    return lambda: _summed((of_part(*call) for call in calls), of_whole(*whole))
 
 
 def _with_means(
     where: str, value: Callable[..., Any], calls: Calls, whole: tuple[Any, ...], means: int
 ) -> Callable[[], Compared]:
-    """Return what computes the same of a loss with calls of ``pw.mean``."""
+    """Return what computes loss and gradients, of all parts and of the whole, of a loss with calls of ``pw.mean``."""
     counting = Lowered(functools.partial(counts_of, where, value, 1), *calls[0])
     counts = [jax.ShapeDtypeStruct((), jnp.float32)] * means
     of_part = Lowered(value_and_gradients(with_counts(value), len(calls)), *calls[0], counts)
@@ -218,6 +217,7 @@ def _tail(
 
 def _is_of(closed: Any, given: Any) -> bool:
     """Return whether a jaxpr was traced for arguments of these shapes."""
+    # A part of one row was traced as one of two (``sizes_of``), so traces may have other shapes than the step.
     shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given)]
     return [(aval.shape, aval.dtype) for aval in closed.in_avals] == shapes
 
@@ -228,7 +228,8 @@ def _cut_off(one: Any, two: Any, marks: Sequence[Mark], sizes: tuple[int, int], 
     Raises:
         UnlikeError: what it reads cannot be cut into parts.
     """
-    env = marks_inside(Axis("rows", sizes), one, two, marks)
+    # The walk marks variables of the jaxpr; values of a flat list have numbers, which are the same in both traces.
+    env = marks_inside(WalkedAxis("rows", sizes), one, two, marks)
     small, large = FlatFunction.of(one), FlatFunction.of(two)
     marked = dict(zip(small.inputs, marks, strict=True))
     for op in small.ops:
@@ -238,7 +239,7 @@ def _cut_off(one: Any, two: Any, marks: Sequence[Mark], sizes: tuple[int, int], 
     if read != [number for number in reads(second) if number not in large.constants]:
         raise UnlikeError
     rows = [_rows(marked[number], small.avals[number], large.avals[number], sizes) for number in read]
-    if not first or set(read) <= set(small.inputs):
+    if not first or set(read) <= set(small.inputs):  # nothing is unknown, or nothing comes before it
         return None
     trained = _differentiable(small.ops, small.inputs[:params])
     return _Tail(
@@ -269,6 +270,7 @@ def _differentiable(ops: Sequence[Runnable], params: Sequence[int]) -> set[int]:
     """Return the values through which gradients by the parameters flow."""
     found = set(params)
     for op in ops:
+        # A gradient by what none flows through would be zero in parts and whole, and prove nothing.
         if op.name != "stop_gradient" and not found.isdisjoint(op.inputs):
             found.update(op.results)
     return found
@@ -293,6 +295,7 @@ def _rows(mark: Mark, small: Any, large: Any, sizes: tuple[int, int]) -> int | N
 
 def _unwrapped(closed: Any) -> Any:
     """Return the jaxpr inside one that does nothing but call it, such as that of a jitted loss."""
+    # Otherwise the tail would begin at this one call, and all of the loss would be compared.
     jaxpr = closed.jaxpr
     if len(jaxpr.eqns) == 1 and jaxpr.eqns[0].primitive.name == "jit" and not closed.consts:
         (eqn,) = jaxpr.eqns

@@ -1,4 +1,7 @@
-"""Functions that are run once by JAX on this host's processor, beside the compilation of the step they belong to."""
+"""Functions that JAX runs once on this host's processor, while the step that they belong to is compiled.
+
+They run in a thread of their own: a person who calls a step waits for both at once, not for one after the other.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.util.waiting import Promise, Workers
 
 T = TypeVar("T")
-_beside = Workers("pathways-compare", 1)
+_workers = Workers("pathways-compare", 1)
 
 
 class Lowered:
@@ -33,6 +36,7 @@ class Lowered:
 
     @cached_property
     def _compiled(self) -> Any:
+        # It runs once, so little effort of the compiler pays.
         return self._lowered.compile(compiler_options=dict(quick_options()))
 
     def __call__(self, *args: Any) -> Any:
@@ -43,7 +47,13 @@ class Lowered:
 
 def begin(work: Callable[[], T]) -> Promise[T]:
     """Have another thread call a function, under JAX's contexts of this line."""
-    return _beside.submit(_under, jax_contexts.current(), work)
+
+    def run(contexts: Contexts) -> T:
+        jax_contexts.adopt(contexts)
+        return work()
+
+    # JAX's contexts (x64, matmul precision, …) belong to a thread; without them it would compute other numbers.
+    return _workers.submit(run, jax_contexts.current())
 
 
 def here(tree: Any) -> Any:
@@ -75,11 +85,6 @@ def value_and_gradients(fn: Callable[..., Any], parts: int = 1) -> Callable[...,
 def is_inexact(leaf: Any) -> bool:
     """Return whether an array has a gradient."""
     return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-def _under(contexts: Contexts, work: Callable[[], T]) -> T:
-    jax_contexts.adopt(contexts)
-    return work()
 
 
 def _processor() -> jax.Device:

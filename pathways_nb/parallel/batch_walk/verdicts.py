@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.program.signature import Deferred
 
 By = Literal["structure", "numbers", "one part", "left out", "nobody"]
@@ -45,7 +45,7 @@ ONE_PART = Verdict("one part")
 LEFT_OUT = Verdict("left out")
 
 
-def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
+def of_loss(where: str, name: str, mark: Mark, axis: WalkedAxis) -> Verdict:
     """Return what the structure of a loss says.
 
     Args:
@@ -65,6 +65,7 @@ def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
         raise refused(where, name, axis.name, str(mark.reason))
     if mark.is_mean:
         return Verdict("structure")
+    # A scalar cannot have rows, unless it belongs to one of them in a way that is not understood.
     if mark.counts or mark.kind == Kind.ROWS:
         return Verdict("nobody", Reason(f"it counts {axis.name}"))
     if level(mark) == 1:
@@ -131,6 +132,7 @@ def by_numbers(
         UsageError: they differ, with both values.
     """
     expected, exact = whole
+    # With 16-bit numbers, sums of parts and of the whole differ by their rounding.
     coarse = any(leaf.dtype.itemsize < _FLOAT32 for leaf in (expected, *exact))
     tolerance = _COARSE if coarse else _FINE
     if not np.isfinite(np.asarray(expected, np.float32)):
@@ -139,12 +141,13 @@ def by_numbers(
     if not abs(mean - float(expected)) <= tolerance * max(abs(float(expected)), *map(abs, values), 1e-3):
         why = f"it is {float(expected):.6g} of the whole and {mean:.6g} of its parts together; {unknown}{hint}"
         raise refused(where, name, over, why)
-    pairs = [(np.asarray(mine, np.float64), np.asarray(right, np.float64))
-             for mine, right in zip(together, exact, strict=True)]  # fmt: skip
+    # The loss may be right by chance, and its gradients wrong: those with a rule of the user's, for example.
+    pairs = [(np.asarray(parts, np.float64), np.asarray(right, np.float64))
+             for parts, right in zip(together, exact, strict=True)]  # fmt: skip
     sizes = [float(np.abs(right).max(initial=0)) for _, right in pairs]
     least = max([*sizes, 1e-6]) * (1 if coarse else _SMALL)
-    for (mine, right), size in zip(pairs, sizes, strict=True):
-        apart = float(np.abs(mine - right).max(initial=0))
+    for (parts, right), size in zip(pairs, sizes, strict=True):
+        apart = float(np.abs(parts - right).max(initial=0))
         if not apart <= 10 * tolerance * max(size, least):
             why = f"gradients of its parts together differ by {apart:.2g} from those of the whole, the largest of which"
             raise refused(where, name, over, f"{why} is {size:.2g}; {unknown}{hint}")

@@ -13,7 +13,7 @@ from collections import Counter
 from operator import itemgetter
 from typing import Literal
 
-from pathways_nb.parallel.fsdp.costs import TICK
+from pathways_nb.parallel.fsdp.operation_costs import TICK
 from pathways_nb.parallel.fsdp.outline import Outline
 
 
@@ -25,35 +25,26 @@ def exposed_bound(outline: Outline, kept: frozenset[int] = frozenset(), streams:
         kept: parameters that stay gathered for the backward pass.
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
     """
-    late = gathered = converted = done = 0
-    gathers = [*outline.forward, *(use for use in outline.again if use.param not in kept)]
-    delays = list[tuple[int, int]]()
-    for use in sorted(gathers, key=lambda use: use.read):
-        gathered += use.made
-        done = outline.costs.exchange("all_gather", gathered, outline.axis)
-        converted += use.costs.before  # a parameter is converted before it is gathered, beside other exchanges at best
-        late = max(late, converted, done - outline.passed[use.read])
-        delays.append((use.read, late))
-    apart = outline.compute - outline.passed[-1]  # conversions are part of ``compute``, not of ``passed``
-    together = done + _reduced(outline) - outline.passed[-1] if streams == 2 else 0
-    return max(0, max([late, together, *_after(outline, delays)]) - apart) * TICK
-
-
-def _reduced(outline: Outline) -> int:
-    """Return the ticks of all reductions, in one bucket for each kind."""
+    late = size = converted = gathered_at = 0
+    gathers = [*outline.forward, *(one for one in outline.regathers if one.param not in kept)]
+    delays = list[tuple[int, int]]()  # (gathers,) position of a use, ticks by which it is late at least
+    for one in sorted(gathers, key=lambda one: one.read):
+        # All bytes up to this use in one bucket: the least latency, and full bandwidth.
+        size += one.costs.whole_bytes
+        gathered_at = outline.costs.exchange("all_gather", size, outline.axis)
+        # A parameter is converted before it is gathered; other exchanges can run meanwhile, so the two do not add up.
+        converted += one.costs.convert_ticks
+        late = max(late, converted, gathered_at - outline.passed[one.read])
+        delays.append((one.read, late))
+    total = outline.passed[-1]
     sizes = Counter[tuple[str, str]]()
-    for one in outline.reductions:
-        sizes[one.kinds[0]] += one.costs.padded
-    return outline.together(sizes)
-
-
-def _after(outline: Outline, delays: list[tuple[int, int]]) -> list[int]:
-    """Return, for the moment at which each gradient is made, how late the step must end."""
-    total, found, left = outline.passed[-1], list[int](), Counter[tuple[str, str]]()
-    for one in reversed(outline.reductions):
-        left[one.kinds[0]] += one.costs.padded
-        ticks = outline.together(left)
-        before = bisect_right(delays, one.at, key=itemgetter(0))  # both of a pair rise
-        late = delays[before - 1][1] if before else 0
-        found.append(late + ticks - (total - outline.passed[one.at]))
-    return found
+    after = list[int]()  # (reductions,) how late the step must end, from the moment at which a gradient is made
+    for reduction in reversed(outline.reductions):
+        sizes[reduction.kinds[0]] += reduction.costs.padded_bytes
+        before = bisect_right(delays, reduction.at, key=itemgetter(0))  # positions and delays both rise
+        delay = delays[before - 1][1] if before else 0
+        after.append(delay + outline.together(sizes) - (total - outline.passed[reduction.at]))
+    # ``sizes`` has all reductions now.
+    together = gathered_at + outline.together(sizes) - total if streams == 2 else 0
+    apart = outline.compute - total  # conversions are part of ``compute``, not of ``passed``
+    return max(0, max([late, together, *after]) - apart) * TICK

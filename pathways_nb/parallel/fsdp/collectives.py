@@ -2,6 +2,10 @@
 
 A single parameter is gathered and reduced along its own dimension. A bucket is packed into one array, one row for each
 device, so that one collective carries all of it: ``pack``, the collective, ``unpack``.
+
+Parameters may be split over further axes of the place as well, such as those of tensor parallelism. The axes of the
+batch are manual in a step: its collectives are in the list. Other axes are left to the compiler, which adds what they
+need; only collectives are manual over them, too (``on_pieces``).
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.other_axes import joint_axes, on_pieces
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, operation
+from pathways_nb.program.specs import axes_of
 
 UNSPLIT = PartitionSpec()
+"""The partition of what no other axis splits."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,32 @@ class DataAxes:
         return self.shard[1] * (self.replicate[1] if self.replicate else 1)
 
 
-def gather(graph: StepGraph, axis: str, param: int, shard: int, whole: int) -> Collective:
+def on_pieces(
+    one: Parameter, run: Callable[..., list[Any]], inputs: Sequence[PartitionSpec], outputs: Sequence[PartitionSpec]
+) -> Callable[..., list[Any]]:
+    """Return a function of arrays that other axes split; ``run`` gets and returns the pieces on one device of them.
+
+    Args:
+        one: any parameter of the step; it knows the other axes.
+        run: a function of arrays; it may exchange over the axis of the batch.
+        inputs: the partition of each argument over the other axes.
+        outputs: the partition of each result.
+    """
+    if not one.other_sizes:
+        return run
+    # Left to the compiler, every device of the other axes would gather all their parts in front of a collective over
+    # the axis of the batch; and it ends the process at a sum of 16-bit numbers that is not manual over all axes (both
+    # measured on CPU).
+    return jax.shard_map(
+        lambda *arrays: list(run(*arrays)), in_specs=tuple(inputs), out_specs=list(outputs),
+        axis_names={axis for axis, _ in one.other_sizes}, check_vma=False,
+    )  # fmt: skip
+
+
+def gather(graph: StepGraph, axis: str, param: int, shard: int, whole: int) -> CollectiveOp:
     """Return the operation that gathers one parameter."""
     run = gathering(graph.parameters[param], axis)
-    return Collective("all_gather", (shard,), (whole,), run=run, axis=axis, carries=(param,))
+    return CollectiveOp("all_gather", (shard,), (whole,), run=run, axis=axis, carries=(param,))
 
 
 def gathering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
@@ -58,15 +85,16 @@ def gathering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
     piece = one.piece
 
     def run(array: Any) -> list[Any]:
+        # Cropped here, so that every read of the parameter sees its true shape.
         return [piece.crop(jax.lax.all_gather(array, axis, axis=piece.dim, tiled=True))]
 
     return on_pieces(one, run, [one.others], [one.others])
 
 
-def scatter(graph: StepGraph, axis: str, param: int, whole: int, shard: int) -> Collective:
+def scatter(graph: StepGraph, axis: str, param: int, whole: int, shard: int) -> CollectiveOp:
     """Return the operation that adds up one gradient over all devices and leaves each its shard."""
     run = scattering(graph.parameters[param], axis)
-    return Collective("reduce_scatter", (whole,), (shard,), run=run, axis=axis, carries=(param,))
+    return CollectiveOp("reduce_scatter", (whole,), (shard,), run=run, axis=axis, carries=(param,))
 
 
 def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
@@ -74,6 +102,7 @@ def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
     piece = one.piece
 
     def run(array: Any) -> list[Any]:
+        # Padded with zeros: the gradient of padding, which no read of the parameter sees.
         return [jax.lax.psum_scatter(piece.pad(array), axis, scatter_dimension=piece.dim, tiled=True)]
 
     return on_pieces(one, run, [one.others], [one.others])
@@ -82,7 +111,7 @@ def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
 def all_reduce(
     graph: StepGraph, axis: str, params: Sequence[int], value: int, total: int, others: PartitionSpec = UNSPLIT,
     reduction: Callable[[Any, str], Any] = jax.lax.psum,
-) -> Collective:  # fmt: skip
+) -> CollectiveOp:  # fmt: skip
     """Return the operation that adds up an array over all devices.
 
     Args:
@@ -99,15 +128,16 @@ def all_reduce(
         return [reduction(array, axis)]
 
     run = on_pieces(graph.parameters[0], run, [others], [others]) if graph.parameters else run
-    return Collective("all_reduce", (value,), (total,), run=run, axis=axis, carries=tuple(params))
+    return CollectiveOp("all_reduce", (value,), (total,), run=run, axis=axis, carries=tuple(params))
 
 
-def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list[Runnable], list[Runnable]]:
+def bucket_gather(graph: StepGraph, members: Sequence[CollectiveOp]) -> tuple[list[Runnable], list[Runnable]]:
     """Return the operations that gather several parameters at once: those up to the collective, and those after."""
     first, params = members[0], [param for op in members for param in op.carries]
     packing = _Packing.of(graph, params)
     aval, parameters, local = graph.flat.avals[first.inputs[0]], packing.pieces, packing.local
-    packed, gathered = graph.new(aval, (packing.size,)), graph.new(aval, (parameters[0].parts, packing.size))
+    packed = graph.new(aval, (packing.size,))  # (elements of all shards,)
+    gathered = graph.new(aval, (parameters[0].parts, packing.size))  # (devices, elements of all shards)
 
     def pack(*shards: Any) -> list[Any]:
         return [jnp.concatenate([shard.reshape(-1) for shard in shards])]
@@ -118,9 +148,9 @@ def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list
     def run(array: Any) -> list[Any]:
         return [jax.lax.all_gather(array, first.axis)]
 
-    collective = Collective(
+    collective = CollectiveOp(
         "all_gather", (packed,), (gathered,), run=packing.manual(run, [packing.row], [packing.rows]), axis=first.axis,
-        carries=tuple(params), again=first.again, bound=first.bound,
+        carries=tuple(params), again=first.again, paced=first.paced,
     )  # fmt: skip
     inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
     begin = operation("pack", inputs, (packed,), packing.manual(pack, packing.others, [packing.row]))
@@ -128,7 +158,9 @@ def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list
     return [begin, collective], [end]
 
 
-def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequence[Collective] = ()) -> list[Runnable]:
+def bucket_scatter(
+    graph: StepGraph, members: Sequence[CollectiveOp], then: Sequence[CollectiveOp] = ()
+) -> list[Runnable]:
     """Return the operations that reduce several gradients at once and leave each device its shards.
 
     Args:
@@ -139,7 +171,8 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
     first, params = members[0], [param for op in members for param in op.carries]
     packing = _Packing.of(graph, params)
     aval, parameters, local = graph.flat.avals[first.inputs[0]], packing.pieces, packing.local
-    packed, reduced = graph.new(aval, (parameters[0].parts, packing.size)), graph.new(aval, (packing.size,))
+    packed = graph.new(aval, (parameters[0].parts, packing.size))  # (devices, elements of all shards)
+    reduced = graph.new(aval, (packing.size,))  # (elements of all shards,)
 
     def pack(*gradients: Any) -> list[Any]:
         return [jnp.concatenate([one.rows(array) for one, array in zip(parameters, gradients, strict=True)], axis=1)]
@@ -151,13 +184,13 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
     def run(rows: Any) -> list[Any]:
         return [jax.lax.psum_scatter(rows, first.axis)]
 
-    collective = Collective(
+    collective = CollectiveOp(
         "reduce_scatter", (packed,), (reduced,), run=packing.manual(run, [packing.rows], [packing.row]),
         axis=first.axis, carries=tuple(params),
     )  # fmt: skip
     begin = packing.manual(pack, packing.others, [packing.rows])
     ops: list[Runnable] = [operation("pack", [op.inputs[0] for op in members], (packed,), begin), collective]
-    if then:
+    if then:  # it reads the packed shards as they are, so nothing is unpacked between the two
         before, reduced = reduced, graph.new(aval, (packing.size,))
         ops.append(all_reduce(graph, then[0].axis, params, before, reduced, packing.row))
     end = packing.manual(unpack, [packing.row], packing.others)
@@ -165,7 +198,7 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
 
 
 def bucket_all_reduce(
-    graph: StepGraph, members: Sequence[Collective], then: Sequence[Collective] = ()
+    graph: StepGraph, members: Sequence[CollectiveOp], then: Sequence[CollectiveOp] = ()
 ) -> list[Runnable]:
     """Return the operations that add up several arrays over all devices at once; arguments as ``bucket_scatter``."""
     first, params = members[0], [param for op in members for param in op.carries]
@@ -207,7 +240,10 @@ class _Packing(NamedTuple):
     @classmethod
     def of(cls, graph: StepGraph, params: Sequence[int]) -> _Packing:
         parameters = [graph.parameters[param] for param in params]
-        axes, copies = joint_axes(parameters)
+        sizes = dict(parameters[0].other_sizes)
+        used = {axis for one in parameters for entry in one.others for axis in axes_of(entry)}
+        axes = tuple(axis for axis in sizes if axis in used)
+        copies = math.prod(sizes[axis] for axis in axes)
         return cls([one.piece for one in parameters], [one.others for one in parameters], axes, copies)
 
     def manual(

@@ -18,9 +18,9 @@ from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PathwaysError, PlanError, UsageError, three_digits
 from pathways_nb.parallel.fsdp import plans
-from pathways_nb.parallel.fsdp.passes.choice import PassChoice, text_of_passes
-from pathways_nb.parallel.fsdp.passes.registry import own_passes, watch
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
+from pathways_nb.parallel.fsdp.passes.pass_registry import own_passes, watch
+from pathways_nb.parallel.fsdp.passes.plan_passes import PassChoice, text_of_passes
 from pathways_nb.parallel.fsdp.plan_text import plan_of_text
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_picture import Box, StepPicture, picture_of

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 
 from pathways_nb.parallel.batch_walk import auxiliary
-from pathways_nb.parallel.fsdp import checks, plans
+from pathways_nb.parallel.fsdp import fsdp_checks, plans
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.modes import mode_of
-from pathways_nb.parallel.fsdp.other_axes import partitions
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_functions import StepSpec
 from pathways_nb.parallel.fsdp.tracing import StepOptions
@@ -78,14 +77,14 @@ def fsdp(
         PlanError: the plan does not fit the model.
         ShardingError: ``shardings`` does not fit the parameters.
     """
-    checks.arguments(loss_fn, optimizer, accumulate)
-    checks.options(plan, param_dtype, reduce_dtype)
+    fsdp_checks.arguments(loss_fn, optimizer, accumulate)
+    fsdp_checks.options(plan, param_dtype, reduce_dtype)
     auxiliary.arguments("fsdp", aux, has_aux)
-    checks.arrays(params)
+    fsdp_checks.arrays(params)
     chosen = mode_of(mode, on, axis)
     shapes = jax.tree.map(struct_of, params)
-    trainable, stacks = checks.trainable(shapes, frozen), checks.stacked(shapes, stacked)
-    others = partitions(shapes, shardings, on, chosen.axes.names)
+    trainable, stacks = fsdp_checks.trainable(shapes, frozen), fsdp_checks.stacked(shapes, stacked)
+    others = fsdp_checks.partitions(shapes, shardings, on, chosen.axes.names)
     parameters = plans.parameters_of(
         shapes, trainable, stacks, others, chosen, dict(zip(on.axes, on.shape, strict=True))
     )

@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel import step_checks
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
@@ -24,7 +25,6 @@ from pathways_nb.parallel.batch_walk.examine import (
     walked,
 )
 from pathways_nb.parallel.batch_walk.mean import count_means
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.plan import source_lines
@@ -58,15 +58,16 @@ def examined(
     means, random = count_means(closed), draws([closed])
     if parts == 1 or not rows:
         return Examined.of_one_part(outputs[1], means, random)
-    axis = Axis("rows", sizes_of(rows.pop(), parts))
+    # At two sizes, of a part and of the whole: what grows with the batch is known by its shapes alone.
+    axis = WalkedAxis("rows", sizes_of(rows.pop(), parts))
     sizes = [(params, *resized(batch, 0, size)) for size in axis.sizes]
     marks = jax.tree.map(lambda _: PARAMETER, params), *marks_of(batch, 0)
-    kept = {trace_key(fn, (params, *batch)): (closed, shapes)}
-    found = walked(fn, axis, sizes, marks, keep=kept)
+    known = {trace_key(fn, (params, *batch)): (closed, shapes)}  # of a part that was traced above
+    found = walked(fn, axis, sizes, marks, keep=known)
     verdicts, joins = judged("fsdp", name, [axis], [found], outputs, aux, check)
     traces = None
     if verdicts[0].unknown is not None and isinstance(found, Walked):
-        traces = closed, kept[trace_key(fn, sizes[1])][0]
+        traces = closed, known[trace_key(fn, sizes[1])][0]
     return Examined((axis,), verdicts, joins, jax.tree.structure(outputs[1]), means, random, traces)
 
 
@@ -100,14 +101,17 @@ def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -
         UsageError: naming the line that does.
     """
     try:
+        # An empty mesh: the loss is to fail here if it names an axis, whatever mesh its caller has set.
         with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
             closed, shapes = jax.make_jaxpr(fn, return_shape=True)(params, *batch)
     except (RuntimeError, ValueError, NameError) as error:
+        # JAX has no type of its own for these errors; others are the loss's own and are raised as they are.
         if not re.search(r"\bmesh\b|unbound axis name|shard_map", str(error)):
             raise
         raise _names_devices(
             name, source_lines.traceback_line(error.__traceback__), re.split(r"\.\s", str(error))[0]
         ) from None
+    # What names a mesh of its own, as a NamedSharding does, is traced without an error.
     for eqn in equations(closed):
         if eqn.primitive.name in _OF_DEVICES:
             line = source_lines.innermost(eqn.source_info.traceback.frames if eqn.source_info.traceback else ())

@@ -1,21 +1,25 @@
-"""Where the collectives of a plan ran inside the launch of a step: the ops of a profile joined with the plan by name.
+"""What became of the collectives of a plan: how many were compiled, and where they ran inside the launch of a step.
 
-``lowering`` runs each collective under its label, and the compiler keeps this name where it moves the operation. Of
-collectives that it merges, one name is left.
+The ops of a profile are joined with the plan by name. ``lowering`` runs each collective under its label, and the
+compiler keeps this name where it moves the operation. Of collectives that it merges, one name is left.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathways_nb.errors import UsageError
-from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.errors import UsageError, size
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
@@ -69,7 +73,12 @@ class MeasuredStep(Printed):
             yield f"{name} ({duration(seconds)}) is not in the plan"
 
     def _table(self) -> Table:
-        rows = [(one.name, *_times(one), " ".join(one.ops)) for one in self.collectives]
+        rows = [
+            (one.name, duration(one.start), duration(one.busy), " ".join(one.ops))
+            if one.start is not None
+            else (one.name, "", "", "")
+            for one in self.collectives
+        ]
         changed = "; ".join(self.differences) or "each planned collective ran, in the planned order"
         return Table(f"Inside the launch: {changed}", ("collective", "starts", "takes", "ops"), rows)
 
@@ -89,6 +98,7 @@ def last_launch(run: Run, names: Sequence[str], device: int) -> tuple[Ops, float
             f"again inside `with pw.profile() as run:`."
         )
     ops = ops.select(ops["run"] == ops["run"][-1])
+    # A launch's rows are one for each island or device; the first of them to start is the zero of the step.
     launches = run.events.select(run.events.is_("name", *names))
     return ops, float(launches["start"][launches["run"] == ops["run"][-1]].min())
 
@@ -113,20 +123,22 @@ def measured(graph: StepGraph, ops: Ops, began: float) -> MeasuredStep:
         else:
             others[ops["name"][row]] = others.get(ops["name"][row], 0.0) + float(takes[row])
 
-    def joined(name: str) -> MeasuredCollective:
+    def measured_collective(name: str) -> MeasuredCollective:
         rows = found.get(name, [])
         if not rows:
             return MeasuredCollective(name)
         start, end = float(ops["start"][rows].min()) - began, float(ops["end"][rows].max()) - began
         return MeasuredCollective(name, tuple(dict.fromkeys(ops["name"][rows])), start, end, float(takes[rows].sum()))
 
-    made = tuple(map(joined, labels))
-    return MeasuredStep(made, _moved(made), others)
+    collectives = tuple(map(measured_collective, labels))
+    return MeasuredStep(collectives, _moved(collectives), others)
 
 
 def _moved(collectives: tuple[MeasuredCollective, ...]) -> tuple[str, ...]:
     """Return the fewest names without which the others ran in the planned order."""
     there = [(one.start, one.name) for one in collectives if one.start is not None]
+    # The longest rising subsequence of starts, by patience sorting: one late collective counts as one that moved, not
+    # as many that came before it.
     chains: list[tuple[float, tuple[str, ...]]] = []  # by length, the rising chain that ends first
     for start, name in there:
         at = bisect_right(chains, start, key=itemgetter(0))
@@ -135,5 +147,55 @@ def _moved(collectives: tuple[MeasuredCollective, ...]) -> tuple[str, ...]:
     return tuple(name for _, name in there if name not in same)
 
 
-def _times(one: MeasuredCollective) -> tuple[str, str]:
-    return (duration(one.start), duration(one.busy)) if one.start is not None else ("", "")
+@dataclass(frozen=True)
+class CompiledCollectives:
+    """Collectives of a step, planned and compiled.
+
+    Args:
+        planned: the number of each kind of collective in the plan.
+        compiled: the number that runs in the compiled program; those in a loop count as often as it runs.
+        temporary: bytes per device that the compiled program needs besides its arguments and results.
+    """
+
+    planned: Mapping[str, int]
+    compiled: Mapping[str, int]
+    temporary: int
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What the compiler changed, a sentence for each kind of collective; empty if nothing."""
+        return tuple(
+            f"{kind}: {self.planned.get(kind, 0)} planned, {self.compiled.get(kind, 0)} compiled"
+            for kind in dict.fromkeys([*self.planned, *self.compiled])
+            if self.planned.get(kind, 0) != self.compiled.get(kind, 0)
+        )
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(self.compiled.items())) or "no collectives"
+        changed = "; ".join(self.differences) or "as planned"
+        return f"{counts} ({changed}); {size(self.temporary)} of temporary memory per device"
+
+
+def planned_collectives(graph: StepGraph) -> dict[str, int]:
+    """Return the number of collectives of each kind in a step, those of the loss and those in loops included."""
+    found = Counter[str](op.kind for op in graph.ops if isinstance(op, CollectiveOp))
+    for op in graph.ops:
+        if isinstance(op, ShardedScan):
+            for one in op.exchanges:
+                found[kind_of(one.name)] += op.length
+    return dict(found)
+
+
+def compared_collectives(graph: StepGraph, compiled: Any, axes: Mapping[str, int]) -> CompiledCollectives:
+    """Return the collectives of a step, and those of what it was compiled to.
+
+    Args:
+        graph: the step as it is run.
+        compiled: a ``jax.stages.Compiled``.
+        axes: names and sizes of the place's axes.
+    """
+    found = Counter[str]()
+    for exchange in hlo_collectives_of(parse(compiled.as_text()), axes):
+        found[exchange.kind] += exchange.times
+    memory = compiled.memory_analysis()
+    return CompiledCollectives(planned_collectives(graph), dict(found), int(memory.temp_size_in_bytes))

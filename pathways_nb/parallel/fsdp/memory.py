@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from pathways_nb.parallel.fsdp.costs import StepCosts
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.operation_costs import OperationCosts
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 
 Category = Literal["parameters", "gathered", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
@@ -45,7 +45,7 @@ class MemoryCurve:
 
     @classmethod
     def of(
-        cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: StepCosts, state_bytes: int = 0
+        cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: OperationCosts, state_bytes: int = 0
     ) -> MemoryCurve:
         """Return the memory of a step.
 
@@ -58,31 +58,31 @@ class MemoryCurve:
             state_bytes: of the optimizer's state.
         """
         category = categories(graph)
-        born, died = dict.fromkeys(graph.flat.inputs, 0), dict[int, int]()
+        born, died = dict.fromkeys(graph.flat.inputs, 0), dict[int, int]()  # ticks, by value
         end = max((stop for _, stop in times), default=0)
-        homes: dict[int, int] = {}
+        homes: dict[int, int] = {}  # by view, the value in whose memory it lies: it lives as long as its last view
         for op, (start, stop) in zip(graph.ops, times, strict=True):
             for value in op.outputs:
                 if value in costs.views:
                     seen = op.inputs[costs.views[value]]
                     homes[value] = homes.get(seen, seen)
-                elif value not in costs.fused:
+                elif value not in costs.fused:  # a fused value is never in memory
                     born[value] = start
             for value in (*op.inputs, *op.outputs):
                 home = homes.get(value, value)
                 died[home] = max(died.get(home, 0), stop)
-        for value in (*graph.flat.inputs, *graph.flat.outputs):
+        for value in (*graph.flat.inputs, *graph.flat.outputs):  # whoever calls the step holds them to the end
             died[value] = end
-        ticks = np.array([[born[v], died.get(v, born[v])] for v in born], np.int64).reshape(-1, 2)
-        sizes = np.array([graph.flat.bytes(v) for v in born], np.int64)
-        kinds = np.array([CATEGORIES.index(category.get(v, "activations")) for v in born])
-        at = np.unique(ticks)
+        ticks = np.array([[born[v], died.get(v, born[v])] for v in born], np.int64).reshape(-1, 2)  # (values, 2)
+        sizes = np.array([graph.flat.bytes(v) for v in born], np.int64)  # (values,) bytes
+        kinds = np.array([CATEGORIES.index(category.get(v, "activations")) for v in born])  # (values,)
+        at = np.unique(ticks)  # (times,) ticks
         found: dict[Category, np.ndarray] = {}
         for number, name in enumerate(CATEGORIES):
-            mine = kinds == number
-            change = np.zeros(len(at) + 1, np.int64)
-            np.add.at(change, np.searchsorted(at, ticks[mine, 0]), sizes[mine])
-            np.add.at(change, np.searchsorted(at, ticks[mine, 1]), -sizes[mine])
+            chosen = kinds == number
+            change = np.zeros(len(at) + 1, np.int64)  # bytes that are added at each time
+            np.add.at(change, np.searchsorted(at, ticks[chosen, 0]), sizes[chosen])
+            np.add.at(change, np.searchsorted(at, ticks[chosen, 1]), -sizes[chosen])
             found[name] = np.cumsum(change)[: len(at)]
         found["optimizer"] = found["optimizer"] + state_bytes
         return cls(at, found)
@@ -97,9 +97,10 @@ def categories(graph: StepGraph) -> dict[int, Category]:
     found: dict[int, Category] = dict.fromkeys(graph.shards, "parameters")
     shards = set(graph.shards)
     for op in graph.ops:
-        if isinstance(op, Collective) and op.is_gather:
+        if isinstance(op, CollectiveOp) and op.is_gather:
             found.update(dict.fromkeys(op.outputs, "gathered"))
-        elif isinstance(op, Collective) or op.name == "pack":
+        elif isinstance(op, CollectiveOp) or op.name == "pack":
+            # A pack of shards is on its way to a gather, one of anything else to a reduction.
             gathers = all(value in shards or found.get(value) == "parameters" for value in op.inputs)
             found.update(dict.fromkeys(op.outputs, "gathered" if gathers else "gradients"))
         elif op.name == "unpack" and found.get(op.inputs[0]) in ("gathered", "gradients"):
@@ -108,6 +109,7 @@ def categories(graph: StepGraph) -> dict[int, Category]:
             found.update(dict.fromkeys(op.outputs, "parameters"))
         elif op in graph.backward:
             found.update(dict.fromkeys(op.outputs, "temporaries"))
+    # Last, because what a reduction sends was made by an ordinary operation of the backward pass.
     for op in graph.collectives:
         if not op.is_gather:
             found.update(dict.fromkeys(op.inputs, "gradients"))

@@ -100,6 +100,7 @@ def elsewhere(on: VirtualSlice, mode: Mode, name: str, devices: int) -> tuple[Vi
     """
     if not is_index(devices) or devices < 1:
         raise UsageError(f"fsdp: devices={devices!r}: a positive whole number is needed.")
+    # The same axes with other sizes: programs and specs name axes, so they stay what they are.
     sizes, (shard, _) = dict(zip(on.axes, on.shape, strict=True)), mode.axes.shard
     if name == "hsdp":
         axes = _hybrid(on, None, sizes)
@@ -111,7 +112,7 @@ def elsewhere(on: VirtualSlice, mode: Mode, name: str, devices: int) -> tuple[Vi
             )
         sizes[shard] = devices // replicas
     else:
-        if mode.axes.replicate is not None:
+        if mode.axes.replicate is not None:  # out of hybrid sharding: all devices are on the one axis
             del sizes[mode.axes.replicate[0]]
         sizes[shard] = devices
     if sizes != dict(zip(on.axes, on.shape, strict=True)):

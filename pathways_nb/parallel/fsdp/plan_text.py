@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.choice import PassChoice
-from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.passes.plan_passes import PassChoice
 
 HEADING, PASS = "backward:", "pass:"
 KEPT = "kept"
 
 
-class _Line(NamedTuple):
+class _BucketLine(NamedTuple):
     """One line: its number, the parts of each name on it, and whether its buckets stay gathered."""
 
     number: int
@@ -44,7 +44,7 @@ def plan_of_text(text: str, names: Sequence[str], **options: Any) -> FsdpPlan:
     Raises:
         PlanError: naming the line that names no parameter, or the parameter that is in no bucket or in two.
     """
-    sides: list[list[_Line]] = [[]]
+    sides: list[list[_BucketLine]] = [[]]
     passes = dict[str, PassChoice]()
     for number, line in enumerate(re.split(r"[\n;]", text), 1):
         if line.strip() == HEADING and len(sides) == 1:
@@ -93,10 +93,11 @@ class ModelNames:
 
     def line(self, params: Iterable[str]) -> str:
         """Return some names as one line, in which whole parts of the model and ranges of numbers are one item each."""
-        mine = sorted(params, key=self._position.__getitem__)
-        found = Counter(beginning for name in mine for beginning in self._beginnings(name))
+        # The shortest beginning of each name of which the line has every name.
+        chosen = sorted(params, key=self._position.__getitem__)
+        found = Counter(beginning for name in chosen for beginning in self._beginnings(name))
         items = dict.fromkeys(
-            next(one for one in self._beginnings(name) if found[one] == len(self.beginning[one])) for name in mine
+            next(one for one in self._beginnings(name) if found[one] == len(self.beginning[one])) for name in chosen
         )
         return ", ".join(_in_ranges(map(".".join, items)))
 
@@ -105,15 +106,21 @@ class ModelNames:
         return [parts[: count + 1] for count in range(len(parts))]
 
 
-def _buckets(lines: Sequence[_Line], model: ModelNames) -> Iterator[Bucket]:
+def _buckets(lines: Sequence[_BucketLine], model: ModelNames) -> Iterator[Bucket]:
     """Yield the buckets of the lines of one pass, those of lines without ``*`` first."""
     taken = set[str]()
+    # Stable: among lines of one kind the order is that of the text, and so of the buckets.
     for line in sorted(lines, key=lambda line: line.starred):
         found: dict[tuple[str, ...], dict[str, None]] = {}
         for item in line.items:
             matches = model.matches(item)
             if not matches:
-                raise PlanError(_unknown(line, ".".join(item), model.names))
+                names, wrong = model.names, ".".join(item)
+                near = did_you_mean(wrong, {".".join(beginning): None for beginning in model.beginning})
+                raise PlanError(
+                    f"line {line.number} of the buckets: {wrong!r} is no parameter and no part of the model.{near} "
+                    f"Write names such as {names[-1]}, or * for each of their parts."
+                )
             for name, stars in matches:
                 if not (line.starred and name in taken):
                     found.setdefault(stars, {})[name] = None
@@ -135,11 +142,12 @@ def _pass(number: int, text: str) -> PassChoice:
         raise PlanError(f"line {number} of the buckets: {error}") from None
 
 
-def _line(number: int, text: str) -> _Line:
+def _line(number: int, text: str) -> _BucketLine:
     """Return a line that is not empty."""
     words = re.findall(r"[^,\s]+", text)
+    # A line of this word alone names a parameter that is called so.
     keep = words[-1:] == [KEPT] and len(words) > 1
-    return _Line(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep)
+    return _BucketLine(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep)
 
 
 def _stars(item: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -150,22 +158,11 @@ def _stars(item: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...] | N
     for wanted, part in zip(item, parts, strict=False):
         if wanted == "*":
             found.append(part)
-        elif wanted != part and not _in_range(wanted, part):
-            return None
+        elif wanted != part:
+            span = re.fullmatch(r"(\d+)-(\d+)", wanted) if "-" in wanted else None
+            if span is None or not part.isdecimal() or not int(span[1]) <= int(part) <= int(span[2]):
+                return None
     return tuple(found)
-
-
-def _in_range(wanted: str, part: str) -> bool:
-    span = re.fullmatch(r"(\d+)-(\d+)", wanted) if "-" in wanted else None
-    return span is not None and part.isdecimal() and int(span[1]) <= int(part) <= int(span[2])
-
-
-def _unknown(line: _Line, item: str, names: Sequence[str]) -> str:
-    beginnings = dict.fromkeys(".".join(name.split(".")[: n + 1]) for name in names for n in range(name.count(".") + 1))
-    return (
-        f"line {line.number} of the buckets: {item!r} is no parameter and no part of the model."
-        f"{did_you_mean(item, beginnings)} Write names such as {names[-1]}, or * for each of their parts."
-    )
 
 
 # ---- a text from a plan
@@ -182,6 +179,7 @@ def _lines_of(buckets: Sequence[Bucket], model: ModelNames) -> list[str]:
     for template, members in sorted(starred, key=lambda pair: -len(pair[1])):
         shorter = lines | dict.fromkeys(members, template)
         parsed = [_line(number, line) for number, line in enumerate(dict.fromkeys(shorter.values()))]
+        # A star may stand for more than was meant, so a line with one is taken only if it gives the same buckets.
         if _sets(_buckets(parsed, model)) == wanted:
             lines = shorter
     return list(dict.fromkeys(lines.values()))
@@ -212,5 +210,6 @@ def _in_ranges(items: Iterable[str]) -> Iterator[str]:
 def _template(line: str) -> str:
     """Return a line with a ``*`` in place of the number of a block, if it names parts of one numbered block only."""
     numbers = set(re.findall(r"(?<![\w-])\d+(?![\w-])", line))
-    every: Mapping[bool, str] = {True: re.sub(r"(?<![\w-])\d+(?![\w-])", "*", line), False: line}
-    return every[len(numbers) == 1 and all(part.count(".*") <= 1 and "*" in part for part in every[True].split(", "))]
+    starred = re.sub(r"(?<![\w-])\d+(?![\w-])", "*", line)
+    one_block = len(numbers) == 1 and all(part.count(".*") <= 1 and "*" in part for part in starred.split(", "))
+    return starred if one_block else line

@@ -10,10 +10,10 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.parameters import Parameter, split_dimension
-from pathways_nb.parallel.fsdp.passes.choice import Choice, carried_out
-from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
+from pathways_nb.parallel.fsdp.passes.plan_passes import IndexedPlan, carried_out
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, split_dimension
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.parameter_trees import name_of
 
@@ -49,6 +49,7 @@ def parameters_of(
 
 def split_again(parameters: Sequence[Parameter], mode: Mode, sizes: Mapping[str, int]) -> tuple[Parameter, ...]:
     """Return the same parameters as another mode or another place splits them; arguments as for ``parameters_of``."""
+    # The limit is that of the model, not of the parts, so that another number of devices keeps the same ones whole.
     parts, limit = mode.axes.shard[1], whole_below(parameters)
     more = tuple((axis, size) for axis, size in sizes.items() if axis not in mode.axes.names)
     split = [
@@ -76,7 +77,7 @@ def per_block(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 1) ->
     A block is everything whose name begins alike up to its last number, such as ``layers.3``; what has no number in its
     name is a bucket of its own for each first part of its name.
     """
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}  # by dtype as well: one collective carries one dtype
     for one in parameters:
         groups.setdefault((block_of(one.name), str(one.dtype)), []).append(one.name)
     return plan_of(groups.values(), prefetch=prefetch, name="per block").keeping(not mode.gathers_again)
@@ -90,18 +91,18 @@ def block_of(name: str) -> str:
 
 def applied(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> StepGraph:
     """Return a traced step after the passes that carry out a plan."""
-    *_, (_, graph) = stages(graph, plan, mode)
+    *_, (_, graph) = after_each_pass(graph, plan, mode)
     return graph
 
 
-def stages(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> Iterator[tuple[str, StepGraph]]:
+def after_each_pass(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> Iterator[tuple[str, StepGraph]]:
     """Return the step after each pass that carries out a plan, with the name of the pass."""
-    return carried_out(graph, choice_of(plan, graph.parameters), mode.gathers_again)
+    return carried_out(graph, indexed_plan(plan, graph.parameters), mode.gathers_again)
 
 
-def choice_of(plan: FsdpPlan, parameters: Sequence[Parameter]) -> Choice:
+def indexed_plan(plan: FsdpPlan, parameters: Sequence[Parameter]) -> IndexedPlan:
     """Return a plan by positions of parameters."""
     at = {one.name: position for position, one in enumerate(parameters)}
     forward, backward = (tuple(tuple(at[name] for name in one.params) for one in side)
                          for side in (plan.buckets, plan.reduced))  # fmt: skip
-    return Choice(forward, backward, plan.prefetch, frozenset(at[name] for name in plan.kept), plan.passes)
+    return IndexedPlan(forward, backward, plan.prefetch, frozenset(at[name] for name in plan.kept), plan.passes)

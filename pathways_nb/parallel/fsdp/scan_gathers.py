@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pathways_nb.jaxpr.flat import scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.passes.copying import VIEWS_AND_CONVERSIONS
 from pathways_nb.parallel.fsdp.sharded_scan import Slice, View, sharded_scan
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, is_view, operation
 
 
 @dataclass
@@ -40,8 +39,8 @@ class _Edits:
 
     def add(self, other: _Edits) -> None:
         """Add other changes."""
-        for mine, more in zip(vars(self).values(), vars(other).values(), strict=True):
-            mine.update(more)
+        for own, more in zip(vars(self).values(), vars(other).values(), strict=True):
+            own.update(more)
 
 
 def gather_in_scans(graph: StepGraph, gathers: bool) -> StepGraph:
@@ -56,25 +55,20 @@ def gather_in_scans(graph: StepGraph, gathers: bool) -> StepGraph:
     edits, dtypes = _Edits(), dict[int, Any]()
     for op in graph.collectives:
         param = op.carries[0]
-        if not _by_layers(graph.parameters[param]):
+        one = graph.parameters[param]
+        # Split along its layers, each device would have whole layers, and no iteration could gather one from all.
+        if not one.stacked or not one.dim or any(one.others[:1]):
             continue
         if op.is_gather and gathers:
             dtypes[param] = graph.flat.avals[op.outputs[0]].dtype
-            found = _read(graph, op.outputs[0], Slice(param, _kept(graph, op), lambda layer: layer))
+            # The loop reads the shards as they are stored, in front of any conversion: each iteration converts its own.
+            maker = graph.makers.get(op.inputs[0])
+            stored = op.inputs[0] if maker is None else maker.inputs[0]
+            found = _read(graph, op.outputs[0], Slice(param, stored, lambda layer: layer))
             edits.add(found or _Edits())
         elif op.name == "reduce_scatter":
             edits.add(_scattered(graph, op) or _Edits())
     return graph.with_ops(_edited(graph, edits, dtypes))
-
-
-def _by_layers(one: Parameter) -> bool:
-    return one.stacked and one.dim is not None and one.dim > 0 and not any(one.others[:1])
-
-
-def _kept(graph: StepGraph, gather: Collective) -> int:
-    """Return the value of a parameter's shards as they are kept, in front of any conversion."""
-    maker = graph.makers.get(gather.inputs[0])
-    return gather.inputs[0] if maker is None else maker.inputs[0]
 
 
 # ---- what changes
@@ -86,7 +80,7 @@ def _read(graph: StepGraph, value: int, as_slice: Slice) -> _Edits | None:
     if value in graph.flat.outputs:
         return None
     for reader in graph.readers.get(value, ()):
-        if reader.name == "barrier":
+        if reader.name == "barrier":  # of jax.checkpoint, around the loop's recomputation
             found = _read_behind(graph, reader, value, as_slice)
         elif reader.name == "scan" and type(reader) is Runnable:
             found = _read_in(graph, reader, value, as_slice)
@@ -110,34 +104,32 @@ def _read_behind(graph: StepGraph, barrier: Runnable, value: int, as_slice: Slic
 def _read_in(graph: StepGraph, scan: Runnable, value: int, as_slice: Slice) -> _Edits | None:
     edits, start = _Edits(), sum(scan_sizes(scan.eqn))
     for at in (at for at, operand in enumerate(scan.operands) if operand == value):
-        if at < start:
+        if at < start:  # a constant or a carried value: every iteration sees all layers
             return None
         edits.slices[scan, at] = as_slice
-        for result, view in _handed_on(scan, at):
+        # The forward loop stacks what the backward loop reads. Where that is only a view of the layer, the backward
+        # loop makes it from the shards again; else the stack of whole layers would stay in memory.
+        for result, view in _passed_on(scan, at):
             stack = scan.results[result]
-            found = _read(graph, stack, as_slice._replace(view=_then(as_slice.view, view)))
+            both = partial(lambda layer, first, then: then(first(layer)), first=as_slice.view, then=view)
+            found = _read(graph, stack, as_slice._replace(view=both))
             if found is not None:
                 edits.add(found)
                 edits.dropped.add(stack)
     return edits
 
 
-def _handed_on(scan: Runnable, operand: int) -> Iterator[tuple[int, View]]:
+def _passed_on(scan: Runnable, operand: int) -> Iterator[tuple[int, View]]:
     """Yield the stacked results of a scan that are only views or conversions of an operand's slice, with the view."""
     body = FlatFunction.of(scan.params["jaxpr"])
     made, start = makers(tuple(body.inlined(body.ops))), body.inputs[operand]
     for result in range(scan_sizes(scan.eqn)[1], len(scan.results)):
         chain, value = list[Runnable](), body.outputs[result]
-        while value != start and (op := made.get(value)) is not None and _is_view(body, op):
+        while value != start and (op := made.get(value)) is not None and is_view(body, op):
             chain.append(op)
             value = op.inputs[0]
         if value == start:
             yield result, _chained(chain[::-1])
-
-
-def _is_view(body: FlatFunction, op: Runnable) -> bool:
-    views = op.name == "alias" or op.name in VIEWS_AND_CONVERSIONS
-    return views and len(op.inputs) == 1 and body.avals[op.outputs[0]].size <= body.avals[op.inputs[0]].size
 
 
 def _chained(ops: list[Runnable]) -> View:
@@ -149,26 +141,23 @@ def _chained(ops: list[Runnable]) -> View:
     return view
 
 
-def _then(first: View, second: View) -> View:
-    return lambda layer: second(first(layer))
-
-
-def _scattered(graph: StepGraph, scatter: Collective) -> _Edits | None:
+def _scattered(graph: StepGraph, scatter: CollectiveOp) -> _Edits | None:
     """Return how scans make the shards of a gradient; ``None`` if anything else than sums of their stacks makes it."""
     value = scatter.inputs[0]
     maker = graph.makers.get(value)
-    if maker is not None and maker.name == "convert":
+    if maker is not None and maker.name == "convert":  # of reduce_dtype: the loop converts what it reduces
         value = maker.inputs[0]
-    edits = _made(graph, value, scatter.carries[0], scatter.outputs[0])
+    edits = _gradient_of(graph, value, scatter.carries[0], scatter.outputs[0])
     if edits is not None:
         edits.gone.add(scatter)
     return edits
 
 
-def _made(graph: StepGraph, value: int, param: int, shards: int) -> _Edits | None:
+def _gradient_of(graph: StepGraph, value: int, param: int, shards: int) -> _Edits | None:
+    """Return how the shards of a gradient are made in place of the whole one; ``None`` if they cannot be."""
     maker = graph.makers.get(value)
     if maker is None or len(graph.readers[value]) != 1 or value in graph.flat.outputs:
-        return None
+        return None  # something else reads the whole gradient
     edits = _Edits()
     if maker.name == "scan" and type(maker) is Runnable:
         at = maker.results.index(value)
@@ -178,9 +167,10 @@ def _made(graph: StepGraph, value: int, param: int, shards: int) -> _Edits | Non
         return edits
     if maker.name not in ("add", "add_any") or len(maker.inputs) != 2:
         return None
+    # A sum of gradients, of several loops or microbatches, is the sum of their shards.
     terms = [graph.new(graph.flat.avals[shards]) for _ in maker.inputs]
     for term, whole in zip(terms, maker.inputs, strict=True):
-        found = _made(graph, whole, param, term)
+        found = _gradient_of(graph, whole, param, term)
         if found is None:
             return None
         edits.add(found)
@@ -198,8 +188,8 @@ def _edited(graph: StepGraph, edits: _Edits, dtypes: dict[int, Any]) -> Iterator
         if op in scans:
             slices = {at: one for (scan, at), one in edits.slices.items() if scan is op}
             stacks = {at: pair for (scan, at), pair in edits.stacks.items() if scan is op}
-            kept = [at for at, value in enumerate(op.results) if value not in edits.dropped]
-            yield sharded_scan(graph, op, slices, stacks, kept, dtypes)
+            results = [at for at, value in enumerate(op.results) if value not in edits.dropped]
+            yield sharded_scan(graph, op, slices, stacks, results, dtypes)
         elif op in barriers:
             pairs = [edits.held.get((op, at), pair)
                      for at, pair in enumerate(zip(op.inputs, op.outputs, strict=True))]  # fmt: skip

@@ -64,7 +64,7 @@ class Slice(NamedTuple):
 
 def sharded_scan(
     graph: StepGraph, scan: Runnable, slices: Mapping[int, Slice], stacks: Mapping[int, tuple[int, int]],
-    kept: Sequence[int], dtypes: Mapping[int, Any],
+    made: Sequence[int], dtypes: Mapping[int, Any],
 ) -> ShardedScan:  # fmt: skip
     """Return a scan with the collectives of its operands and results in its body.
 
@@ -73,19 +73,20 @@ def sharded_scan(
         scan: the operation.
         slices: by position of an operand, what it becomes.
         stacks: by position of a result, the parameter whose gradient it is and the value of its shards.
-        kept: positions of the results that it makes.
+        made: positions of the results that it makes; nothing reads the others any more.
         dtypes: in which parameters are used.
     """
     operands = [slices[at].shards if at in slices else value for at, value in enumerate(scan.operands)]
     inputs = tuple(dict.fromkeys(operands))
-    outputs = tuple(stacks[at][1] if at in stacks else scan.results[at] for at in kept)
+    outputs = tuple(stacks[at][1] if at in stacks else scan.results[at] for at in made)
+    # Stacks are split over the axis that splits parameters; every gather and scatter of the step has it.
     axis = next(op.axis for op in graph.collectives if op.name in ("all_gather", "reduce_scatter"))
     params = (*(one.param for one in slices.values()), *(param for param, _ in stacks.values()))
     layers = {param: graph.parameters[param].layer for param in params}
     gathers = {one.param: _converted(gathering(layers[one.param], axis), dtypes[one.param]) for one in slices.values()}
     reduced = {param: graph.flat.avals[shards].dtype for param, shards in stacks.values()}
     scattering_of = {param: _converted(scattering(layers[param], axis), dtype) for param, dtype in reduced.items()}
-    scatters = [scattering_of[stacks[at][0]] if at in stacks else None for at in kept]
+    scatters = [scattering_of[stacks[at][0]] if at in stacks else None for at in made]
     exchanges = (
         *(LoopExchange("all_gather", param, layers[param].size * dtypes[param].itemsize) for param in gathers),
         *(
@@ -94,7 +95,7 @@ def sharded_scan(
         ),
     )
     views = [slices.get(at) for at in range(len(operands))]
-    loop = _loop(scan, kept, gathers, views, scatters)
+    loop = _loop(scan, made, gathers, views, scatters)
 
     def run(*arrays: Any) -> list[Any]:
         values = dict(zip(inputs, arrays, strict=True))
@@ -107,29 +108,31 @@ def sharded_scan(
 
 
 def _converted(run: Callable[[Any], list[Any]], dtype: Any) -> View:
+    # In the loop: converted in front of it, the shards of all layers would be in memory twice.
     return lambda array: run(array.astype(dtype))[0]
 
 
 def _loop(
-    scan: Runnable, kept: Sequence[int], gathers: Mapping[int, View], views: Sequence[Slice | None],
+    scan: Runnable, results: Sequence[int], gathers: Mapping[int, View], views: Sequence[Slice | None],
     scatters: Sequence[View | None],
 ) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
     """Return a scan as a function of its operands, with collectives in its body.
 
     Args:
         scan: the operation.
-        kept: positions of the results that it makes.
+        results: positions of those that it makes.
         gathers: by parameter, what gathers its layer.
         views: of each operand, what its slice becomes; ``None`` for itself.
-        scatters: of each kept result, what reduces a gradient; ``None`` for another result.
+        scatters: of each of these results, what reduces a gradient; ``None`` for another result.
     """
     closed, (consts, carried), params = scan.params["jaxpr"], scan_sizes(scan.eqn), scan.params
     body = FlatFunction.of(closed)
-    step = body.function(body.ops, body.inputs, [body.outputs[at] for at in kept])
+    step = body.function(body.ops, body.inputs, [body.outputs[at] for at in results])
     start = consts + carried
 
     def run(operands: list[Any]) -> list[Any]:
         def iterate(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+            # Gathered once in an iteration, though several operands may be views of one layer.
             layers = {one.param: gathers[one.param](given)
                       for one, given in zip(views[start:], slices, strict=True) if one}  # fmt: skip
             read = [one.view(layers[one.param]) if one else given

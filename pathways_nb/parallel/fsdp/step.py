@@ -11,16 +11,21 @@ import numpy as np
 
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import size as size_text
-from pathways_nb.parallel.fsdp import checks, plans
-from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
+from pathways_nb.parallel.fsdp import fsdp_checks, plans
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
+from pathways_nb.parallel.fsdp.measured import (
+    CompiledCollectives,
+    MeasuredStep,
+    compared_collectives,
+    last_launch,
+    measured,
+)
 from pathways_nb.parallel.fsdp.modes import elsewhere
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.passes.registry import pass_of
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
-from pathways_nb.parallel.fsdp.planner import Planner
-from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
+from pathways_nb.parallel.fsdp.passes.pass_registry import pass_of
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
 from pathways_nb.parallel.fsdp.step_functions import StepFunctions, StepSpec, part_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_planner import Planner
 from pathways_nb.parallel.fsdp.step_program import Form, StepComputation, program_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.parallel.parameter_trees import struct_of
@@ -42,7 +47,9 @@ class FsdpStep:
         self._spec = spec
         self.plan = plan if plan is not None else plans.per_block(spec.parameters, spec.mode)
         self.plan.check([one.name for one in spec.parameters])
-        self._functions = StepFunctions(spec, self.plan, checks.default_batch(spec.loss) if batch is None else batch)
+        self._functions = StepFunctions(
+            spec, self.plan, fsdp_checks.default_batch(spec.loss) if batch is None else batch
+        )
         self._programs: dict[Any, Program] = {}
 
     def __repr__(self) -> str:
@@ -90,7 +97,7 @@ class FsdpStep:
         Raises:
             PlanError: the plan is for another model.
         """
-        checks.plan(plan)
+        fsdp_checks.plan(plan)
         return FsdpStep(self._spec, plan, self._functions.batch)
 
     @source_lines.users_view
@@ -129,10 +136,12 @@ class FsdpStep:
         Raises:
             UsageError: the parameters or the state are those of another model or optimizer.
         """
-        if checks.makes_parameters(params, self._spec.shapes):
+        if fsdp_checks.makes_parameters(params, self._spec.shapes):
             return self._program("init", params, len(args))(*args)
-        checks.same_shapes(self._spec.shapes, params)
-        leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
+        fsdp_checks.same_shapes(self._spec.shapes, params)
+        # Arrays of the host are padded here; futures and what is traced are padded in the program.
+        not_of_host = Deferred, jax.core.Tracer, jax.ShapeDtypeStruct
+        leaves = [leaf if isinstance(leaf, not_of_host) else one.pad(np.asarray(leaf))
                   for one, leaf in zip(self._spec.layout.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
         whole = jax.tree.unflatten(jax.tree.structure(params), leaves)
         return self._program("lay_out", None, 1 + len(args))(whole, *args)
@@ -140,7 +149,7 @@ class FsdpStep:
     @source_lines.users_view
     def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
         """Return new parameters, new state and the loss: ``params, state, value = step(params, state, *batch)``."""
-        checks.has_optimizer(self._spec.optimizer)
+        fsdp_checks.has_optimizer(self._spec.optimizer)
         return self._program("step", None, len(batch))(params, state, *batch)
 
     @source_lines.users_view
@@ -189,9 +198,9 @@ class FsdpStep:
             UsageError: neither is known.
         """
         known = self._functions.batch if batch is None else self._shapes_of(tuple(batch))
-        checks.has_batch(known, self._spec.loss)
+        fsdp_checks.has_batch(known, self._spec.loss)
         model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else default_controller.cost_model()
-        checks.has_model(model)
+        fsdp_checks.has_model(model)
         assert model is not None, "has_model refuses it"
         spec, traced = self._spec, self._functions.traced(known)
         return Planner(traced, spec.mode, model, spec.sizes, spec.state_bytes, streams, self.name)
@@ -245,7 +254,7 @@ class FsdpStep:
         return measured(self.graph(*batch), ops, began)
 
     @source_lines.users_view
-    def compiled(self, *batch: Any) -> CompiledStep:
+    def compiled(self, *batch: Any) -> CompiledCollectives:
         """Return the collectives of ``value_and_grad`` as they are planned and as they were compiled.
 
         Args:
@@ -255,6 +264,7 @@ class FsdpStep:
             UsageError: devices are simulated.
         """
         spec, batch = self._spec, self._shapes_of(batch)
+        # As the step stores them: of parameters without their padding it is another program.
         shapes = jax.tree.unflatten(
             jax.tree.structure(spec.shapes),
             [Aval(one.shape, one.dtype, padded=None if one.padded == one.shape else one.padded)
@@ -262,7 +272,7 @@ class FsdpStep:
         )  # fmt: skip
         call = self._program("value_and_grad", None, len(batch))
         made = call.compiled(shapes, *batch)
-        return compiled_step(self._functions.graph(batch), made[call.name], spec.sizes)
+        return compared_collectives(self._functions.graph(batch), made[call.name], spec.sizes)
 
     @property
     def checked(self) -> str:
@@ -272,7 +282,7 @@ class FsdpStep:
     def _shapes_of(self, batch: Any) -> Any:
         """Return the shapes of a batch; without one, those known before."""
         if not batch:
-            checks.has_batch(self._functions.batch, self._spec.loss)
+            fsdp_checks.has_batch(self._functions.batch, self._spec.loss)
             return self._functions.batch
         return jax.tree.map(struct_of, batch)
 
@@ -286,15 +296,12 @@ class FsdpStep:
                 "init": lambda *args: made.laid_out(init(*args)), "lay_out": made.laid_out, "whole": made.whole,
                 "step": made.step, "value_and_grad": made.value_and_grad,
             }  # fmt: skip
-            donated = (0, 1) if form == "step" and spec.donate else ()
+            donated = (0, 1) if form == "step" and spec.donate else ()  # never the batch, which may be used again
             layouts = spec.layout, spec.state_layout
             call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
             self._programs[key] = program_of(call, form, spec.optimizer is not None, made.check, donated)
             if form in ("step", "value_and_grad"):
+                # What decides about the loss runs at a call, when there are numbers, and not in the trace.
                 batch = 2 if form == "step" else 1
                 self._programs[key].decide = lambda params, *rest: made.decide(params, rest[batch - 1 :])
         return self._programs[key]
-
-
-def _is_host(leaf: Any) -> bool:
-    return not isinstance(leaf, (Deferred, jax.core.Tracer, jax.ShapeDtypeStruct))

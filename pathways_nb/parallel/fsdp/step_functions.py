@@ -16,19 +16,17 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from pathways_nb.parallel.batch_walk.examine import Examined
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.verdicts import on_host
-from pathways_nb.parallel.fsdp import checks, loss_checks, plans
+from pathways_nb.parallel.fsdp import fsdp_checks, loss_checks, plans
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
-from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
 from pathways_nb.parallel.parameter_trees import only_trainable, struct_of
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts
-from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.program_tracer import apart
 from pathways_nb.program.specs import axes_of
 from pathways_nb.session import default_controller
@@ -76,7 +74,7 @@ class StepSpec:
         return dict(zip(self.on.axes, self.on.shape, strict=True))
 
     @cached_property
-    def kept(self) -> list[PartitionSpec]:
+    def stored_specs(self) -> list[PartitionSpec]:
         """The partition of each parameter between steps, over the axes of the batch."""
         return [one.spec(self.mode.axes.shard[0]) for one in self.layout.parameters]
 
@@ -138,21 +136,22 @@ class StepFunctions:
             UsageError: they are those of another model or optimizer.
         """
         if form in ("step", "value_and_grad"):
-            checks.same_shapes(self.spec.shapes, args[0])
+            fsdp_checks.same_shapes(self.spec.shapes, args[0])
         if form in ("step", "lay_out") and self.spec.optimizer is not None and len(args) > 1:
-            checks.same_state(jax.eval_shape(self.spec.optimizer.init, self.spec.shapes), args[1])
+            fsdp_checks.same_state(jax.eval_shape(self.spec.optimizer.init, self.spec.shapes), args[1])
 
     def laid_out(self, params: Any, state: Any = None) -> Any:
         """Return parameters as they are kept and, if there is an optimizer, its state: the given one, or a new one."""
         spec = self.spec
+        # Cropped first: they may come from a step on other devices, which pads otherwise.
         params = spec.layout.cropped(params)
-        checks.same_shapes(spec.shapes, params)
-        kept = _constrained(spec.layout.padded(params), spec.layout)
+        fsdp_checks.same_shapes(spec.shapes, params)
+        stored = _constrained(spec.layout.padded(params), spec.layout)
         if spec.optimizer is None:
-            return kept
+            return stored
         state = spec.optimizer.init(params) if state is None else spec.state_layout.cropped(state)
         state = spec.state_layout.padded(state)
-        return kept, _constrained(state, spec.state_layout)
+        return stored, _constrained(state, spec.state_layout)
 
     def whole(self, params: Any) -> Any:
         """Return parameters without padding, on every device."""
@@ -172,9 +171,12 @@ class StepFunctions:
         """Return new parameters, new state, the loss, and the counts of the loss's means."""
         spec = self.spec
         value, gradients, counts = self._value_and_shards(params, batch)
-        if spec.mode.shards_state and not spec.mode.shards_parameters:  # each device updates its part
+        # zero1: gradients and parameters are whole on every device. Constrained to the state's layout, each device
+        # updates its part only, and the compiler gathers the new parameters: the all-gather of the table in ``modes``.
+        if spec.mode.shards_state and not spec.mode.shards_parameters:
             padded = map(spec.state_layout.padded, (gradients, params))
             gradients, params = (_constrained(tree, spec.state_layout) for tree in padded)
+        # The optimizer sees true shapes: some transforms, such as Adafactor's, read them.
         gradients, old, state = map(spec.state_layout.cropped, (gradients, params, state))
         updates, state = spec.optimizer.update(gradients, state, old)
         new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
@@ -197,7 +199,7 @@ class StepFunctions:
             What waits for the numbers, and raises a ``UsageError`` if the loss is no mean over the batch.
         """
         spec, found = self.spec, self.examined(jax.tree.map(struct_of, batch))
-        compare = None
+        compare = None  # a trace and simulated devices have no numbers
         if context.tracing() is None and default_controller.cost_model() is None:
             compare = lambda *_: loss_checks.compared(  # noqa: E731
                 spec.loss, found, self.used(params), batch, self.parts
@@ -215,10 +217,14 @@ class StepFunctions:
 
     def _traced(self, batch: Any) -> tuple[StepGraph, Examined]:
         spec, parts = self.spec, self.parts
-        checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
+        fsdp_checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
         local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)
         leaves = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
-        key = str(jax.tree.structure(local)), leaves, _contexts()
+        # JAX's contexts are part of a trace. They are asked for so that they are equal inside and outside a program, on
+        # simulated and on real devices: else one step would be traced several times.
+        with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+            contexts = jax_contexts.current()
+        key = str(jax.tree.structure(local)), leaves, contexts
         if key not in self._graphs:
             if key not in spec.differentiated:
                 part = jax.tree.map(lambda leaf: part_of(leaf, parts), batch)
@@ -243,22 +249,17 @@ class StepFunctions:
         graph, loss = self.graph(shapes), self.examined(shapes)
         axes = spec.mode.axes.names
         counts = counts_of("fsdp", spec.loss, 1, spec.shapes, *batch) if loss.means else []
-        if counts:  # those of all parts, divided by the number of parts
+        if counts:  # those of all parts, divided by the number of parts: the loss is then a mean over the parts
             batch = (*batch, [count / self.parts for count in counts])
-        pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
-        run = over_devices(graph, spec.kept, pieces, [spec.kept[i] for i in graph.gradients], axes)
+        pieces, stored = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)], spec.stored_specs
+        run = over_devices(graph, stored, pieces, [stored[i] for i in graph.gradients], axes)
         made = run(*jax.tree.leaves(params), *jax.tree.leaves(batch))
         results, shards = made[: len(graph.results)], iter(made[len(graph.results) :])
+        # A frozen parameter has the gradient 0, so that the tree is that of the parameters.
         leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
         value = (results[0], jax.tree.unflatten(loss.tree, results[1:])) if spec.options.has_aux else results[0]
         return value, jax.tree.unflatten(jax.tree.structure(params), leaves), counts
-
-
-def _contexts() -> Contexts:
-    """Return JAX's contexts, equal inside and outside a program, on simulated and on real devices."""
-    with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-        return jax_contexts.current()
 
 
 def part_of(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:

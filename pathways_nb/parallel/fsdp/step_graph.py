@@ -14,13 +14,18 @@ from typing import Any, Literal
 import jax
 
 from pathways_nb.cost.collectives.kinds import BY_NAME
+from pathways_nb.cost.jaxpr.primitives import VIEWS
 from pathways_nb.errors import PlanError
 from pathways_nb.jaxpr.flat import alive
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
-from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
 
 _REDUCTIONS = {"reduce_scatter": "reduce", "all_reduce": "all-reduce"}
+_VIEWS_AND_CONVERSIONS = VIEWS | set(
+    "convert_element_type reduce_precision convert copy name transpose broadcast_in_dim alias".split()
+)
+"""Operations on one array that are repeated with its gather rather than stored for the backward pass."""
 CollectiveName = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
@@ -30,20 +35,20 @@ def kind_of(name: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Collective(Runnable):
+class CollectiveOp(Runnable):
     """An exchange of parameters or gradients between the devices of an axis.
 
     Args:
         axis: the axis of the place.
         carries: positions of the parameters whose values or gradients it exchanges; none for the loss.
         again: whether it gathers for the backward pass what the forward pass has gathered already.
-        bound: whether it may not begin before the operation in front of it, for the compiler; see ``passes.barriers``.
+        paced: whether it may not begin before the operation in front of it, for the compiler; see ``lowering``.
     """
 
     axis: str = field(kw_only=True)
     carries: tuple[int, ...] = ()
     again: bool = False
-    bound: bool = False
+    paced: bool = False
 
     @property
     def kind(self) -> str:
@@ -88,16 +93,17 @@ class StepGraph:
         return self.flat.ops
 
     @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
+    def collectives(self) -> tuple[CollectiveOp, ...]:
         """The collectives of parameters and gradients, in the order in which they are issued."""
-        return tuple(op for op in self.ops if isinstance(op, Collective) and op.carries)
+        return tuple(op for op in self.ops if isinstance(op, CollectiveOp) and op.carries)
 
     @cached_property
     def backward(self) -> frozenset[Runnable]:
         """The operations of the backward pass: those that depend on the gradient by the loss, and repeated gathers."""
+        # The seed is an input of the trace for this reason: nothing else tells the two passes apart in a jaxpr.
         found, after = set[Runnable](), {self.seed}
         for op in self.ops:
-            if not after.isdisjoint(op.inputs) or (isinstance(op, Collective) and op.again):
+            if not after.isdisjoint(op.inputs) or (isinstance(op, CollectiveOp) and op.again):
                 after.update(op.outputs)
                 found.add(op)
         return frozenset(found)
@@ -127,6 +133,7 @@ class StepGraph:
 
     def with_ops(self, ops: Iterable[Runnable]) -> StepGraph:
         """Return the step with other operations, of which those that nothing needs are left out."""
+        # A gather whose readers all read a second one, for example, is needed no more.
         return replace(self, flat=replace(self.flat, ops=alive(tuple(ops), self.flat.outputs)))
 
     def reordered(self, ops: Iterable[Runnable]) -> StepGraph:
@@ -153,7 +160,7 @@ class StepGraph:
         """Return how errors name an operation."""
         if op is None:
             return "no operation"
-        label = f'the collective "{self.label(op)}"' if isinstance(op, Collective) else f"the operation {op.name}"
+        label = f'the collective "{self.label(op)}"' if isinstance(op, CollectiveOp) else f"the operation {op.name}"
         return f"{label} at position {self.positions[op]}"
 
     def __repr__(self) -> str:
@@ -168,8 +175,9 @@ class StepGraph:
         """Return the names of parameters."""
         return tuple(self.parameters[param].name for param in params)
 
-    def label(self, op: Collective) -> str:
+    def label(self, op: CollectiveOp) -> str:
         """Return what a collective does and carries, such as ``"gather layers.3.wq +8"``; none has it twice."""
+        # Profiles know operations by this text alone, so it must tell the two reductions of hybrid sharding apart.
         first, *more = self.names(op.carries) or ("the loss",)
         verb = ("regather" if op.again else "gather") if op.is_gather else _REDUCTIONS[op.name]
         over = f" over {op.axis}" if op.name == "all_reduce" and self._reduces_twice else ""
@@ -194,7 +202,7 @@ class StepGraph:
             if forward and op in self.backward:
                 forward = False
                 yield "|"
-            if isinstance(op, Collective):
+            if isinstance(op, CollectiveOp):
                 if op.carries:
                     yield ("a" if op.again else "A") if op.is_gather else "R"
             elif op.name in ("dot_general", "conv_general_dilated", "scan"):
@@ -210,6 +218,28 @@ def _runs(letters: Iterable[str]) -> Iterator[str]:
             dots = 0
         dots += letter == "."
         yield "" if letter == "." else letter
+
+
+def feeders(graph: StepGraph, collective: CollectiveOp) -> list[Runnable]:
+    """Return the operations that only prepare what a collective sends, such as a conversion or a pack, in order."""
+    own: set[Runnable] = {collective}
+    pending: list[Runnable] = [collective]
+    while pending:
+        for value in pending.pop().inputs:
+            maker = graph.makers.get(value)
+            if maker is None or maker in own:
+                continue
+            # What anything else reads, too, must stay where that reader finds it.
+            if own.issuperset(reader for output in maker.outputs for reader in graph.readers.get(output, ())):
+                own.add(maker)
+                pending.append(maker)
+    return sorted(own - {collective}, key=graph.positions.__getitem__)
+
+
+def is_view(flat: FlatFunction, op: Runnable) -> bool:
+    """Return whether an operation only views or converts one array: it makes no more elements than it reads."""
+    alone = op.name in _VIEWS_AND_CONVERSIONS and len(op.inputs) == 1
+    return alone and flat.avals[op.outputs[0]].size <= flat.avals[op.inputs[0]].size
 
 
 def renamed(op: Runnable, names: Mapping[int, int]) -> Runnable:

@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pathways_nb.errors import size
-from pathways_nb.parallel.fsdp.costs import TICK
-from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.operation_costs import TICK
 from pathways_nb.parallel.fsdp.plan_text import ModelNames
-from pathways_nb.parallel.fsdp.planner import Planner
-from pathways_nb.parallel.fsdp.timeline import Span, StepTimeline
+from pathways_nb.parallel.fsdp.step_planner import Planner
+from pathways_nb.parallel.fsdp.stream_tasks import StreamSpan
+from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 
@@ -143,12 +144,13 @@ def picture_of(
     parameters = planner.traced.parameters
     names = ModelNames([one.name for one in parameters])
     bands = _bands(plan, [parameters[param].name for param in order], names)
-    made = {use.param: use.made for use in planner.outline.forward}
-    made |= {one.param: one.costs.whole for one in planner.outline.reductions if one.param not in made}
+    sizes = {one.param: one.costs.whole_bytes for one in planner.outline.reductions}
+    sizes |= {one.param: one.costs.whole_bytes for one in planner.outline.forward}
     headings = (f"{about} · {_plan_words(plan)}", _time_words(timeline, bound), _memory_words(timeline, limit))
     return StepPicture(
         headings, tuple(parameters[param].name for param in order),
-        np.array([made.get(param, 0) for param in order], float), bands, _lanes(streams),
+        np.array([sizes.get(param, 0) for param in order], float), bands,
+        ("compute", "gathers", "reductions") if streams == 3 else ("compute", "collectives"),
         tuple(_boxes(timeline, bands, [names.names[param] for param in order], streams)),
         timeline.memory.times * TICK, {str(name): held for name, held in timeline.memory.bytes.items()}, limit,
         tuple((name, shortened(line)) for name, line in passes), note, "", chosen, timeline, bound,
@@ -197,45 +199,40 @@ def _band(what: str, buckets: Sequence[Bucket], order: Sequence[str], names: Mod
     return Band(heading, np.array([numbers[of[name]] for name in order]), tuple(lines))
 
 
-def _lanes(streams: Literal[2, 3]) -> tuple[str, ...]:
-    return ("compute", "gathers", "reductions") if streams == 3 else ("compute", "collectives")
-
-
 def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], streams: Literal[2, 3]) -> list[Box]:
     """Return the spans and the stalls of a step."""
-    exposed: dict[int, int] = {}
+    exposed: dict[int, int] = {}  # ticks of waits, by the identity of the collective's span
     for stall in timeline.stalls:
         exposed[id(stall.cause)] = exposed.get(id(stall.cause), 0) + stall.end - stall.start
     at = {name: position for position, name in enumerate(order)}
     parameters = timeline.graph.parameters
 
-    def told(span: Span) -> tuple[int, str]:
+    def bucket_of(span: StreamSpan) -> tuple[int, str]:
+        """Return the number of a collective's bucket, and what it carries in words."""
         if not span.params:
             return -1, "the loss"
+        # The last band is that of the backward pass, where it has other buckets.
         band = bands[-1] if span.again or span.stream == "reduce" else bands[0]
         number = int(band.numbers[at[parameters[span.params[0]].name]])
         return number, band.lines[number].removesuffix(" (kept)")
 
     found = []
     for span in timeline.spans:
-        where, times = _lane(span.stream, streams), (span.start * TICK, span.end * TICK)
+        where = 0 if span.stream == "compute" else 2 if span.stream == "reduce" and streams == 3 else 1
+        times = (span.start * TICK, span.end * TICK)
         if span.stream == "compute":
             found.append(Box(where, "backward" if span.name == "backward" else "compute", *times, -1, span.name))
         else:
-            found.append(Box(where, _kind(span), *times, *told(span), span.bytes, exposed.get(id(span), 0) * TICK))
+            found.append(Box(where, _kind(span), *times, *bucket_of(span), span.bytes, exposed.get(id(span), 0) * TICK))
     for stall in timeline.stalls:
-        number, words = told(stall.cause)
+        number, words = bucket_of(stall.cause)
         words, seconds = f"waits for the {_kind(stall.cause)} of {words}", stall.seconds
         found.append(Box(0, "stall", stall.start * TICK, stall.end * TICK, number, words, 0, seconds))
     return found
 
 
-def _kind(span: Span) -> str:
+def _kind(span: StreamSpan) -> str:
     return f"{span.kind} again" if span.again else span.kind
-
-
-def _lane(stream: str, streams: Literal[2, 3]) -> int:
-    return 0 if stream == "compute" else 2 if stream == "reduce" and streams == 3 else 1
 
 
 # ---- words

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.batch_walk.mean import refuse_zero
-from pathways_nb.parallel.fsdp import checks
+from pathways_nb.parallel.fsdp import fsdp_checks
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
-from pathways_nb.parallel.fsdp.parameters import Parameter
-from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, StateLayout
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
@@ -48,14 +47,14 @@ class StepComputation(Computation):
         self._form_of_step, self._axes, self.layouts = form, axes, (layout, state_layout)
 
     def check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
-        """Refuse arguments that cannot be split; the errors are those of ``Computation`` and ``checks.same_rows``."""
+        """Refuse arguments that cannot be split, by the errors of ``Computation`` and ``fsdp_checks.same_rows``."""
         if self._form_of_step in ("step", "value_and_grad"):
-            checks.same_rows(call.dynamic_args[2 if self._form_of_step == "step" else 1 :])
+            fsdp_checks.same_rows(call.dynamic_args[2 if self._form_of_step == "step" else 1 :])
         super().check_arguments(call, leaf_specs)
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
         args = call.dynamic_args
-        if self._form_of_step == "init":
+        if self._form_of_step == "init":  # arguments of the user's function, such as a key
             return [PartitionSpec()] * len(call.leaves)
         found: list[specs.Spec] = list(self.layouts[0].specs(args[0]))
         if self._form_of_step in ("step", "lay_out") and len(args) > 1:
@@ -67,8 +66,9 @@ class StepComputation(Computation):
         """Return arguments with the padding that they were cropped from, where they are kept with just this padding."""
 
         def with_padding(one: Parameter, leaf: Any) -> Any:
-            kept = trace.padded_array(leaf)
-            return kept if kept.shape == one.padded else leaf
+            # Another step may have padded it for other devices; then it is cropped, and padded anew inside.
+            stored = trace.padded_array(leaf)
+            return stored if stored.shape == one.padded else leaf
 
         if self._form_of_step == "init":
             return list(args)
@@ -141,7 +141,7 @@ def program_of(
         return computation.cropped(trace, computation(*computation.padded(trace, args)), trains)
 
     call.__signature__ = _SIGNATURES[form]  # type: ignore[attr-defined]
-    alone = form in ("init", "lay_out") and not trains
+    alone = form in ("init", "lay_out") and not trains  # without a state, the result is the parameters, not a pair
     categories = {"result": "parameters"} if alone else _CATEGORIES[form]
     return program(call, donate_argnums=donated, name=computation.name, categories=categories)
 

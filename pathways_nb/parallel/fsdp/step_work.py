@@ -1,4 +1,4 @@
-"""What each operation of a traced step computes and moves, whatever the chip: ``costs`` makes seconds of it.
+"""What each operation of a traced step computes and moves, whatever the chip: ``operation_costs`` makes seconds of it.
 
 It is read once for each loss. Other modes and other numbers of devices change what is exchanged and the sizes of
 shards; what the loss itself computes stays the same.
@@ -16,7 +16,7 @@ from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 from pathways_nb.parallel.fsdp.tracing import is_kernel
 
 _STRIDED = frozenset({"transpose", "broadcast_in_dim"})
@@ -54,13 +54,14 @@ class StepWork:
 
         Nothing is fused: each operation reads and writes memory, except that transposed and repeated arrays are views.
         """
+        # Loops with exchanges, and kernels, keep their work; each other operation is a program of its own.
         fused = cls.of(graph, sizes)
         works, views = dict(fused.works), dict(fused.views)
         for op in graph.ops:
             if not _computes(op) or isinstance(op, ShardedScan) or is_kernel(op.eqn):
                 continue
             made = _cost_operation(op, lambda value: value_of(graph.flat.avals[value]), sizes)
-            if made.name in _STRIDED and op.inputs:
+            if made.name in _STRIDED and op.inputs:  # a view of its operand, which takes no time
                 works[op.outputs[0]], views[op.outputs[0]] = Work(), 0
             else:
                 (works[op.outputs[0]],) = works_of(ShardedJaxpr((made,), made.inputs, made.outputs, sizes))
@@ -77,11 +78,15 @@ class StepWork:
             sizes: axes of the place and their sizes.
         """
         ops = [op for op in graph.ops if _computes(op)]
-        if gathered(graph) != gathered(before) or any(isinstance(op, ShardedScan) for op in (*ops, *before.ops)):
+        # A loop has its exchanges in its body, so it is another operation in every mode.
+        has_loops = any(isinstance(op, ShardedScan) for op in (*ops, *before.ops))
+        if has_loops or gathered_params(graph) != gathered_params(before):
             return self._read(graph, ops, sizes)
+        # Both were made from one trace, so an operation of the loss makes the same values in both.
         old = {_key(before, op): op for op in before.ops if _computes(op) and not _is_apart(before, op)}
         made = self._read(graph, [op for op in ops if _is_apart(graph, op)], sizes)
         works, fused, views = dict(made.works), set(made.fused), dict(made.views)
+        # Of values behind ``traced_values`` the numbers are those of this mode alone.
         fused.update(value for value in self.fused if value < graph.traced_values)
         for op in ops:
             if not _is_apart(graph, op):
@@ -107,6 +112,7 @@ class StepWork:
             made = _cost_operation(op, read, sizes)
             values.update(zip(op.outputs if _is_whole(op) else op.results, made.outputs, strict=True))
             pairs.append((op, made))
+        # Inputs and outputs lie in memory, whoever reads them: the cost model fuses only what is between.
         ends = [tuple(map(read, side)) for side in (graph.flat.inputs, graph.flat.outputs)]
         flat = ShardedJaxpr(tuple(made for _, made in pairs), ends[0], ends[1], sizes)
         traffic, works = traffic_of(flat), dict[int, Work]()
@@ -116,18 +122,18 @@ class StepWork:
         return cls(works, fused, dict(_views(ops, values)))
 
 
-def gathered(graph: StepGraph) -> frozenset[int]:
+def gathered_params(graph: StepGraph) -> frozenset[int]:
     """Return the positions of the parameters that a step gathers."""
     return frozenset(param for op in graph.collectives if op.is_gather for param in op.carries)
 
 
 def _computes(op: Runnable) -> bool:
-    return not isinstance(op, Collective) and bool(op.outputs)
+    return not isinstance(op, CollectiveOp) and bool(op.outputs)
 
 
 def _is_apart(graph: StepGraph, op: Runnable) -> bool:
     """Return whether an operation reads and makes only what collectives added: shards, sums and their conversions."""
-    return min((*op.inputs, *op.outputs)) >= graph.traced_values
+    return min((*op.inputs, *op.outputs)) >= graph.traced_values  # numbers are given in order
 
 
 def _key(graph: StepGraph, op: Runnable) -> tuple[str, int]:
@@ -155,9 +161,11 @@ def _is_whole(op: Runnable) -> bool:
 def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Mapping[str, int]) -> ShardedOperation:
     if not _is_whole(op):
         return operation_of(op.eqn, [read(value) for value in op.operands], sizes)
+    # What a mode adds has no equation: conversions, sums of shards, the scaling of the loss. They count by the bytes
+    # that they move, as a concatenation does.
     name = {"convert": "convert_element_type"}.get(op.name, "concatenate")
     inputs, outputs = tuple(map(read, op.inputs)), tuple(map(read, op.outputs))
-    if op.name == "barrier":
+    if op.name == "barrier":  # its results lie in the memory of its operands
         outputs = tuple(replace(made, source=given) for given, made in zip(inputs, outputs, strict=True))
         name = "optimization_barrier"
     return ShardedOperation(name, inputs, outputs)
@@ -165,6 +173,7 @@ def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Ma
 
 def _kernel(op: Runnable, made: ShardedOperation, traffic: Traffic) -> Work:
     """Return the work of a kernel: its products, and the bytes that it reads and writes at its ends."""
+    # As if what else a kernel such as FlashAttention does, its softmax and masks, were hidden behind them.
     products = [amount for amount in work_of(called(op.eqn)).amounts if amount.kind == "matmul"]
     widest = max(products, key=lambda amount: amount.flops, default=Amount("matmul", "float32"))
     flops = sum(amount.flops for amount in products)

@@ -7,17 +7,63 @@ operation that reads its result waits for it: a stall. When all of this happens,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.costs import StepCosts
+from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
-from pathways_nb.parallel.fsdp.spans import Span, Stall, Stream
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.timing.timed import Timed
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE, Waits
+
+Stream = Literal["compute", "gather", "reduce"]
+
+
+class StreamSpan(NamedTuple):
+    """When an operation, or several in a row, ran.
+
+    Args:
+        name: ``StepGraph.label`` of the collective; ``"forward"``, ``"backward"``, or ``"pack"`` and ``"unpack"`` for
+            copies into and out of buckets.
+        stream: on which it ran.
+        start: in ticks.
+        end: in ticks.
+        params: positions of the parameters that a collective carries.
+        again: whether it gathers parameters for the backward pass.
+        bytes: of the whole array that a collective exchanges.
+        kind: of a collective, such as ``"all-gather"``.
+    """
+
+    name: str
+    stream: Stream
+    start: int
+    end: int
+    params: tuple[int, ...] = ()
+    again: bool = False
+    bytes: int = 0
+    kind: str = ""
+
+
+class StreamStall(NamedTuple):
+    """Computation that waits.
+
+    Args:
+        start: in ticks.
+        end: in ticks.
+        cause: the span of the collective that it waits for.
+    """
+
+    start: int
+    end: int
+    cause: StreamSpan
+
+    @property
+    def seconds(self) -> float:
+        """How long it waits."""
+        return (self.end - self.start) * TICK
+
 
 COPIES = ("pack", "unpack")
 """Names of the copies into and out of buckets."""
@@ -34,7 +80,7 @@ class StreamTask(NamedTuple):
         reads: the collectives whose results it waits for, in this order; earlier ones have been waited for.
         held: whether computation waits for it before anything else, as for the collectives of a loop.
         kind: what it does, which is the stream that it has in the picture.
-        what: of a collective, the fields of its ``Span`` behind the times.
+        span_fields: of a collective, the fields of its ``StreamSpan`` behind the times.
     """
 
     name: str
@@ -44,7 +90,7 @@ class StreamTask(NamedTuple):
     reads: tuple[int, ...] = ()
     held: bool = False
     kind: Stream = "compute"
-    what: tuple[tuple[int, ...], bool, int, str] = (), False, 0, ""
+    span_fields: tuple[tuple[int, ...], bool, int, str] = (), False, 0, ""
 
 
 class StreamTasks:
@@ -65,35 +111,39 @@ class StreamTasks:
         """By value, the collective that makes it, until an operation has waited for it."""
 
     @classmethod
-    def of(cls, graph: StepGraph, costs: StepCosts, streams: int) -> StreamTasks:
+    def of(cls, graph: StepGraph, costs: OperationCosts, streams: int) -> StreamTasks:
         """Return the tasks of a step, after its passes."""
         found = cls(streams)
         for op in graph.ops:
             first = len(found.tasks)
-            if isinstance(op, Collective):
-                found._collective(graph, costs, op)
+            if isinstance(op, CollectiveOp):
+                found._add_collective(graph, costs, op)
             else:
-                found._operation(graph, costs, op)
+                found._add_computation(graph, costs, op)
             found._of_ops.append((first, len(found.tasks) - 1))
         return found
 
-    def _operation(self, graph: StepGraph, costs: StepCosts, op: Runnable) -> None:
+    def _add_computation(self, graph: StepGraph, costs: OperationCosts, op: Runnable) -> None:
+        # Popped: once computation has waited for a collective, later readers of the same value wait for nothing.
         reads = [self._under_way.pop(value) for value in op.inputs if value in self._under_way]
         name = op.name if op.name in COPIES else "backward" if op in graph.backward else "forward"
         self.tasks.append(StreamTask(name, "compute", costs.ticks(graph, op), self._front, tuple(reads)))
         self._front = len(self.tasks) - 1
         if isinstance(op, ShardedScan):
-            self._inside(graph, costs, op)
+            self._add_loop_exchanges(graph, costs, op)
 
-    def _collective(self, graph: StepGraph, costs: StepCosts, op: Collective) -> None:
+    def _add_collective(self, graph: StepGraph, costs: OperationCosts, op: CollectiveOp) -> None:
         kind: Stream = "gather" if op.is_gather else "reduce"
+        # Not popped: a collective waits on its own stream, and computation has not waited yet.
         reads = tuple(self._under_way[value] for value in op.inputs if value in self._under_way)
-        what = op.carries, op.again, costs.bytes_of(graph, op), op.kind
+        span_fields = op.carries, op.again, costs.bytes_of(graph, op), op.kind
         ticks = costs.ticks(graph, op)
-        self.tasks.append(StreamTask(graph.label(op), self._lane(kind), ticks, self._front, reads, False, kind, what))
+        self.tasks.append(
+            StreamTask(graph.label(op), self._lane(kind), ticks, self._front, reads, False, kind, span_fields)
+        )
         self._under_way.update(dict.fromkeys(op.outputs, len(self.tasks) - 1))
 
-    def _inside(self, graph: StepGraph, costs: StepCosts, scan: ShardedScan) -> None:
+    def _add_loop_exchanges(self, graph: StepGraph, costs: OperationCosts, scan: ShardedScan) -> None:
         """Add the collectives of a loop: each iteration gathers what it reads, so nothing hides them."""
         for one in scan.exchanges:
             ticks = costs.exchange(one.name, one.bytes, scan.axis) * scan.length
@@ -101,36 +151,41 @@ class StreamTasks:
             again = kind == "gather" and scan in graph.backward
             verb = ("regather" if again else "gather") if kind == "gather" else "reduce"
             label = f"{verb} {graph.parameters[one.param].name}"
-            what = (one.param,), again, one.bytes * scan.length, kind_of(one.name)
-            self.tasks.append(StreamTask(label, self._lane(kind), ticks, self._front, (), True, kind, what))
-            self._front = len(self.tasks) - 1
+            span_fields = (one.param,), again, one.bytes * scan.length, kind_of(one.name)
+            self.tasks.append(StreamTask(label, self._lane(kind), ticks, self._front, (), True, kind, span_fields))
+            self._front = len(self.tasks) - 1  # computation goes on when the loop ends
 
     def _lane(self, kind: Stream) -> Stream:
         return kind if self.streams == 3 else "gather"
 
-    def timed(self) -> tuple[list[Span], list[Stall], list[tuple[int, int]]]:
+    def timed(self) -> tuple[list[StreamSpan], list[StreamStall], list[tuple[int, int]]]:
         """Return the spans of all streams, the stalls of computation, and when each operation begins and ends.
 
         Times are in ticks. Of an operation that is a collective, it begins when it is issued.
         """
         timed = Timed.solved(self._waits(), np.array([task.ticks for task in self.tasks], float))
+        # (tasks,) ticks; the 0 behind the ends is what ``after=-1`` and an empty step find.
         start, end = timed.start.astype(int).tolist(), [*timed.end.astype(int).tolist(), 0]
-        spans = [Span(task.name, task.kind, start[at], end[at], *task.what) for at, task in enumerate(self.tasks)]
-        stalls = list[Stall]()
+        spans = [
+            StreamSpan(task.name, task.kind, start[at], end[at], *task.span_fields)
+            for at, task in enumerate(self.tasks)
+        ]
+        stalls = list[StreamStall]()
         for span, task in zip(spans, self.tasks, strict=True):
             if task.held or task.stream == "compute":
                 causes = [span] if task.held else [spans[at] for at in task.reads]
                 stalls += _stalls(end[task.after], causes)
+        # What nothing reads, such as the last reductions, is waited for at the end of the step.
         left = {spans[at] for at in self._under_way.values()}
         stalls += _stalls(end[self._front], sorted(left, key=lambda span: span.end))
         firsts = [(self.tasks[first], first, last) for first, last in self._of_ops]
         times = [(start[at] if task.stream == "compute" else end[task.after], end[last]) for task, at, last in firsts]
-        return list(_shown(spans)), stalls, times
+        return list(_drawn(spans)), stalls, times
 
     def _waits(self) -> Waits:
         """Return what each task waits for: the one before it on its stream, its issue, and what it reads."""
         before = {"gather": -1, "reduce": -1}
-        edges = list[tuple[int, int, int]]()
+        edges = list[tuple[int, int, int]]()  # source task, target task, why
         for at, task in enumerate(self.tasks):
             if task.stream != "compute":
                 edges.append((before[task.stream], at, LANE))
@@ -141,19 +196,19 @@ class StreamTasks:
         return Waits.of(source, target, why)
 
 
-def _stalls(now: int, causes: Sequence[Span]) -> Iterator[Stall]:
+def _stalls(now: int, causes: Sequence[StreamSpan]) -> Iterator[StreamStall]:
     """Yield the waits of computation that has come to ``now``, for one collective after another."""
     for span in causes:
         if span.end > now:
-            yield Stall(now, span.end, span)
+            yield StreamStall(now, span.end, span)
             now = span.end
 
 
-def _shown(spans: Sequence[Span]) -> Iterator[Span]:
+def _drawn(spans: Sequence[StreamSpan]) -> Iterator[StreamSpan]:
     """Yield what is drawn: operations of one name in a row as one span, and the collectives of parameters."""
-    last: Span | None = None
+    last: StreamSpan | None = None
     for span in spans:
-        if span.stream != "compute" and not span.params:
+        if span.stream != "compute" and not span.params:  # the reduction of the loss, a few bytes
             continue
         if span.stream == "compute" and span.start == span.end:
             continue

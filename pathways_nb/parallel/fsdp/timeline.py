@@ -1,6 +1,7 @@
 """A step on one device in simulated time: what ran when on its streams, what it waited for, and its memory.
 
-``stream_tasks`` says what waits for what. Every device does the same, so one device stands for all.
+``stream_tasks`` says what waits for what. Every device does the same, so one device stands for all. As a run, a planned
+step has the pictures, files and comparisons of recorded runs, and can be compared with a measured one.
 """
 
 from __future__ import annotations
@@ -12,14 +13,37 @@ from pathlib import Path
 from typing import Literal
 
 from pathways_nb.errors import size
-from pathways_nb.parallel.fsdp.costs import TICK, StepCosts
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
-from pathways_nb.parallel.fsdp.planned_run import planned_run
-from pathways_nb.parallel.fsdp.spans import UNKNOWN, Span, Stall, StepAbout
+from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.stream_tasks import COPIES, StreamTasks
+from pathways_nb.parallel.fsdp.stream_tasks import COPIES, StreamSpan, StreamStall, StreamTasks
 from pathways_nb.results.run import Run
+from pathways_nb.trace.launch_ops import Op, OpKind, Ops
 from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.rows import Label, Row
+
+
+@dataclass(frozen=True)
+class StepAbout:
+    """What was planned.
+
+    Args:
+        step: the name of the loss, and the mode.
+        plan: the name of the plan.
+        chip: the name of the chip.
+        devices: number of devices.
+        bound: seconds of exposed communication that no plan can avoid, if known.
+    """
+
+    step: str = "step"
+    plan: str = "planned"
+    chip: str = ""
+    devices: int = 0
+    bound: float | None = None
+
+
+UNKNOWN = StepAbout()
 
 _VIEWS = ("ops", "categories")
 
@@ -41,8 +65,8 @@ class StepTimeline:
     """
 
     graph: StepGraph
-    spans: tuple[Span, ...]
-    stalls: tuple[Stall, ...]
+    spans: tuple[StreamSpan, ...]
+    stalls: tuple[StreamStall, ...]
     compute: int
     copied: int
     end: int
@@ -72,7 +96,7 @@ class StepTimeline:
 
     @property
     def summary(self) -> str:
-        """Step time, exposed communication beside its bound, and peak memory, in one line."""
+        """Step time, exposed communication with its bound, and peak memory, in one line."""
         about, least = self.about, self.about.bound
         where = f"{about.devices} × {about.chip} · " if about.chip else ""
         bound = "" if least is None else f" (bound {duration(least)})"
@@ -85,7 +109,7 @@ class StepTimeline:
     @cached_property
     def run(self) -> Run:
         """The step as a run of one device, which stands for all: to be drawn, saved, and compared with another."""
-        return planned_run(self.about, self.spans, self.stalls, self.memory, self.end, self.streams, self.summary)
+        return planned_run(self)
 
     def show(self, *views: str) -> None:
         """Draw the streams of one device and its memory by category in the current cell.
@@ -103,15 +127,20 @@ class StepTimeline:
         self.run.savefig(path, width, show)
 
     def __repr__(self) -> str:
-        return "\n".join([f"<{self.about.step}, {self.about.plan}: {self.summary}>", *described(self)])
+        stalls = (f"{stall.seconds * 1e3:8.2f} ms for {stall.cause.name}" for stall in self.longest_stalls())
+        return "\n".join([f"<{self.about.step}, {self.about.plan}: {self.summary}>", *stalls])
 
-    def longest_stalls(self, count: int = 10) -> list[Stall]:
+    def longest_stalls(self, count: int = 10) -> list[StreamStall]:
         """Return the longest waits, the longest first."""
         return sorted(self.stalls, key=lambda stall: stall.start - stall.end)[:count]
 
 
 def timeline(
-    graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2, state_bytes: int = 0, about: StepAbout = UNKNOWN
+    graph: StepGraph,
+    costs: OperationCosts,
+    streams: Literal[2, 3] = 2,
+    state_bytes: int = 0,
+    about: StepAbout = UNKNOWN,
 ) -> StepTimeline:
     """Return a step in simulated time.
 
@@ -138,7 +167,43 @@ def timeline(
     )
 
 
-def described(timeline: StepTimeline) -> Iterator[str]:
-    """Yield a line for each of the longest stalls."""
-    for stall in timeline.longest_stalls():
-        yield f"{stall.seconds * 1e3:8.2f} ms for {stall.cause.name}"
+# ---- as a run
+
+
+def planned_run(step: StepTimeline) -> Run:
+    """Return a planned step as a run of one device, which stands for all of them."""
+    about, end = step.about, step.end
+    name = about.step
+    launch = Label("compute", name, name, "planned", 0, island=0, devices=1)
+    rows = [Row(launch, 0.0, end * TICK, 0, "simulated"), *_memory_rows(step.memory, end)]
+    ops = [(span.name, span.name, _kind(span, step.streams), span.start, span.end) for span in step.spans]
+    ops += [(f"wait for {one.cause.name}", one.cause.name, "wait", one.start, one.end) for one in step.stalls]
+    run = Run(about.plan, (1,), Record.of(Events.from_rows(rows)), note=step.summary, finished=True)
+    run.about = {"options": {"kind": "sim", "chip": about.chip}}
+    run.ops = Ops.from_rows(
+        Op(what, source, kind, name, name, 0, 0, 0, 0, start * TICK, stop * TICK)
+        for what, source, kind, start, stop in ops
+    )
+    return run
+
+
+def _kind(span: StreamSpan, streams: int) -> OpKind:
+    """Return the kind of an operation; on a stream of its own, a collective is known by what it does."""
+    if span.stream == "compute":
+        return "copy" if span.name in COPIES else "compute"
+    return span.stream if streams == 3 else "collective"
+
+
+def _memory_rows(memory: MemoryCurve, end: int) -> Iterator[Row]:
+    """Yield a row for each time in which the memory of a category stays the same."""
+    times = [*memory.times.tolist(), end]
+    for category, sizes in memory.bytes.items():
+        since = 0
+        for at, held in enumerate(sizes.tolist()):
+            if at + 1 == len(sizes) or sizes[at + 1] != held:
+                if held:
+                    label = Label(
+                        "memory", "held", client="planned", island=0, devices=1, bytes=held, category=category
+                    )
+                    yield Row(label, times[since] * TICK, times[at + 1] * TICK, 0, "simulated")
+                since = at + 1

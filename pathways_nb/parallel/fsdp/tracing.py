@@ -21,8 +21,8 @@ from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, RunnableWalk
 from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, scatter
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.scan_gathers import gather_in_scans
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
 from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
 from pathways_nb.parallel.random_keys import is_random_key
 
@@ -83,6 +83,7 @@ def differentiated(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, used_dtype(leaf.dtype, options.param_dtype)), params
     )
     # Without a mesh: it is the code of one device, and each equation keeps the mesh under which it is traced.
+    # The gradient by the loss is an input, so that every operation of the backward pass depends on it.
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
         seed_shape = jax.ShapeDtypeStruct((), jnp.float32)
         closed, shapes = jax.make_jaxpr(_joint(loss, trainable, options, aux), return_shape=True)(
@@ -109,7 +110,9 @@ def with_collectives(traced: StepGraph, parameters: tuple[Parameter, ...], optio
         parameters: of the model, as they are split.
         options: what the mode means.
     """
+    # The seed is 1 / devices: gradients are those of a mean over devices, though collectives add up.
     constants = {**traced.flat.constants, traced.seed: np.ones((), np.float32) / options.axes.size}
+    # A list of its own: collectives add values, and other modes share the traced step.
     flat = replace(traced.flat, avals=list(traced.flat.avals), constants=constants)
     graph = added_collectives(replace(traced, flat=flat, parameters=parameters), options)
     return gather_in_scans(graph, gathers=options.gathers_again) if options.scatters else graph
@@ -130,6 +133,7 @@ def _joint(
             value, aux = value if options.has_aux else (value, None)
             return value / options.accumulate, jax.tree.leaves(aux)
 
+        # Written out and not as a scan, so that the list has the operations of each microbatch, and gathers among them.
         total: Any = None
         auxes = []
         for part in _microbatches(batch, options.accumulate):
@@ -139,8 +143,8 @@ def _joint(
             auxes.append(aux)
             total = (value, gradients) if total is None else jax.tree.map(jnp.add, total, (value, gradients))
         shares = [1 / options.accumulate] * options.accumulate
-        joined = [one.joined(parts, shares) for one, *parts in zip(joins, *auxes, strict=True)]
-        return (total[0], joined), total[1]
+        whole_aux = [one.join(parts, shares) for one, *parts in zip(joins, *auxes, strict=True)]
+        return (total[0], whole_aux), total[1]
 
     return joint
 
@@ -172,15 +176,13 @@ class StepWalk(RunnableWalk):
         if inner is None or is_kernel(eqn):
             return super().equation(eqn, inputs)
         if eqn.primitive.name == "remat2" and eqn.params["differentiated"] and eqn.params["prevent_cse"]:
-            inputs = self._held_back(inputs)
+            # Inlined without a barrier over its inputs, the compiler would merge a recomputation with the first
+            # computation, and store what jax.checkpoint was to free.
+            distinct = tuple(dict.fromkeys(inputs))
+            outputs = {value: self.new(self.avals[value]) for value in distinct}
+            self.ops.append(operation("barrier", distinct, tuple(outputs.values()), barrier))
+            inputs = [outputs[value] for value in inputs]
         return self.run(inner, inputs)
-
-    def _held_back(self, inputs: list[int]) -> list[int]:
-        """Add a barrier over the inputs of a recomputation; without it, it would be merged with the first one."""
-        distinct = tuple(dict.fromkeys(inputs))
-        outputs = {value: self.new(self.avals[value]) for value in distinct}
-        self.ops.append(operation("barrier", distinct, tuple(outputs.values()), barrier))
-        return [outputs[value] for value in inputs]
 
 
 def used_dtype(kept: Any, param_dtype: Any) -> Any:
@@ -200,6 +202,7 @@ def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int
         options: what the mode means.
         kept: other values that it makes for somebody: each device keeps its own.
     """
+    # The step that passes begin with: every gather in front, every reduction behind what makes its gradient.
     shards, first = list(graph.shards), list[Runnable]()
     for param, whole in enumerate(graph.shards):
         shards[param], ops = _gathered(graph, options, param, whole)
@@ -213,12 +216,15 @@ def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int
         after.setdefault(made.get(whole), []).extend(reducing)
     for value, join in zip(graph.results, graph.joins, strict=True):
         total = value
+        # What belongs to rows stays with the device that has them.
         for axis in options.axes.names if join.how != "rows" else ():
             before, total = total, graph.new(graph.flat.avals[value])
             reduced = all_reduce(graph, axis, (), before, total, reduction=_REDUCTIONS.get(join.how, jax.lax.psum))
             after.setdefault(made.get(value), []).append(reduced)
         outputs[value] = graph.new(graph.flat.avals[value])
-        last.append(_scaled(total, outputs[value], 1 / options.axes.size if join.how == "mean" else 1))
+        by = 1 / options.axes.size if join.how == "mean" else 1
+        scaled = functools.partial(lambda array, by: [(array * by).astype(array.dtype)], by=by)
+        last.append(operation("mul", (total,), (outputs[value],), scaled))
     ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ()))), *last]
     results = tuple(outputs[value] for value in graph.results)
     flat = FlatFunction(
@@ -237,7 +243,7 @@ def _gathered(graph: StepGraph, options: StepOptions, param: int, whole: int) ->
     if sharded:
         value = graph.new(used, shape)
         ops.append(gather(graph, options.axes.shard[0], param, value, whole))
-    if one.dtype != used.dtype:
+    if one.dtype != used.dtype:  # converted in front of the gather, so that the collective carries the type of use
         before, after = graph.new(used, shape, one.dtype), value
         ops.insert(0, operation("convert", (before,), (after,), lambda array: [array.astype(used.dtype)]))
         value = before
@@ -255,6 +261,7 @@ def _reduced(graph: StepGraph, options: StepOptions, param: int, value: int) -> 
             before, value = value, graph.new(graph.flat.avals[value], dtype=dtype)
             ops.append(operation("convert", (before,), (value,), lambda array: [array.astype(dtype)]))
 
+    # reduce_dtype is that of the sum over devices; parameters are updated in the type in which they are stored.
     convert(options.reduce_dtype or aval.dtype)
     scattered = options.scatters and one.dim is not None
     if scattered:
@@ -263,12 +270,8 @@ def _reduced(graph: StepGraph, options: StepOptions, param: int, value: int) -> 
     else:
         before, value = value, graph.new(graph.flat.avals[value])
         ops.append(all_reduce(graph, options.axes.shard[0], (param,), before, value, one.others))
-    if options.axes.replicate:
+    if options.axes.replicate:  # only the shard crosses the axis of replicas, which may be the slower network
         before, value = value, graph.new(graph.flat.avals[value])
         ops.append(all_reduce(graph, options.axes.replicate[0], (param,), before, value, one.others))
     convert(one.dtype)
     return value, ops
-
-
-def _scaled(value: int, scaled: int, by: float) -> Runnable:
-    return operation("mul", (value,), (scaled,), lambda array: [(array * by).astype(array.dtype)])

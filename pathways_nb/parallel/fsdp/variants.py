@@ -11,18 +11,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import plans
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.modes import MODES
-from pathways_nb.parallel.fsdp.passes.choice import text_of_passes
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.passes.plan_passes import text_of_passes
 from pathways_nb.parallel.fsdp.plan_text import text_of_plan
-from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.step_work import StepWork, gathered
+from pathways_nb.parallel.fsdp.step_planner import Planner
+from pathways_nb.parallel.fsdp.step_work import StepWork, gathered_params
 
 _NO_TIME = 1e-12
 """Seconds of a hop in a network whose latency is that of a whole collective."""
@@ -53,7 +52,9 @@ class Variants:
         self.devices = first.mode.axes.size
         parts = (first.traced.flat.avals[value].str_short() for value in first.traced.batch)
         self.batch_words = " and ".join(dict.fromkeys(parts))
-        self._work = {gathered(first.traced): (StepWork.of(first.traced, first.sizes), first)}
+        # By the parameters that are gathered: between such steps the work of the loss is the same (``carried_to``).
+        self._work = {gathered_params(first.traced): (StepWork.of(first.traced, first.sizes), first)}
+        # On the instance, not on the class: a cache of the class would keep every step alive.
         self.at = lru_cache(8)(self._at)
         for mode in ("ddp", "zero3"):  # of other modes, only exchanges differ from these
             self.at(mode, self.devices)
@@ -67,7 +68,7 @@ class Variants:
     def _at(self, mode: str, devices: int) -> Variant:
         """Return the step in a mode on a number of devices."""
         planner = self.step.elsewhere(mode, devices).planner(chip=self.model)
-        kind = gathered(planner.traced)
+        kind = gathered_params(planner.traced)
         if kind not in self._work:
             self._work[kind] = StepWork.of(planner.traced, planner.sizes), planner
         work, before = self._work[kind]
@@ -86,7 +87,9 @@ class Variant:
         self.mode, self.sizes, self.parameters = planner.mode, planner.sizes, planner.traced.parameters
         self.names = [one.name for one in self.parameters]
         self.scans = any(isinstance(op, ShardedScan) for op in planner.traced.ops)
-        self.planner, self.passed = lru_cache(4)(self._planner), lru_cache(8)(self._passed)
+        # A planner of another chip has costs of its own, which take long to find: a slider that moves back finds them.
+        self.planner = lru_cache(4)(lambda model: replace(planner, model=model))
+        self.passed = lru_cache(8)(self._passed)
 
     def text(self, plan: FsdpPlan) -> str:
         """Return the buckets of a plan as text; the mode or the explorer says that all are kept, and its passes."""
@@ -105,14 +108,10 @@ class Variant:
                 return found | {"wrapping": name}
         return found | {"buckets": self.text(plan)}
 
-    def _planner(self, model: CostModel) -> Planner:
-        """Return what plans and times the step on a kind of chip."""
-        return replace(self._any, model=model)
-
     def _passed(self, plan: FsdpPlan, registrations: int = 0) -> Passed:
         """Return the step under a plan; another number of registrations asks again, as a pass may have changed."""
         traced = self._any.traced
-        found = list(plans.stages(traced, plan, self.mode))
+        found = list(plans.after_each_pass(traced, plan, self.mode))
         lines = (("traced", traced.schedule()), *((name, graph.schedule()) for name, graph in found))
         return Passed(found[-1][1], lines)
 
@@ -132,15 +131,11 @@ def with_network(model: CostModel, devices: int, bandwidth: float | None, latenc
     chip = model.chip
     if latency is not None:
         chip = chip.replace(start_latency=latency)
-    if bandwidth is not None:
-        chip = _switched(chip, devices, bandwidth)
+    if bandwidth is not None:  # all devices on one switch, whatever network the chip has
+        chips = -(-devices // chip.devices_per_chip)
+        chip = chip.replace(
+            interconnect="switch", pod=(chips,), links=1, link_bw=bandwidth * chip.devices_per_chip,
+            link_efficiency=1.0, hop_latency=_NO_TIME,
+        )  # fmt: skip
+    # Without the seconds that the other chip's model has found.
     return model if chip is model.chip else replace(model, chip=chip, _known={})
-
-
-def _switched(chip: Chip, devices: int, bandwidth: float) -> Chip:
-    """Return a chip whose devices all hang on one switch."""
-    chips = -(-devices // chip.devices_per_chip)
-    return chip.replace(
-        interconnect="switch", pod=(chips,), links=1, link_bw=bandwidth * chip.devices_per_chip, link_efficiency=1.0,
-        hop_latency=_NO_TIME,
-    )  # fmt: skip

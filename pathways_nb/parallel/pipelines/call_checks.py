@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree
 from pathways_nb.parallel.parameter_trees import names_of, require_match
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
-from pathways_nb.parallel.random_keys import random_key_in
+from pathways_nb.parallel.step_checks import BatchRows, require_same_shapes, require_same_tree, without_gradient
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.models import how_to_split
@@ -67,12 +66,12 @@ def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]
     wanted = [one for stage, tree in enumerate(given) for one in trained(stage, tree)]
     names = [f"{stage}.{name}" for stage, tree in enumerate(given) for name in names_of(tree)]
     require_match("pipeline", "frozen", "params", names, frozen, (not one for one in wanted))
-    for (path, leaf), one in zip(jax.tree_util.tree_leaves_with_path(given), wanted, strict=True):
-        if one and not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
-            raise UsageError(
-                f"pipeline: params{jax.tree_util.keystr(path)} is {dtype}, which has no gradient. Name it in frozen=, "
-                f"close over it in the stage, or make it part of the input.{how_to_split(given, leaf, trained=True)}"
-            )
+    for path, leaf in without_gradient(given, wanted):
+        raise UsageError(
+            f"pipeline: params{jax.tree_util.keystr(path)} is {jnp.result_type(leaf)}, which has no gradient. Name it "
+            f"in frozen=, close over it in the stage, or make it part of the input."
+            f"{how_to_split(given, leaf, trained=True)}"
+        )
     return given
 
 
@@ -141,24 +140,17 @@ def batch(x: Any, targets: Any, microbatches: int) -> int:
     Raises:
         UsageError: it does not, or input and targets have different numbers of rows.
     """
-    found = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves((x, targets))}
-    if len(found) != 1:
-        if key := random_key_in({"x": x, "targets": targets}):
-            raise UsageError(
-                f"pipeline: {key} is a random key, which has no rows to divide into microbatches. Give it beside the "
-                f"batch, value_and_grad(params, x, targets, key): a stage with a parameter 'key' gets one of its own."
-            )
-        raise UsageError(
-            f"pipeline: arrays of x and targets have {sorted(found)} rows: the first dimension of each is the batch."
-        )
-    (rows,) = found
-    if not rows or rows % microbatches:
-        near = -(-rows // microbatches) * microbatches
-        raise UsageError(
-            f"pipeline: a batch of {rows} rows does not divide into {microbatches} microbatches. Take a batch of "
-            f"{max(near, microbatches)}, or another number of microbatches."
-        )
-    return rows
+    rows = BatchRows(
+        UsageError, allows_scalars=False,
+        random_key=lambda key: f"pipeline: {key} is a random key, which has no rows to divide into microbatches. Give "
+        "it beside the batch, value_and_grad(params, x, targets, key): a stage with a parameter 'key' gets one of its "
+        "own.",
+        unequal=lambda found: f"pipeline: arrays of x and targets have {sorted({rows for _, rows in found})} rows: the "
+        "first dimension of each is the batch.",
+        indivisible=lambda path, first, fits: f"pipeline: a batch of {first.shape[0] if first.shape else 0} rows does "
+        f"not divide into {microbatches} microbatches. Take a batch of {fits}, or another number of microbatches.",
+    )  # fmt: skip
+    return rows.divided({"x": x, "targets": targets}, microbatches)
 
 
 def rows_on_devices(rows: int, microbatches: int, data: PartitionSpec, places: Sequence[VirtualSlice]) -> None:

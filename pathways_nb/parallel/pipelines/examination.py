@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import (
     KEY,
     PARAMETER,
@@ -28,7 +29,6 @@ from pathways_nb.parallel.batch_walk.examine import (
 )
 from pathways_nb.parallel.batch_walk.marks import FIXED, Reason
 from pathways_nb.parallel.batch_walk.mean import count_means
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.pipelines.stored_context import refuse_lost_appends
 from pathways_nb.parallel.pipelines.token_context import Context
 
@@ -87,12 +87,12 @@ class Examination:
             UsageError: it is no mean over what is split, or it is unknown how an auxiliary output is joined.
         """
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves((batch.x, batch.targets)) if leaf.shape), 1)
-        axes = [Axis("rows", sizes_of(rows, self.parts))] if self.parts > 1 else []
+        axes = [WalkedAxis("rows", sizes_of(rows, self.parts))] if self.parts > 1 else []
         if self.slices is not None and len(self.slices) > 1:
             # The second of four slices at two scales, so with tokens before and after it: offset, length and context
             # all double from one trace to the other.
             tokens = max(2, batch.length // 4)
-            axes.append(Axis("tokens", (tokens, 2 * tokens), (tokens, 2 * tokens)))
+            axes.append(WalkedAxis("tokens", (tokens, 2 * tokens), (tokens, 2 * tokens)))
         traces: dict[Any, Any] = {}
         found = [self._along(axis, batch, traces) for axis in axes]
         # Walked along rows or tokens, the loss was traced already; else it is traced for its outputs alone.
@@ -124,7 +124,7 @@ class Examination:
                 raise
         return y
 
-    def _along(self, axis: Axis, batch: Batch, traces: dict[Any, Any]) -> Walked | Reason:
+    def _along(self, axis: WalkedAxis, batch: Batch, traces: dict[Any, Any]) -> Walked | Reason:
         """Return what is known of the loss and its auxiliary outputs along rows or tokens."""
         at = 0 if axis.name == "rows" else 1
         sliced = jax.tree.map(lambda whole: not whole, batch.unsliced) if at else jax.tree.map(lambda _: True, batch.x)

@@ -115,11 +115,11 @@ class PipelinePass:
         batches, slices = len(self.batches), len(self.slices)
         parts = [[self.aux[batch, part][output] for part in range(slices)] for batch in range(batches)]
         if how.how == "rows":
-            return how.joined([jnp.concatenate(row, how.tokens) if slices > 1 else row[0] for row in parts], ())
+            return how.join([jnp.concatenate(row, how.tokens) if slices > 1 else row[0] for row in parts], ())
         length = self.slices[0].length or 1
         # (microbatches · slices,) the parts of batch and tokens that each output stands for.
         shares = [(at.tokens / length if slices > 1 else 1) / batches for at in self.slices] * batches
-        return how.joined([part for row in parts for part in row], shares)
+        return how.join([part for row in parts for part in row], shares)
 
     def _forward(self, stage: int, microbatch: int, part: int) -> None:
         x, targets = self.batches[microbatch][part]

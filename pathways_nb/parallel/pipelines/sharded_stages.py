@@ -20,8 +20,8 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.modes import Mode, mode_of
-from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes import bucket, sink
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import split_over
 from pathways_nb.parallel.fsdp.tracing import StepOptions, added_collectives

@@ -19,9 +19,9 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.parallel.parameter_trees import names_of, require_match, struct_of, truths
@@ -231,7 +231,7 @@ class StagedModel:
         part = shapes[0], *resized(shapes[1:3], 0, rows), shapes[3]
         found, _ = self.examined[_signature(part)]
 
-        def compare(axis: Axis, verdict: Verdict) -> Callable[[], Verdict]:
+        def compare(axis: WalkedAxis, verdict: Verdict) -> Callable[[], Verdict]:
             model = Model(self._calls, self._loss, name_of(self.loss), self._length(shapes[1]), found.means)
             values, inputs, wanted = on_host((params, x, targets))
             if axis.name == "tokens":

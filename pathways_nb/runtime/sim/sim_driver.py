@@ -273,7 +273,7 @@ class SimDriver(Driver):
     def _is_interfered(self, island: int) -> bool:
         """Return whether all other islands work.
 
-        Where hosts have no cores of their own, a node that begins then is slower (``Host.interference``).
+        Where hosts have no cores of their own, a node that begins then is slower (``HostCosts.interference``).
         """
         others = self._at_work[:island] + self._at_work[island + 1 :]
         return bool(others) and all(others)

@@ -2,8 +2,8 @@
 
 A real event loop hands events over as threads produce them. Here the time of an event is computed: a call reaches the
 controller when its client's thread has finished its earlier calls, each of which takes ``pace`` seconds of that thread
-(``Host.call`` of the cost model). So a client that calls many programs and never waits submits them one after another,
-although simulated time stands still in the meantime.
+(``HostCosts.call`` of the cost model). So a client that calls many programs and never waits submits them one after
+another, although simulated time stands still in the meantime.
 
 Invariant: the order in which the core receives events depends on simulated times, counts, client names and buffer
 numbers, and never on which thread was faster. ``thread_turns`` decides when the threads run and when time advances.

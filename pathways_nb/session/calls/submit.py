@@ -171,7 +171,7 @@ def _submit(
         recording.add(run)
         if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]
-            recording.take_as_placed(len(sizes), sum(sizes))
+            recording.count_as_placed(len(sizes), sum(sizes))
     return stored_values.bind(session, ready, results, futures)
 
 

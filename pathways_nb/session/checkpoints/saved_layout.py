@@ -8,7 +8,7 @@ without one it becomes a dict by field. Nothing is pickled, and no name from a f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program.signature import Aval
+from pathways_nb.util.json_forms import Form, list_of, one_of, record
 from pathways_nb.util.json_text import DamagedError, Field, shortened
 
 NUMBERS = {one.__name__: one for one in (bool, int, float, complex)}
@@ -93,8 +94,7 @@ class SavedLayout:
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as JSON-ready data."""
-        leaves = [asdict(leaf) for leaf in self.leaves]
-        return {"may_be_padded": self.may_be_padded, "tree": self.tree, "leaves": leaves}
+        return _LAYOUT.write(self)
 
     @classmethod
     def from_json(cls, found: Field) -> SavedLayout:
@@ -103,8 +103,7 @@ class SavedLayout:
         Raises:
             DamagedError: it is none.
         """
-        may_be_padded = found.get("may_be_padded").value is not False  # older files do not say
-        layout = cls(found["tree"].value, tuple(_leaf(row) for row in found["leaves"].rows()), may_be_padded)
+        layout = _LAYOUT.read(found)
         numbers: list[int] = []
         # Each leaf exactly once: a damaged tree must not restore one value in two places.
         rebuilt(layout.tree, lambda number: numbers.append(number))
@@ -254,16 +253,24 @@ def _entry(part: Any, leaf: Callable[[int], Any]) -> tuple[str | int, Any]:
     raise DamagedError(f"tree: {part!r:.60} is no entry of a dict")
 
 
+_LEAF = record(Leaf, path=Field.text, shape=Field.wholes, dtype=Field.text, kind=one_of(*KINDS), impl=Field.text)
+
+
 def _leaf(row: Field) -> Leaf:
     """Return a leaf that was read from a file."""
-    kind = row["kind"].one_of(*KINDS)
-    leaf = Leaf(row["path"].text(), row["shape"].wholes(), row["dtype"].text(), kind, row["impl"].text())
+    leaf = _LEAF.read(row)
     try:
         # Makes the type: a file may name one that this JAX does not have.
         _ = leaf.aval
     except (TypeError, ValueError, KeyError):
-        named = "impl" if kind == "key" else "dtype"
-        raise DamagedError(
-            f"{row.where}.{named} is {shortened(getattr(leaf, named))}, which JAX does not have"
-        ) from None
+        wrong = row["impl" if leaf.kind == "key" else "dtype"]
+        raise DamagedError(f"{wrong.where} is {shortened(wrong.value)}, which JAX does not have") from None
     return leaf
+
+
+_LAYOUT = record(
+    SavedLayout,
+    may_be_padded=Form(lambda found: found.value is not False, may_lack=True),  # older files do not say
+    tree=lambda found: found.value,
+    leaves=list_of(Form(_leaf, _LEAF.write)),
+)

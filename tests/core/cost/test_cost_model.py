@@ -13,7 +13,7 @@ import pathways_nb as pw
 from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.mesh_axes import STRIDED, UNKNOWN, AxisGroup, group_of
 from pathways_nb.cost.collectives.pricing import collective
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel, Efficiency
 

@@ -15,7 +15,7 @@ import pathways_nb as pw
 from pathways_nb.cost.calibration import calibrated
 from pathways_nb.cost.calibration.fitted import Check
 from pathways_nb.cost.efficiency import EFFICIENCY
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 from pathways_nb.cost.model import CostModel
 from tests.core.results.damaged_runs import FOREIGN, NASTY
 

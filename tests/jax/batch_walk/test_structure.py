@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.parallel.batch_walk.equation_pair import WalkedAxis
 from pathways_nb.parallel.batch_walk.examine import PARAMETER, marks_of, resized, walked
-from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_loss
 from tests.jax.batch_walk.losses import RIGHT, ROWS, UNKNOWN, UNKNOWN_BUT_RIGHT, WRONG, WRONG_GRADIENTS, Loss, data
 
 
 def verdict(loss: Callable[..., Any], key: Any = None) -> Verdict:
     """What the structure says, which is all that is known of simulated devices; of ``loss(w, x, key)`` with a key."""
-    axis = Axis("rows", (ROWS // 2, ROWS))
+    axis = WalkedAxis("rows", (ROWS // 2, ROWS))
     w, x, y = data()
     last = y if key is None else key
     w, *batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (w, x, last))

@@ -14,7 +14,7 @@ import optax
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.parallel.fsdp.plan import plan_of
+from pathways_nb.parallel.fsdp.fsdp_plan import plan_of
 
 PARAMS = {"a": np.ones((8, 4), np.float32), "b": np.ones(4, np.float32)}
 X = np.ones((8, 8), np.float32)

@@ -14,8 +14,8 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.parallel.fsdp.report import planned_collectives
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.measured import planned_collectives
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 from tests.jax.fsdp.test_modes import keeping_gradients, split, trained
 from tests.support.closeness import close
 
@@ -52,7 +52,7 @@ def plain() -> Any:
 
 
 def dtypes(graph: StepGraph, name: str) -> set[str]:
-    found = (op for op in graph.ops if isinstance(op, Collective) and op.carries and op.name == name)
+    found = (op for op in graph.ops if isinstance(op, CollectiveOp) and op.carries and op.name == name)
     return {str(graph.flat.avals[op.inputs[0]].dtype) for op in found}
 
 

@@ -15,11 +15,11 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.examples import llama3
-from pathways_nb.parallel.fsdp.passes import registry, usual
+from pathways_nb.parallel.fsdp.passes import built_in_passes, pass_registry
 from pathways_nb.parallel.fsdp.passes.edits import Edit, Gather, StepCollectives
 from pathways_nb.parallel.fsdp.plan_text import plan_of_text, text_of_plan
-from pathways_nb.parallel.fsdp.planner import Planner
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, renamed
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, renamed
+from pathways_nb.parallel.fsdp.step_planner import Planner
 from tests.jax.fsdp.test_options import batch, loss, model
 from tests.jax.fsdp.test_passes import NAMES, run
 from tests.jax.fsdp.test_planner import CHIP, random_plan, step
@@ -31,10 +31,10 @@ ONE = np.float64(1)
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """The registry as it was."""
-    before = dict(registry._passes)
+    before = dict(pass_registry._passes)
     yield
-    registry._passes.clear()
-    registry._passes.update(before)
+    pass_registry._passes.clear()
+    pass_registry._passes.update(before)
 
 
 def early(step: StepCollectives, distance: int = 2) -> Iterator[Edit]:
@@ -160,7 +160,7 @@ def test_a_search_tries_a_pass_with_each_of_its_settings() -> None:
     with_pass = planner.search(budget=100, say=said.append)
     assert seen == {1, 3}
     assert not said
-    registry._passes.pop("noted")
+    pass_registry._passes.pop("noted")
     plain = planner.search(budget=100)
     pw.register_pass("noted", after="prefetch")(noted)
     assert planner.ticks(with_pass) <= planner.ticks(plain) * (1 + 1e-4)
@@ -238,8 +238,8 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"pass 'wrong': it edits \"gather embedding\" twice; yield one edit for each collective",
     ),
     "two kinds": (
-        lambda step: [step.copy(step.gathers[0]), step.bind(step.gathers[1])],
-        r"it yields edits of several kinds \(bind, copy\); write a pass for each",
+        lambda step: [step.copy(step.gathers[0]), step.pace(step.gathers[1])],
+        r"it yields edits of several kinds \(copy, pace\); write a pass for each",
     ),
     "a place of its own": (
         lambda step: [step.move(step.gathers[0], before=3)],
@@ -273,7 +273,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a reduction again": (lambda step: [step.copy(step.reductions[0])], r"it cannot copy \"reduce .*, which is no gather"),
     "an error": (lambda step: [step.gathers[999]], r"pass 'wrong' raised IndexError: tuple index out of range"),
     "another step's": (
-        lambda step: [step.bind(step.gathers[0]._replace(again=True))],
+        lambda step: [step.pace(step.gathers[0]._replace(again=True))],
         r"which is no collective of this step; take them from step.gathers",
     ),
 }  # fmt: skip
@@ -299,7 +299,7 @@ def without_a_reduction(graph: StepGraph) -> StepGraph:
 
 
 def without_the_loss(graph: StepGraph) -> StepGraph:
-    op = next(op for op in graph.ops if isinstance(op, Collective) and not op.carries)
+    op = next(op for op in graph.ops if isinstance(op, CollectiveOp) and not op.carries)
     return graph.reordered(renamed(one, {op.outputs[0]: op.inputs[0]}) for one in graph.ops if one is not op)
 
 
@@ -364,7 +364,7 @@ def test_what_cannot_be_registered_is_named() -> None:
         pw.register_pass("one", after="finish", edits="graph")
     with pytest.raises(pw.UsageError, match=r"after='two' runs behind 'one' itself"):
         pw.register_pass("one", after="two")(early)
-    assert [one.name for one in registry.ordered()][:4] == ["sink", "one", "two", "regather"]
+    assert [one.name for one in pass_registry.ordered()][:4] == ["sink", "one", "two", "regather"]
 
 
 def test_a_plan_says_its_passes_in_words_and_in_files(tmp_path) -> None:
@@ -388,7 +388,7 @@ def test_a_plan_says_its_passes_in_words_and_in_files(tmp_path) -> None:
     ]:
         with pytest.raises(pw.PlanError, match=said):
             plan_of_text(f"*\n{wrong}", names)
-    registry._passes.pop("early")
+    pass_registry._passes.pop("early")
     with pytest.raises(pw.PlanError, match=r"there is no pass 'early'.*If it is yours, run the cell with @pw.register"):
         step().with_plan(pw.FsdpPlan.load(tmp_path / "plan.json"))
     with pytest.raises(
@@ -438,7 +438,7 @@ def test_a_pass_that_is_registered_again_keeps_its_place_and_is_what_runs() -> N
     assert with_pass._program("value_and_grad", None, 1) is first
     pw.register_pass("one", after="prefetch")(lambda step: [step.merge(*step.reductions[:0])] if False else ())
     assert with_pass._program("value_and_grad", None, 1) is not first, "the compiled step would be that of before"
-    assert [one.name for one in registry.own_passes()] == ["one", "two"]
+    assert [one.name for one in pass_registry.own_passes()] == ["one", "two"]
 
 
 def test_a_pass_cannot_change_what_others_see() -> None:
@@ -496,8 +496,8 @@ def test_gathers_that_were_moved_are_gathered_again_in_the_usual_order() -> None
 
 
 def test_a_function_of_ours_under_a_name_of_the_users_is_theirs() -> None:
-    pw.register_pass("prefetch_again", after="prefetch")(usual.prefetch.__wrapped__)  # type: ignore[attr-defined]
-    assert [one.name for one in registry.own_passes()] == ["prefetch_again"]
+    pw.register_pass("prefetch_again", after="prefetch")(built_in_passes.prefetch.__wrapped__)  # type: ignore[attr-defined]
+    assert [one.name for one in pass_registry.own_passes()] == ["prefetch_again"]
     planner = step().planner(chip=CHIP)
     plan = planner.per_block(0).with_pass("prefetch_again", distance=2)
     assert planner.ticks(plan) == planner.timeline(plan).end == planner.ticks(planner.per_block(2))

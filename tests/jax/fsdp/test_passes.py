@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.parallel.fsdp.lowering import per_device
-from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.fsdp_plan import plan_of
+from pathways_nb.parallel.fsdp.lowering import per_device, with_barriers
 from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
-from pathways_nb.parallel.fsdp.passes.barriers import with_barriers
-from pathways_nb.parallel.fsdp.plan import plan_of
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation, renamed
+from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, operation, renamed
 from tests.jax.fsdp.test_options import LAYERS, batch, loss, model
 from tests.support.closeness import close
 
@@ -206,7 +205,7 @@ def cached(mode: str, frozen: str) -> pw.FsdpStep:
     return STEPS.setdefault(key, step_of(mode, frozen=(lambda name: name.endswith(frozen)) if frozen else None))
 
 
-def carried(graph: StepGraph, chosen: Callable[[Collective], bool]) -> set[frozenset[str]]:
+def carried(graph: StepGraph, chosen: Callable[[CollectiveOp], bool]) -> set[frozenset[str]]:
     return {frozenset(graph.names(op.carries)) for op in graph.collectives if chosen(op)}
 
 

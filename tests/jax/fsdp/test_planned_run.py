@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.parallel.fsdp.costs import TICK
-from pathways_nb.parallel.fsdp.planner import Planner
+from pathways_nb.parallel.fsdp.operation_costs import TICK
+from pathways_nb.parallel.fsdp.step_planner import Planner
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from tests.jax.fsdp.test_planner import CHIP, step
 

@@ -12,9 +12,9 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.examples import llama3
-from pathways_nb.parallel.fsdp.costs import TICK
-from pathways_nb.parallel.fsdp.plan import plan_of
-from pathways_nb.parallel.fsdp.planner import Planner
+from pathways_nb.parallel.fsdp.fsdp_plan import plan_of
+from pathways_nb.parallel.fsdp.operation_costs import TICK
+from pathways_nb.parallel.fsdp.step_planner import Planner
 
 SHAPE = llama3.Shape(layers=3, features=1024, hidden=4096, heads=8, shared_heads=2, vocabulary=8192)
 CHIP = pw.chip("gpu_h100_sxm").replace(

@@ -15,7 +15,7 @@ import pathways_nb as pw
 from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.model import CostModel
-from pathways_nb.parallel.fsdp.costs import StepCosts
+from pathways_nb.parallel.fsdp.operation_costs import OperationCosts
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.timeline import timeline
 from tests.support.closeness import close
@@ -220,7 +220,7 @@ def test_stacked_of_another_form_is_refused(left: pw.VirtualSlice) -> None:
 
 def test_a_loop_waits_for_its_collectives_in_simulated_time(left: pw.VirtualSlice) -> None:
     step = pw.fsdp(scanned(), model(), on=left)
-    costs = StepCosts.of(step.traced(*batch()), CostModel.of("tpu_v3"), {left.axes[0]: 4})
+    costs = OperationCosts.of(step.traced(*batch()), CostModel.of("tpu_v3"), {left.axes[0]: 4})
     found = timeline(step.graph(*batch()), costs)
     in_loops = [span for span in found.spans if span.params in ((2,), (3,))]
     assert [(span.name, span.again) for span in in_loops] == [

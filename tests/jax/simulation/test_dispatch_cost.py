@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 from pathways_nb.cost.model import CostModel
 
 X = jax.ShapeDtypeStruct((), jnp.float32)

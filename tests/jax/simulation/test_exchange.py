@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 from pathways_nb.cost.model import CostModel
 from tests.support.simulated import COSTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.hardware.host_costs import HOST
 from pathways_nb.cost.model import CostModel
 
 TAKES, TAKEN, NODES = 1e-2, 1e-3, 3

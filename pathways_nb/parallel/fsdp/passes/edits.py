@@ -21,7 +21,7 @@ from pathways_nb.util.words import counted
 
 Position = tuple[float, ...]
 """A place in the step. Positions of one step are compared; a pass takes them from collectives and makes none itself."""
-Kind = Literal["move", "merge", "copy", "finish", "bind"]
+Kind = Literal["move", "merge", "copy", "finish", "pace"]
 
 
 class Gather(NamedTuple):
@@ -159,9 +159,9 @@ class StepCollectives:
         """Return the edit that unpacks and converts what was reduced behind everything else."""
         return Edit("finish", (reduction,))
 
-    def bind(self, gather: Gather) -> Edit:
+    def pace(self, gather: Gather) -> Edit:
         """Return the edit that makes the compiler keep a gather behind what stands in front of it."""
-        return Edit("bind", (gather,))
+        return Edit("pace", (gather,))
 
     def __repr__(self) -> str:
         return f"<{counted(len(self.gathers), 'gather')} and {counted(len(self.reductions), 'reduction')} of a step>"
@@ -178,11 +178,12 @@ def checked(name: str, step: StepCollectives, made: Iterable[Edit] | None, is_bu
         name: of the pass.
         step: the collectives that the pass was given.
         made: what it returned.
-        is_built_in: whether it is a pass of ours, whose moves need no check; what it merges is what a plan says.
+        is_built_in: whether every step has it.
 
     Raises:
         PlanError: naming the pass and the collective.
     """
+    # A search runs the built-in passes thousands of times. What ``bucket`` merges, a plan says, so that is checked.
     if is_built_in and isinstance(made, list) and not (made and made[0].kind == "merge"):
         return made
     if made is None or isinstance(made, Edit) or not isinstance(made, Iterable):
@@ -208,6 +209,7 @@ def _problems(step: StepCollectives, edits: Sequence[Edit]) -> Iterator[str]:
     kinds = {edit.kind for edit in edits}
     if len(kinds) > 1:
         yield f"it yields edits of several kinds ({', '.join(sorted(kinds))}); write a pass for each."
+    # By identity: two collectives may be equal, and one of another step must not pass for one of this.
     every = [one for edit in edits for one in edit.what]
     once = set(map(id, every))
     if not once <= step.ids:
@@ -222,6 +224,7 @@ def _problems(step: StepCollectives, edits: Sequence[Edit]) -> Iterator[str]:
 
 def _of_move(step: StepCollectives, edit: Edit) -> Sequence[str]:
     (one,), before = edit.what, edit.before
+    # A position is a tuple, and so are collectives: only the exact type is one.
     if type(before) is not tuple or before not in step.positions:
         given = "a collective" if isinstance(before, (Gather, Reduction)) else repr(before)
         return [
@@ -247,11 +250,11 @@ def _of_merge(step: StepCollectives, edit: Edit) -> Sequence[str]:
     if not several:
         return ["it merges nothing; give the collectives, as in step.merge(one, other)."]
     for one in several:
-        if len(one.params) > 1:
+        if len(one.params) > 1:  # a bucket of buckets would need to know how each is packed
             return [f'it merges "{step.label(one)}", which is a bucket already; let the pass come before "bucket".']
     if len({_group(one) for one in several}) > 1:
-        shown = " and ".join(f'"{step.label(one)}"' for one in several[:2])
-        return [f"it merges {shown}: gathers, repeated gathers and reductions are merged apart."]
+        both = " and ".join(f'"{step.label(one)}"' for one in several[:2])
+        return [f"it merges {both}: gathers, repeated gathers and reductions are merged apart."]
     dtypes = {one.dtype: one for one in several}
     if len(dtypes) < 2:
         return ()
@@ -273,6 +276,6 @@ def _of_reduction(step: StepCollectives, edit: Edit) -> Sequence[str]:
 
 
 _OF_KIND: dict[str, Callable[[StepCollectives, Edit], Sequence[str]]] = {
-    "move": _of_move, "merge": _of_merge, "copy": _of_gather, "finish": _of_reduction, "bind": _of_gather,
+    "move": _of_move, "merge": _of_merge, "copy": _of_gather, "finish": _of_reduction, "pace": _of_gather,
 }  # fmt: skip
 """Why an edit cannot be made, by its kind."""

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from pathways_nb.errors import PlanError
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
 
 
 def check_graph(name: str, before: StepGraph, after: Any) -> None:
@@ -28,6 +28,7 @@ def check_graph(name: str, before: StepGraph, after: Any) -> None:
         after.check()
     except PlanError as error:
         raise PlanError(f"pass {name!r}: {error}") from None
+    # What the step is called with and returns is the same under every plan, so a pass changes operations only.
     for part in ("parameters", "shards", "batch", "results", "gradients", "joins"):
         if getattr(before, part) != getattr(after, part):
             raise PlanError(
@@ -35,17 +36,18 @@ def check_graph(name: str, before: StepGraph, after: Any) -> None:
             )
     if (before.flat.inputs, before.flat.outputs) != (after.flat.inputs, after.flat.outputs):
         raise PlanError(f"pass {name!r} returned a graph with other inputs or outputs than it was given.")
+    # ``check`` asks of what is read; nothing in the list reads the outputs.
     made = {*after.flat.inputs, *after.flat.constants, *(value for op in after.ops for value in op.outputs)}
     if not made.issuperset(after.flat.outputs):
-        raise PlanError(f"pass {name!r} returned a graph in which nothing makes {_output(before, after, made)}.")
+        missing = next(value for value in after.flat.outputs if value not in made)
+        what = _outputs_in_words(before).get(missing, "the loss")
+        raise PlanError(f"pass {name!r} returned a graph in which nothing makes {what}.")
     _check_exchanges(name, before, after)
 
 
-def _output(before: StepGraph, after: StepGraph, made: set[int]) -> str:
-    """Return in words an output that is not made."""
-    missing = next(value for value in after.flat.outputs if value not in made)
-    of = {value: param for param, value in before.gradients.items()}
-    return f"the gradient of {before.names([of[missing]])[0]}" if missing in of else "the loss"
+def _outputs_in_words(graph: StepGraph) -> dict[int, str]:
+    """Return the words for the outputs of a step that are gradients, by value."""
+    return {value: f"the gradient of {graph.names([param])[0]}" for param, value in graph.gradients.items()}
 
 
 def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
@@ -58,8 +60,9 @@ def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
         word = "no longer" if len(gathered[0]) > len(gathered[1]) else "also"
         raise PlanError(f"pass {name!r} returned a graph that {word} gathers {first}; a pass computes the same.")
     passed = _reductions(before), _reductions(after)
-    what = {value: f"the gradient of {before.names([param])[0]}" for param, value in before.gradients.items()}
+    what = _outputs_in_words(before)
     for value in before.flat.outputs:
+        # Counted by name and axis, not by collective: buckets are other collectives that reduce the same.
         old, new = (Counter(one.get(value, ())) for one in passed)
         if old != new:
             counts = " and ".join(f"{sum(side.values())}" for side in (new, old))
@@ -71,10 +74,11 @@ def _check_exchanges(name: str, before: StepGraph, after: StepGraph) -> None:
 
 def _reductions(graph: StepGraph) -> dict[int, list[tuple[str, str]]]:
     """Return, by value, the reductions on the way to it, each by name and axis."""
-    found: dict[int, frozenset[Collective]] = {}
+    found: dict[int, frozenset[CollectiveOp]] = {}
     for op in graph.ops:
-        passed = frozenset[Collective]().union(*(found[value] for value in op.inputs if value in found))
-        if isinstance(op, Collective) and not op.is_gather:
+        # As sets of collectives: a reduction that reaches a value on two ways has reduced it once.
+        passed = frozenset[CollectiveOp]().union(*(found[value] for value in op.inputs if value in found))
+        if isinstance(op, CollectiveOp) and not op.is_gather:
             passed |= {op}
         if passed:
             found.update(dict.fromkeys(op.outputs, passed))

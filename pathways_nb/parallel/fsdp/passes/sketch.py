@@ -23,50 +23,50 @@ def position_of(number: int) -> Position:
     return float(number), INF
 
 
-class Gathered(NamedTuple):
+class GatherCost(NamedTuple):
     """What a gather costs.
 
     Args:
-        before: ticks of the conversions in front of it.
-        sent: bytes of one shard.
-        made: bytes of the whole.
+        convert_ticks: of the conversions in front of it.
+        shard_bytes: what a device sends.
+        whole_bytes: what it makes, with padding.
     """
 
-    before: int
-    sent: int
-    made: int
+    convert_ticks: int
+    shard_bytes: int
+    whole_bytes: int
 
 
-class Reduced(NamedTuple):
+class ReductionCost(NamedTuple):
     """What a reduction costs.
 
     Args:
-        whole: bytes of the gradient without padding.
-        padded: bytes of the gradient as it is exchanged.
-        shard: bytes of one shard.
-        after: ticks of what completes it.
-        operations: number of those operations; without one, nothing waits for it but the end of the step.
+        whole_bytes: of the gradient without padding.
+        padded_bytes: of the gradient as it is exchanged.
+        shard_bytes: of what each device keeps.
+        finish_ticks: of what completes it.
+        finish_ops: number of those operations; without one, nothing waits for it but the end of the step.
     """
 
-    whole: int
-    padded: int
-    shard: int
-    after: int
-    operations: int
+    whole_bytes: int
+    padded_bytes: int
+    shard_bytes: int
+    finish_ticks: int
+    finish_ops: int
 
 
 class Sketch(NamedTuple):
-    """The collectives of a step at some stage of its passes.
+    """The collectives of a step after some of its passes.
 
     Args:
-        collectives: their sources are ``Gathered`` and ``Reduced``.
-        again: by parameter, its gather for the backward pass, if it can be gathered again.
+        collectives: their sources are ``GatherCost`` and ``ReductionCost``.
+        regathers: by parameter, its gather for the backward pass, if it can be gathered again.
         late: parameters that the backward pass alone reads: a copy takes the place of their gather.
         moves: number of moves so far.
     """
 
     collectives: StepCollectives
-    again: Mapping[int, Gather]
+    regathers: Mapping[int, Gather]
     late: frozenset[int] = frozenset()
     moves: int = 0
 
@@ -78,22 +78,21 @@ class Sketch(NamedTuple):
         """Return the sketch with other collectives, each in its order."""
         names, end = self.collectives.parameter_names, self.collectives.end
         ordered = tuple(sorted(gathers, key=_place)), tuple(sorted(reductions, key=_place))
-        return Sketch(StepCollectives(*ordered, names, end), self.again, self.late, self.moves + moves)
+        return Sketch(StepCollectives(*ordered, names, end), self.regathers, self.late, self.moves + moves)
 
 
 _place = operator.attrgetter("at")
 
 
-def _place_of_edit(edit: Edit) -> Position:
-    return edit.what[0].at
-
-
 def _moved(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
     """Return the sketch after moves; those in front of the same position keep their order."""
     places: dict[int, Position] = {}
-    for count, edit in enumerate(sorted(edits, key=_place_of_edit), sketch.moves):
+    # ``count`` goes on from pass to pass, so what a later pass moves in front of a position stands behind what an
+    # earlier one moved there, as in the list of operations.
+    for count, edit in enumerate(sorted(edits, key=lambda edit: edit.what[0].at), sketch.moves):
         places[id(edit.what[0])] = *edit.before[:-1], count, INF
     there = sketch.collectives
+    # Written out: ``_replace`` takes twice as long, and a search makes every gather anew for every plan.
     gathers = [
         Gather(one.params, places[id(one)], one.read, one.again, one.dtype, one.source) if id(one) in places else one
         for one in there.gathers
@@ -119,37 +118,36 @@ def _merged(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
 
 
 def _bucket_of_gathers(several: Sequence[Gather]) -> Gather:
-    """Return the gather of a bucket, which is unpacked directly behind it."""
+    """Return the gather of a bucket, issued where the first of its members was."""
     first = several[0]
     params, costs = tuple([one.params[0] for one in several]), [one.source for one in several]
-    source = Gathered(*map(sum, zip(*costs, strict=True)))
+    source = GatherCost(*map(sum, zip(*costs, strict=True)))  # ticks and bytes alike add up over the members
+    # What reads a bucket is its unpack, which the graph puts directly behind the collective.
     return Gather(params, first.at, (*first.at, 1, INF), first.again, first.dtype, source)
 
 
 def _bucket_of_reductions(several: Sequence[Reduction]) -> Reduction:
+    """Return the reduction of a bucket, issued where the last of its members was: only then is there all of it."""
     last = several[-1]
     params, costs = tuple([one.params[0] for one in several]), [one.source for one in several]
-    source = Reduced(*map(sum, zip(*costs, strict=True)))
+    source = ReductionCost(*map(sum, zip(*costs, strict=True)))
     return Reduction(params, last.at, max(one.made for one in several), last.kinds, last.dtype, source)
 
 
-def _copied(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
+def _regathered(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
     """Return the sketch with more gathers; a bucket, and what is gathered again already, is not."""
     there = {param for one in sketch.collectives.gathers if one.again for param in one.params}
     params = [edit.what[0].params for edit in edits]
-    copied = {param for param, *more in params if not more and param in sketch.again and param not in there}
+    copied = {param for param, *more in params if not more and param in sketch.regathers and param not in there}
     gathers = [one for one in sketch.collectives.gathers if one.params[0] not in copied & sketch.late]
-    again = sorted((sketch.again[param] for param in copied), key=_place)
+    again = sorted((sketch.regathers[param] for param in copied), key=_place)
     # Each stands directly in front of its reader, behind what was moved there before.
     gathers += [one._replace(at=(*one.read[:-1], count, INF)) for count, one in enumerate(again, sketch.moves)]
     return sketch._with(gathers, sketch.collectives.reductions, len(again))
 
 
-def _same(sketch: Sketch, edits: Sequence[Edit]) -> Sketch:
-    """Return the sketch as it is: that gradients are completed last, and orders kept, is taken for granted."""
-    return sketch
-
-
+# A sketch takes for granted that gradients are completed last and that the compiler keeps the order.
 _ACTIONS: Mapping[Kind, Callable[[Sketch, Sequence[Edit]], Sketch]] = {
-    "move": _moved, "merge": _merged, "copy": _copied, "finish": _same, "bind": _same,
+    "move": _moved, "merge": _merged, "copy": _regathered,
+    "finish": lambda sketch, edits: sketch, "pace": lambda sketch, edits: sketch,
 }  # fmt: skip

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pathways_nb.errors import PlanError
-from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan, plan_of
+from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.plan_text import plan_of_text, text_of_plan
 
 BLOCK = ("down", "norm", "up")

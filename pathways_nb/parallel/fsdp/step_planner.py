@@ -12,15 +12,19 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlanError, size
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.bound import exposed_bound
-from pathways_nb.parallel.fsdp.costs import StepCosts
-from pathways_nb.parallel.fsdp.greedy import greedy_buckets
+from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.outline import Outline
-from pathways_nb.parallel.fsdp.outlining import outline_of
-from pathways_nb.parallel.fsdp.passes.choice import Choice, Partition, PassChoice, carried_out, stages_of
-from pathways_nb.parallel.fsdp.passes.registry import own_passes
-from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
-from pathways_nb.parallel.fsdp.search import PlanSearch
+from pathways_nb.parallel.fsdp.operation_costs import OperationCosts
+from pathways_nb.parallel.fsdp.outline import Outline, outline_of
+from pathways_nb.parallel.fsdp.passes.pass_registry import own_passes
+from pathways_nb.parallel.fsdp.passes.plan_passes import (
+    IndexedPlan,
+    Partition,
+    PassChoice,
+    carried_out,
+    configured_passes,
+)
+from pathways_nb.parallel.fsdp.plan_search import PlanSearch, greedy_buckets
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.timeline import StepAbout, StepTimeline, timeline
@@ -28,6 +32,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.progress import to_standard_error
 
+# An evaluation takes time in proportion to the parameters, so that a search takes about as long for every model.
 _WORK, _LEAST = 120_000, 80
 """Evaluations of a search times parameters, and the fewest evaluations."""
 
@@ -63,9 +68,9 @@ class Planner:
         )
 
     @cached_property
-    def costs(self) -> StepCosts:
+    def costs(self) -> OperationCosts:
         """The costs of the operations."""
-        return StepCosts.of(self.traced, self.model, self.sizes, self.work)
+        return OperationCosts.of(self.traced, self.model, self.sizes, self.work)
 
     @cached_property
     def outline(self) -> Outline:
@@ -84,7 +89,7 @@ class Planner:
             plan: says which stay gathered.
             streams: ``None`` for those of the planner.
         """
-        kept = plans.choice_of(plan, self.traced.parameters).kept
+        kept = plans.indexed_plan(plan, self.traced.parameters).kept
         return exposed_bound(self.outline, kept, streams or self.streams)
 
     def timeline(self, plan: FsdpPlan) -> StepTimeline:
@@ -124,13 +129,14 @@ class Planner:
         Collectives inside loops, which are the same in every plan, are left out.
         """
         plan.check([one.name for one in self.traced.parameters])
-        return self._exact(plans.choice_of(plan, self.traced.parameters))
+        return self._exact(plans.indexed_plan(plan, self.traced.parameters))
 
-    def _exact(self, choice: Choice) -> int:
+    def _exact(self, plan: IndexedPlan) -> int:
         """Return the ticks of the step under a plan, from its outline if its passes are edits, else from its graph."""
-        if not choice.needs_graph:
-            return self.outline.ticks(stages_of(choice, self.mode.gathers_again), self.streams)
-        *_, (_, graph) = carried_out(self.traced, choice, self.mode.gathers_again)
+        if not plan.needs_graph:
+            return self.outline.ticks(configured_passes(plan, self.mode.gathers_again), self.streams)
+        # The outline knows collectives only; a pass on the graph may have changed anything.
+        *_, (_, graph) = carried_out(self.traced, plan, self.mode.gathers_again)
         return timeline(graph, self.costs, self.streams).end
 
     def search(
@@ -161,6 +167,8 @@ class Planner:
 
     def _searched(self, search: PlanSearch, memory: float | None) -> FsdpPlan:
         """Return the plan that a search finds within a bound on memory, which ``room`` only estimates."""
+        # ``gathered_bytes`` estimates what gathers hold; the timeline knows. Whenever the best plan needs more than the
+        # memory, the room of the search becomes smaller by as much, until the plan fits or is the smallest.
         while True:
             found = search.run()
             plan = self._plan(found.forward, found.backward, found.prefetch, "searched", found.own)
@@ -172,17 +180,18 @@ class Planner:
             if found.own:  # the estimate knows nothing of what they hold
                 search.leave_out(f"the best plan with {', '.join(search.own)} needs {size(peak)}, more than the memory")
                 continue
-            tighter = search.gathered(found) - (peak - memory)
+            tighter = search.gathered_bytes(found) - (peak - memory)
             if (search.room is not None and tighter >= search.room) or found == search.smallest():
                 raise PlanError(
                     f"no plan fits {size(memory)} per device: the smallest needs {size(peak)}, of which gathered "
-                    f"parameters take {size(search.gathered(found))}. Use more devices, jax.checkpoint, or a smaller "
-                    f"batch."
+                    f"parameters take {size(search.gathered_bytes(found))}. Use more devices, jax.checkpoint, or a "
+                    f"smaller batch."
                 )
             search.room = tighter
 
     def _without_gathered(self) -> int:
         """Return the most bytes of everything but gathered parameters."""
+        # With single parameters gathered late, the rest of the step is what every plan needs.
         curve = self.timeline(self.per_parameter()).memory
         return int((curve.total - curve.bytes["gathered"]).max(initial=0))
 
@@ -190,7 +199,7 @@ class Planner:
         self, forward: Partition | Sequence[Sequence[int]], backward: Partition | Sequence[Sequence[int]],
         prefetch: int, name: str, own: tuple[PassChoice, ...] = (),
     ) -> FsdpPlan:  # fmt: skip
-        keep = not self.mode.gathers_again
+        keep = not self.mode.gathers_again  # a mode that gathers once has nothing else
         left = self._unused(forward)
         return FsdpPlan(
             tuple(Bucket(self.traced.names(bucket), keep) for bucket in (*forward, *left)),

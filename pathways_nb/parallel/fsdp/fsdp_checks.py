@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.tree_util import tree_leaves_with_path
 
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.parallel import step_checks
-from pathways_nb.parallel.fsdp.plan import FsdpPlan
-from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree, unlike
+from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.parameter_trees import name_of, names_of, require_match, truths
-from pathways_nb.parallel.random_keys import random_key_in
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import specs
 from pathways_nb.program.models import how_to_split
 from pathways_nb.util.words import a_type_of, counted
 
@@ -56,17 +57,14 @@ def options(given: Any, param_dtype: Any, reduce_dtype: Any) -> None:
     if given is not None:
         plan(given)
     for argument, dtype in {"param_dtype": param_dtype, "reduce_dtype": reduce_dtype}.items():
-        if dtype is not None and not _is_floating(dtype):
+        try:
+            is_floating = dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+        except TypeError:
+            is_floating = False
+        if not is_floating:
             raise UsageError(
                 f"fsdp: {argument}={dtype!r} is no dtype of floating point. Give jax.numpy.bfloat16 or another."
             )
-
-
-def _is_floating(dtype: Any) -> bool:
-    try:
-        return bool(jnp.issubdtype(jnp.dtype(dtype), jnp.floating))
-    except TypeError:
-        return False
 
 
 def arrays(params: Any) -> None:
@@ -104,23 +102,25 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
         UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, it names no parameter, or one
             that is not frozen has no gradient; a parameter is a random key.
     """
-    named = tree_leaves_with_path(params)
     still = truths("fsdp", "frozen", "params", params, frozen)
     require_match("fsdp", "frozen", "params", names_of(params), frozen, still)
-    for (path, leaf), one in zip(named, still, strict=True):
+    trained = [not one for one in still]
+    keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(params)]
+    # A key, which has no gradient either, is refused even if it is frozen. The first leaf that does not fit is named.
+    wanted = [one or key for one, key in zip(trained, keys, strict=True)]
+    for path, leaf in step_checks.without_gradient(params, wanted):
+        name = name_of(path)
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise UsageError(
-                f"fsdp: parameter {name_of(path)} is {leaf.dtype}, a random key, which no device can have a part of. "
-                f"Close over it in the loss, or give it in the batch."
+                f"fsdp: parameter {name} is {leaf.dtype}, a random key, which no device can have a part of. Close over "
+                f"it in the loss, or give it in the batch."
             )
-        if not one and not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            name = name_of(path)
-            raise UsageError(
-                f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
-                f"frozen=lambda name: name == {name!r}; or close over it in the loss."
-                f"{how_to_split(params, leaf, trained=True)}"
-            )
-    return [not one for one in still]
+        raise UsageError(
+            f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
+            f"frozen=lambda name: name == {name!r}; or close over it in the loss."
+            f"{how_to_split(params, leaf, trained=True)}"
+        )
+    return trained
 
 
 def stacked(params: Any, given: Any) -> list[bool]:
@@ -130,6 +130,7 @@ def stacked(params: Any, given: Any) -> list[bool]:
         UsageError: ``given`` is neither a function of a name nor a tree like ``params``.
     """
     leaves = jax.tree.leaves(params)
+    # Matrices have two dimensions, so three are most likely a stack of them.
     wanted = [leaf.ndim > 2 for leaf in leaves] if given is None else truths("fsdp", "stacked", "params", params, given)
     return [one and leaf.ndim > 1 for leaf, one in zip(leaves, wanted, strict=True)]
 
@@ -140,10 +141,10 @@ def default_batch(fn: Callable[..., Any]) -> Any:
         _, *rest = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # a function without a signature
         return None
-    named = [one for one in rest if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if len(named) < len(rest) or any(not hasattr(one.default, "shape") for one in named):
+    positional = [one for one in rest if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < len(rest) or any(not hasattr(one.default, "shape") for one in positional):
         return None
-    return tuple(jax.ShapeDtypeStruct(one.default.shape, one.default.dtype) for one in named)
+    return tuple(jax.ShapeDtypeStruct(one.default.shape, one.default.dtype) for one in positional)
 
 
 def has_batch(batch: Any, fn: Callable[..., Any]) -> None:
@@ -174,7 +175,8 @@ def has_model(model: Any) -> None:
 
 
 def makes_parameters(given: Any, expected: Any) -> bool:
-    """Return whether what was given is a function that makes parameters; a tree of parameters may be callable, too."""
+    """Return whether what was given is a function that makes parameters."""
+    # A tree of parameters may be callable, too, such as an Equinox module: it has the structure of the parameters.
     like: Any = jax.tree.structure(given)
     return callable(given) and not hasattr(given, "shape") and (
         jax.tree_util.all_leaves([given]) or like != jax.tree.structure(expected)
@@ -187,10 +189,10 @@ def same_shapes(expected: Any, given: Any) -> None:
     Raises:
         UsageError: they do not, naming the parameter.
     """
-    ours: Any = jax.tree.structure(expected)
-    theirs: Any = jax.tree.structure(given)
-    if ours != theirs:
-        raise UsageError(f"fsdp: params {unlike(expected, given)}. Give them as the step was made for: {ours}.")
+    wanted: Any = jax.tree.structure(expected)
+    if wanted != jax.tree.structure(given):
+        problem = step_checks.unlike(expected, given)
+        raise UsageError(f"fsdp: params {problem}. Give them as the step was made for: {wanted}.")
     pairs = zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
     for (path, one), leaf in pairs:
         if jnp.shape(leaf) != one.shape:
@@ -210,8 +212,30 @@ def same_state(expected: Any, given: Any) -> None:
     Raises:
         UsageError: it has another.
     """
-    require_same_tree(expected, given, "fsdp", "step.init(params)")
-    require_same_shapes(expected, given, "fsdp", "step.init(params)")
+    step_checks.require_same_tree(expected, given, "fsdp", "step.init(params)")
+    step_checks.require_same_shapes(expected, given, "fsdp", "step.init(params)")
+
+
+def _batch_rows(devices: int, microbatches: int) -> step_checks.BatchRows:
+    """Return how a batch is divided over devices and into microbatches, and what errors say."""
+    by = f"{counted(devices, 'device')}" + (f" × {microbatches} microbatches" if microbatches > 1 else "")
+
+    def unequal(found: Sequence[tuple[str, int]]) -> str:
+        path, rows = next(one for one in found if one[1] != found[0][1])
+        return (
+            f"fsdp: batch{path} has {rows} rows and batch{found[0][0]} has {found[0][1]}: the first dimension of every "
+            f"array is the batch. Put other arrays into params (frozen=), or close over them; give a key as "
+            f"jax.random.key(0)."
+        )
+
+    return step_checks.BatchRows(
+        ShardingError, allows_scalars=True,
+        random_key=lambda key: f"fsdp: batch{key} is a random key of bare numbers, whose first dimension would be "
+        "split over devices. Give a typed key, jax.random.key(0): each device gets it whole.",
+        unequal=unequal,
+        indivisible=lambda path, first, fits: f"fsdp: batch{path} has shape {tuple(first.shape)}, whose first "
+        f"dimension is not divisible by {by}. Give a batch of {fits}.",
+    )  # fmt: skip
 
 
 def same_rows(batch: Any) -> None:
@@ -223,43 +247,45 @@ def same_rows(batch: Any) -> None:
     Raises:
         ShardingError: naming the array.
     """
-    leaves = _arrays_of(batch)
-    for (path, leaf), (other, first) in zip(leaves, leaves[:1] * len(leaves), strict=True):
-        if leaf.shape[0] != first.shape[0]:
-            if key := random_key_in(batch):
-                raise ShardingError(
-                    f"fsdp: batch{key} is a random key of bare numbers, whose first dimension would be split over "
-                    f"devices. Give a typed key, jax.random.key(0): each device gets it whole."
-                )
-            raise ShardingError(
-                f"fsdp: batch{jax.tree_util.keystr(path)} has {leaf.shape[0]} rows and batch"
-                f"{jax.tree_util.keystr(other)} has {first.shape[0]}: the first dimension of every array is the "
-                f"batch. Put other arrays into params (frozen=), or close over them; give a key as jax.random.key(0)."
-            )
+    _batch_rows(1, 1).equal(batch)
 
 
-def _arrays_of(batch: Any) -> list[tuple[Any, Any]]:
-    return [pair for pair in tree_leaves_with_path(batch) if pair[1].shape]
-
-
-def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
+def whole_batch(batch: Any, devices: int, microbatches: int) -> None:
     """Check that the arrays of a batch can be split.
 
     Args:
         batch: a tuple of trees of arrays or shapes.
-        parts: number of devices that split it.
-        accumulate: number of microbatches of each device.
+        devices: number of devices that split it.
+        microbatches: number of microbatches of each device.
 
     Raises:
         ShardingError: naming the array.
     """
-    same_rows(batch)
-    leaves = _arrays_of(batch)
-    for path, leaf in leaves:
-        if leaf.shape[0] % (parts * accumulate):
-            by = f"{counted(parts, 'device')}" + (f" × {accumulate} microbatches" if accumulate > 1 else "")
-            enough = -(-leaf.shape[0] // (parts * accumulate)) * parts * accumulate
-            raise ShardingError(
-                f"fsdp: batch{jax.tree_util.keystr(path)} has shape {tuple(leaf.shape)}, whose first dimension is not "
-                f"divisible by {by}. Give a batch of {enough}."
+    _batch_rows(devices, microbatches).divided(batch, devices * microbatches)
+
+
+def partitions(params: Any, shardings: Any, on: VirtualSlice, data: Collection[str]) -> list[PartitionSpec]:
+    """Return the partition of each parameter over the axes that do not split the batch.
+
+    Args:
+        params: the tree of parameters, as shapes.
+        shardings: a tree of ``pw.P`` or a prefix of it; ``None`` for no further partition.
+        on: the place.
+        data: the axes that split the batch.
+
+    Raises:
+        UsageError: it names an axis that splits the batch.
+        ShardingError: it is no tree of specs over axes of the place, or does not divide a parameter.
+    """
+    specs.check_tree(shardings, "shardings", "fsdp", on)
+    found = specs.spread(shardings, params, "shardings", "fsdp")
+    for (path, leaf), spec in zip(jax.tree_util.tree_leaves_with_path(params), found, strict=True):
+        what = f"fsdp: parameter {name_of(path)}"
+        for axis in (axis for entry in spec or () for axis in specs.axes_of(entry) if axis in data):
+            others = ", ".join(repr(other) for other in on.axes if other not in data) or "none"
+            raise UsageError(
+                f"{what} has shardings={specs.show(spec)}, which names {axis!r}, the axis that splits the batch. "
+                f"Name other axes only ({others}); fsdp chooses the dimension that {axis!r} splits."
             )
+        specs.check_leaf(leaf.shape, spec, on, what, "shardings")
+    return [specs.trimmed(spec) for spec in found]

@@ -16,7 +16,7 @@ from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
+from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.parallel.fsdp.step_work import StepWork
 
 TICK = 1e-12
@@ -24,7 +24,7 @@ TICK = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class StepCosts:
+class OperationCosts:
     """Costs of the operations of a step, and of what passes make of them.
 
     Args:
@@ -49,7 +49,7 @@ class StepCosts:
     @classmethod
     def of(
         cls, graph: StepGraph, model: CostModel, sizes: Mapping[str, int], work: StepWork | None = None
-    ) -> StepCosts:
+    ) -> OperationCosts:
         """Return the costs of a step as it was traced.
 
         Args:
@@ -60,7 +60,7 @@ class StepCosts:
         """
         work = work or StepWork.of(graph, sizes)
         made = cls(model, model.topology(math.prod(sizes.values())), dict(sizes), {}, set(work.fused), dict(work.views))
-        known: dict[Work, int] = {}
+        known: dict[Work, int] = {}  # layers of a model have equal works, and pricing one is the slow part
         for value, one in work.works.items():
             if one not in known:
                 known[one] = made._ticks_of(one)
@@ -69,9 +69,10 @@ class StepCosts:
 
     def ticks(self, graph: StepGraph, op: Runnable) -> int:
         """Return the ticks of an operation of a step after passes."""
-        if isinstance(op, Collective):
+        if isinstance(op, CollectiveOp):
             return self.exchange(op.name, self.bytes_of(graph, op), op.axis)
-        if op.name in ("pack", "unpack"):  # an unpack makes values that a gather made before
+        # Not by the value that it makes: an unpack makes values that a gather made before, and ``compute`` has none.
+        if op.name in ("pack", "unpack"):
             return self.copy(sum(graph.flat.bytes(value) for value in op.inputs))
         found = self.compute.get(op.outputs[0]) if op.outputs else 0
         if found is None:  # repeated for the backward pass: a conversion is made again, a view costs nothing
@@ -79,7 +80,7 @@ class StepCosts:
             self.compute[op.outputs[0]] = found
         return found
 
-    def bytes_of(self, graph: StepGraph, op: Collective) -> int:
+    def bytes_of(self, graph: StepGraph, op: CollectiveOp) -> int:
         """Return the bytes of the whole array that a collective exchanges, with its padding."""
         kind = BY_NAME[op.name]
         if kind.begins_whole and kind.ends_whole:
@@ -113,4 +114,5 @@ class StepCosts:
 
 
 def _ticks(seconds: float) -> int:
+    # Whole numbers: the outline adds up in another order than the timeline, and a sum of floats depends on it.
     return round(seconds / TICK)

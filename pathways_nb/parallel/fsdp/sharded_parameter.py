@@ -1,4 +1,4 @@
-"""How one parameter is split over the devices of a data axis, and how shards become the parameter and back.
+"""How parameters are split over the devices of a data axis, and an optimizer's state like them; shards and back.
 
 A parameter is split along one dimension. If no dimension is a multiple of the number of devices, the one that needs
 least padding is padded with zeros at its end; a small parameter stays whole on each device instead. Gradients of the
@@ -8,11 +8,12 @@ padding are zero. Outside the step nobody sees the padding: a value in a program
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
@@ -31,7 +32,7 @@ class Parameter:
         dim: the dimension that is split; ``None`` if each device keeps the whole.
         trainable: whether it has a gradient.
         stacked: whether it is a stack of layers over which the loss scans; see ``scan_gathers``.
-        others: its partition over axes that do not split the batch; see ``other_axes``.
+        others: its partition over axes that do not split the batch; see ``collectives``.
         other_sizes: the axes of the place that do not split the batch, and the number of devices of each.
     """
 
@@ -101,8 +102,8 @@ class Parameter:
         """Return a partition over the axes of the batch joined with that over the others."""
         if not self.others:
             return spec
-        both = [mine or other for mine, other in zip_longest(spec, self.others)]
-        return PartitionSpec(*both)
+        # No dimension is split by both: ``split_dimension`` does not choose one that another axis splits.
+        return PartitionSpec(*(by_batch or other for by_batch, other in zip_longest(spec, self.others)))
 
     def pad(self, array: Any) -> Any:
         """Return a whole array with its padding."""
@@ -117,6 +118,7 @@ class Parameter:
     def rows(self, array: Any) -> Any:
         """Return a whole array without padding as one row of elements for each device, of shape (parts, elements)."""
         assert self.dim is not None
+        # A shard is contiguous along ``dim`` only, so the devices' dimension is cut out and moved to the front.
         local = self.local[self.dim]
         split = self.pad(array).reshape(*self.shape[: self.dim], self.parts, local, *self.shape[self.dim + 1 :])
         return jnp.moveaxis(split, self.dim, 0).reshape(self.parts, -1)
@@ -140,6 +142,63 @@ def split_dimension(shape: Sequence[int], parts: int, first: int = 0, taken: Seq
     Returns:
         The dimension; ``None`` if there is none.
     """
-    free = [dim for dim in range(first, len(shape)) if shape[dim]]
+    free = [dim for dim in range(first, len(shape)) if shape[dim]]  # of an empty dimension there are no parts
     dims = [dim for dim in free if dim >= len(taken) or not taken[dim]]
     return min(dims, key=lambda dim: (-(-shape[dim] // parts) * parts / shape[dim], dim), default=None)
+
+
+class StateLayout:
+    """The layout of a tree of parameters or of an optimizer's state.
+
+    Args:
+        params: the tree of parameters, as shapes.
+        parameters: its leaves, each with the dimension that is split in this layout.
+        axis: over which they are split.
+    """
+
+    def __init__(self, params: Any, parameters: Sequence[Parameter], axis: str):
+        self.parameters, self._axis = tuple(parameters), axis
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        self._of = dict(zip(paths, self.parameters, strict=True))
+
+    def of(self, state: Any) -> list[Parameter | None]:
+        """Return for each leaf the parameter whose form it has; ``None`` of other leaves.
+
+        A leaf has the form of a parameter if its path ends with the parameter's and it has the same shape, padded or
+        not. That holds for every transform of Optax, those that mask parameters included.
+        """
+
+        def match(path: tuple[Any, ...], leaf: Any) -> Parameter | None:
+            # The longest ending first: the transforms of Optax put their own keys in front of a parameter's path.
+            for start in range(len(path) + 1):
+                found = self._of.get(path[start:])
+                if found is not None and leaf.shape in (found.shape, found.padded):
+                    return found
+            return None
+
+        return [match(path, leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)]
+
+    def specs(self, state: Any) -> list[PartitionSpec]:
+        """Return the partition of each leaf; a parameter that lacks its padding is not split over the axis."""
+        return [
+            PartitionSpec() if one is None else self.spec(one) if leaf.shape == one.padded else one.others
+            for one, leaf in zip(self.of(state), jax.tree.leaves(state), strict=True)
+        ]
+
+    def spec(self, one: Parameter) -> PartitionSpec:
+        """Return the partition of a parameter with its padding, over all axes."""
+        return one.with_others(one.spec(self._axis))
+
+    def padded(self, state: Any) -> Any:
+        """Return a tree with what has the form of parameters padded as they are kept."""
+        return self.mapped(state, lambda one, leaf: one.pad(leaf))
+
+    def cropped(self, state: Any) -> Any:
+        """Return a tree without the padding of parameters."""
+        return self.mapped(state, lambda one, leaf: one.crop(leaf))
+
+    def mapped(self, state: Any, change: Callable[[Parameter, Any], Any]) -> Any:
+        """Return a tree in which ``change(parameter, leaf)`` replaces each leaf of the form of a parameter."""
+        leaves, tree = jax.tree.flatten(state)
+        pairs = zip(leaves, self.of(state), strict=True)
+        return jax.tree.unflatten(tree, [leaf if one is None else change(one, leaf) for leaf, one in pairs])

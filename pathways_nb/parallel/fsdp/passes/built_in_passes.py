@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from pathways_nb.parallel.fsdp.passes.edits import Edit, StepCollectives
-from pathways_nb.parallel.fsdp.passes.registry import built_in
+from pathways_nb.parallel.fsdp.passes.pass_registry import built_in
 
 Buckets = Sequence[Sequence[int]]
 """Positions of parameters, by bucket."""
@@ -54,6 +54,7 @@ def bucket(step: StepCollectives, forward: Buckets, backward: Buckets | None = N
         backward: the buckets of the backward pass: of repeated gathers and of gradients; by default the same.
     """
     second = forward if backward is None else backward
+    # A bucket of the backward pass is two collectives: its repeated gathers, and its reductions.
     for kind, of in step.alike.items():
         for params in forward if kind == "gather" else second:
             members = [of[param] for param in params if param in of]
@@ -73,7 +74,8 @@ def prefetch(step: StepCollectives, distance: int = 1) -> Iterator[Edit]:
         distance: how many gathers are under way before their turn.
     """
     for number, gather in enumerate(step.gathers if distance else ()):
-        if number:
+        if number:  # nothing is in front of the first
+            # A pass of the user's may have moved it further in front already.
             yield step.move(gather, before=min(step.gathers[max(number - distance, 0)].read, gather.at))
 
 
@@ -89,6 +91,6 @@ def finish(step: StepCollectives) -> Iterator[Edit]:
 
 @built_in("pace", after="finish", is_timed=False)
 def pace(step: StepCollectives) -> Iterator[Edit]:
-    """Yield the edits that keep all gathers where they stand when the step is compiled; see ``passes.barriers``."""
+    """Yield the edits that keep all gathers in their places when the step is compiled; see ``lowering``."""
     for gather in step.gathers:
-        yield step.bind(gather)
+        yield step.pace(gather)

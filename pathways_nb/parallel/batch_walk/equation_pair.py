@@ -15,7 +15,7 @@ from pathways_nb.plan import source_lines
 Shape = tuple[int, ...]
 
 
-class Axis(NamedTuple):
+class WalkedAxis(NamedTuple):
     """What is walked along.
 
     Args:
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Op:
+class EquationPair:
     """An equation of both traces.
 
     Args:
@@ -50,7 +50,7 @@ class Op:
         marks: of its operands.
     """
 
-    axis: Axis
+    axis: WalkedAxis
     one: Any
     two: Any
     marks: Sequence[Mark]
@@ -97,7 +97,7 @@ class Op:
 
     def mixed(self, what: str) -> Mark:
         """Return the mark of a result that mixes rows, for this reason."""
-        return self._lost(Kind.MIXED, what)
+        return Mark(Kind.MIXED, trained=self.trained, reason=Reason(what, self._line))
 
     def repeated(self) -> Mark:
         """Return the mark of random numbers that every part of the batch draws alike."""
@@ -107,10 +107,8 @@ class Op:
 
     def unknown(self, what: str = "") -> Mark:
         """Return the mark of a result of which nothing is known."""
-        return self._lost(Kind.UNKNOWN, what or f"{self.name!r} over the {self.axis.name}")
-
-    def _lost(self, kind: Kind, what: str) -> Mark:
-        return Mark(kind, trained=self.trained, reason=Reason(what, self._line))
+        what = what or f"{self.name!r} over the {self.axis.name}"
+        return Mark(Kind.UNKNOWN, trained=self.trained, reason=Reason(what, self._line))
 
     @property
     def _line(self) -> str:
@@ -134,9 +132,10 @@ def grown(shapes: tuple[Shape, Shape]) -> list[int]:
     return [dim for dim, (one, two) in enumerate(zip(*shapes, strict=True)) if one != two]
 
 
-def times_grown(op: Op, shapes: tuple[Shape, Shape], dims: Iterable[int]) -> int | None:
+def times_grown(op: EquationPair, shapes: tuple[Shape, Shape], dims: Iterable[int]) -> int | None:
     """Return how many of some dimensions grow; ``None`` if one grows in another ratio than the rows, such as B − 1."""
     pairs = [(shapes[0][dim], shapes[1][dim]) for dim in dims if shapes[0][dim] != shapes[1][dim]]
+    # a / size₀ = b / size₁, without a division that would round.
     sizes = op.axis.sizes
     return len(pairs) if all(a * sizes[1] == b * sizes[0] for a, b in pairs) else None
 

@@ -1,4 +1,7 @@
-"""A plan by positions of parameters, and the passes with their settings that carry it out."""
+"""The passes with their settings that carry a plan out: those of every step, and those of the user's that it names.
+
+A search makes and compares thousands of plans, so it has them as ``IndexedPlan``: parameters by position, hashable.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.registry import Settings, Stage, Value, ordered, pass_of, wrong_value
+from pathways_nb.parallel.fsdp.passes.pass_registry import (
+    ConfiguredPass,
+    Settings,
+    Value,
+    ordered,
+    pass_of,
+    wrong_value,
+)
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
 Partition = tuple[tuple[int, ...], ...]
@@ -81,7 +91,7 @@ def text_of_passes(passes: Iterable[PassChoice]) -> str:
 
 def _value(text: str, like: Any) -> Any:
     """Return the value that a text means where values are like another one; the text if it means none."""
-    if isinstance(like, str):
+    if isinstance(like, str):  # a text that looks like a number stays one
         return text
     for value, means in ((True, "True"), (False, "False")):
         if text == means:
@@ -93,8 +103,8 @@ def _value(text: str, like: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the passes of a step are told.
+class IndexedPlan:
+    """A plan whose parameters are positions: what the passes of a step are told.
 
     Args:
         forward: buckets of the forward pass.
@@ -116,34 +126,35 @@ class Choice:
         return any(pass_of(one.name).edits == "graph" for one in self.own)
 
 
-def stages_of(choice: Choice, gathers_again: bool) -> tuple[Stage, ...]:
+def configured_passes(plan: IndexedPlan, gathers_again: bool) -> tuple[ConfiguredPass, ...]:
     """Return the passes that carry out a plan, with their settings, in their order.
 
     Args:
-        choice: the plan.
+        plan: the plan.
         gathers_again: whether parameters may be gathered again for the backward pass.
     """
     settings: dict[str, Settings] = {
         "sink": (),
-        "regather": (("keep", choice.kept),),
-        "bucket": (("forward", choice.forward), ("backward", choice.backward)),
-        "prefetch": (("distance", choice.prefetch),),
+        "regather": (("keep", plan.kept),),
+        "bucket": (("forward", plan.forward), ("backward", plan.backward)),
+        "prefetch": (("distance", plan.prefetch),),
         "finish": (),
         "pace": (),
     }
-    if not gathers_again:
+    if not gathers_again:  # nothing is repeated, whatever a plan keeps
         del settings["regather"]
-    settings |= {one.name: one.settings for one in choice.own}
+    # The user's own cannot have the name of a built-in pass, so nothing is replaced.
+    settings |= {one.name: one.settings for one in plan.own}
     return tuple((one, settings[one.name]) for one in ordered() if one.name in settings)
 
 
-def carried_out(graph: StepGraph, choice: Choice, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
+def carried_out(graph: StepGraph, plan: IndexedPlan, gathers_again: bool) -> Iterator[tuple[str, StepGraph]]:
     """Yield a traced step after each pass that carries out a plan, with the name of the pass.
 
     Args:
         graph: the step before any pass.
-        choice: the plan.
+        plan: the plan.
         gathers_again: whether parameters may be gathered again for the backward pass.
     """
-    for one, settings in stages_of(choice, gathers_again):
+    for one, settings in configured_passes(plan, gathers_again):
         yield one.name, (graph := one(graph, **dict(settings)))

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
-from pathways_nb.parallel.fsdp.passes.choice import PassChoice
-from pathways_nb.parallel.fsdp.passes.registry import Value
+from pathways_nb.parallel.fsdp.passes.pass_registry import Value
+from pathways_nb.parallel.fsdp.passes.plan_passes import PassChoice
 from pathways_nb.util import json_text
+from pathways_nb.util.json_forms import Form, list_of, optional, record
 from pathways_nb.util.json_text import DamagedError, Field
 from pathways_nb.util.words import counted
 
@@ -106,9 +107,7 @@ class FsdpPlan:
 
     def save(self, path: str | Path) -> None:
         """Save the plan as JSON."""
-        passes = [{"name": one.name, "settings": dict(one.settings)} for one in self.passes]
-        saved = {"format": FORMAT, **asdict(self), "passes": passes}
-        Path(path).write_text(json.dumps(saved, indent=1) + "\n")
+        Path(path).write_text(json.dumps({"format": FORMAT, **_PLAN.write(self)}, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> FsdpPlan:
@@ -120,12 +119,8 @@ class FsdpPlan:
         """
         try:
             found = Field(json_text.read(Path(path)))
-            found.only("format", "buckets", "backward", "prefetch", "name", "passes")
             found["format"].whole(FORMAT, FORMAT)
-            buckets, backward = _buckets(found["buckets"]), found["backward"]
-            prefetch, name = found["prefetch"].whole(), found["name"].text()
-            last = None if backward.value is None else _buckets(backward)
-            return cls(buckets, last, prefetch, name, _passes(found.get("passes")))
+            return _PLAN.read(found)
         except DamagedError as error:
             raise PlanError(f"{path} is no plan that FsdpPlan.save wrote: {error}.") from None
 
@@ -146,21 +141,26 @@ def plan_of(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
     return FsdpPlan(tuple(Bucket(tuple(group)) for group in groups), **options)
 
 
-def _buckets(found: Field) -> tuple[Bucket, ...]:
-    buckets = (one.only("params", "keep") for one in found.rows())
-    return tuple(Bucket(one["params"].texts(), one["keep"].truth()) for one in buckets)
+def _settings(found: Field) -> tuple[tuple[str, Value], ...]:
+    """Return the settings of a pass that a file names."""
+    for name, value in found.table().items():
+        if not isinstance(value, Value) or (isinstance(value, float) and not math.isfinite(value)):
+            raise DamagedError(f"{found.where}.{name} is {json_text.shortened(value)}, no value of a setting")
+    return tuple(found.value.items())
 
 
-def _passes(found: Field) -> tuple[PassChoice, ...]:
-    """Return the passes that a file names; one of before they could be saved has none."""
-    made = []
-    for one in [] if found.value is None else found.rows():
-        settings = one.only("name", "settings")["settings"]
-        for name, value in settings.table().items():
-            if not isinstance(value, Value) or (isinstance(value, float) and not math.isfinite(value)):
-                raise DamagedError(f"{settings.where}.{name} is {json_text.shortened(value)}, no value of a setting")
-        made.append(PassChoice(one["name"].text(), tuple(settings.value.items())))
-    return tuple(made)
+_BUCKETS = list_of(record(Bucket, only=(), params=Field.texts, keep=Field.truth))
+_PASSES = list_of(record(PassChoice, only=(), name=Field.text, settings=Form(_settings, dict)))
+_PLAN = record(
+    FsdpPlan,
+    only=("format",),
+    buckets=_BUCKETS,
+    backward=optional(_BUCKETS),
+    prefetch=Field.whole,
+    name=Field.text,
+    passes=optional(_PASSES, (), may_lack=True),  # files from before passes were saved have none
+)
+"""The form of a plan's file; it is strict, as people edit plans."""
 
 
 def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:

@@ -59,7 +59,8 @@ class StepPass:
     @property
     def defaults(self) -> dict[str, Any]:
         """The settings that it has, with their defaults."""
-        return {name: one.default for name, one in itertools.islice(_parameters(self.make).items(), 1, None)}
+        _, *settings = inspect.signature(self.make).parameters.values()
+        return {one.name: one.default for one in settings}
 
     @property
     def choices(self) -> list[Settings]:
@@ -73,10 +74,11 @@ class StepPass:
         Raises:
             PlanError: they cannot be made.
         """
-        with self._named():
+        with self._naming_errors():
             made: Any = self.make(step, *args, **settings)
             made = list(made) if isinstance(made, Iterator) else made  # a generator runs here, where its error is named
         found = checked(self.name, step, made, self.is_built_in)
+        # Its unpack, in the forward pass, reads what a bucket makes: a copy of it would have no reader behind.
         merges = (edit for edit in found if edit.kind == "merge" and isinstance(edit.what[0], Gather))
         if not self.is_built_in and not _runs_behind(self.after, "regather") and next(merges, None) is not None:
             raise PlanError(
@@ -98,13 +100,13 @@ class StepPass:
             )
         if self.edits == "collectives":
             return edited(graph, self.edits_of(collectives_of(graph), *args, **settings))
-        with self._named():
+        with self._naming_errors():
             found = self.make(graph, *args, **settings)
         check_graph(self.name, graph, found)
         return found
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _naming_errors(self) -> Iterator[None]:
         """Name the pass in the error of a function of the user's, whose traceback has the line."""
         try:
             yield
@@ -116,7 +118,7 @@ class StepPass:
             raise PlanError(f"pass {self.name!r} raised {type(error).__name__}: {error}") from error
 
 
-Stage = tuple[StepPass, Settings]
+ConfiguredPass = tuple[StepPass, Settings]  # hashable, so that sketches are found again
 """A pass with its settings."""
 
 _passes: dict[str, StepPass] = {}
@@ -157,10 +159,13 @@ def register_pass(
         raise UsageError(f"{where}: after={after!r} is no pass.{near} All: {_listed()}.")
     if edits not in ("collectives", "graph"):
         raise UsageError(f"{where}: edits={edits!r}; write 'collectives', or 'graph' for a function of a StepGraph.")
+    # ``finish`` puts what completes gradients behind everything, and ``pace`` keeps orders: an edit behind them would
+    # undo both.
     if edits == "collectives" and _runs_behind(after, "finish"):
         raise UsageError(f"{where}: after={after!r} is too late for edits; write after='prefetch', or edits='graph'.")
     if _runs_behind(after, name):
         raise UsageError(f"{where}: after={after!r} runs behind {name!r} itself.")
+    # A name that is registered again takes its followers along to the new place.
     followers = [one.name for one in ordered() if one.edits == "collectives" and _runs_behind(one.after, name)]
     if followers and _runs_behind(after, "finish"):
         raise UsageError(f"{where}: {followers[0]!r} runs behind it, for whose edits after={after!r} is too late.")
@@ -233,10 +238,6 @@ def _as_function(made: StepPass) -> Callable[..., StepGraph]:
     return apply
 
 
-def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(make).parameters
-
-
 def _runs_behind(name: str, other: str) -> bool:
     """Return whether a pass runs behind another, directly or not."""
     while name:
@@ -272,7 +273,7 @@ def _check_settings(where: str, make: Make, tried: Mapping[str, Sequence[Value]]
     """
     if not callable(make) or isinstance(make, type):
         raise UsageError(f"{where}: {make!r} is no function of a step.")
-    parameters = list(_parameters(make).values())
+    parameters = list(inspect.signature(make).parameters.values())
     first, others = parameters[:1], {one.name: one for one in parameters[1:]}
     said = f"{where}: {getattr(make, '__name__', make)}{inspect.signature(make)}"
     if not first or first[0].kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
@@ -296,12 +297,14 @@ def wrong_value(value: Any, default: Any) -> str:
         default: of the setting, whose kind it must have.
     """
     kind = _KINDS[type(default)]
+    # By kind and not by type: 2 is a number where the default is 0.5. True is none, though Python counts with it.
     if _KINDS.get(type(value)) is not kind:
         return f"is no {kind}, as {default!r} is"
     if type(default) is int and type(value) is float and not value.is_integer():
         return f"is no whole number, as {default!r} is"
     if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
         return "is too large a number for a plan"
+    # A plan's text separates settings by blanks and passes by ";", and has no quotes.
     if isinstance(value, str) and not re.fullmatch(r"[\w.+-]+", value):
         return "is not one word, as texts of a plan are"
     return ""

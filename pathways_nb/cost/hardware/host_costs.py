@@ -15,7 +15,7 @@ from pathways_nb.cost.hardware.parameters import Origin, Parameters, duration
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Host(Parameters):
+class HostCosts(Parameters):
     """Seconds that a controller, hosts and launches take.
 
     Attributes:
@@ -35,11 +35,13 @@ class Host(Parameters):
     launch: float = duration()
     notice: float = duration()
     device_launch: float = duration()
+    # The only one with a default: only where devices are cores of the host is there any interference to measure.
     interference: float = duration(0.0)
+    _title = "host"
 
 
 _FIGURE_6 = "slope of the line through 2.3 ms at 16 hosts and 35 ms at 512 hosts, Pathways, Figure 6"
-HOST = Host(
+HOST = HostCosts(
     base="a usual host",
     call=1e-4,
     message=1e-4,
