@@ -35,11 +35,11 @@ from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
 from pathways_nb.parallel import terapipe
 from pathways_nb.parallel.batch_walk.mean import mean
-from pathways_nb.parallel.fsdp.explorer import FsdpExplorer, explore_fsdp
 from pathways_nb.parallel.fsdp.front_end import fsdp
 from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.passes.pass_registry import register_pass
 from pathways_nb.parallel.fsdp.step import FsdpStep
+from pathways_nb.parallel.fsdp.step_explorer import FsdpExplorer, explore_fsdp
 from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
 from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules

@@ -1,8 +1,6 @@
 """``pw.explore_schedules``: two pipeline schedules side by side, with sizes, times and memory that can be changed.
 
-The explorer holds the choices and their result and needs no notebook, so that it is tested as plain Python;
-``pathways_widgets.explorers.schedule_controls`` adds the controls. Schedules are kept per size, timings per
-choice of times, so that returning to an earlier choice is immediate.
+Schedules are kept per size, timings per choice of times, so that returning to an earlier choice is immediate.
 """
 
 from __future__ import annotations
@@ -11,12 +9,13 @@ import csv
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import traitlets as t
 
-from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.export import HEADER, table
 from pathways_nb.parallel.schedules.picture import SchedulePicture
@@ -28,11 +27,14 @@ from pathways_nb.trace.record import Events
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.words import a_type_of
 
+if TYPE_CHECKING:
+    from pathways_widgets.drawing.scene import Scene
+    from pathways_widgets.schedules.schedule_display import ScheduleFigure
+
 _KEPT = 8
 """Number of schedules and of timings that are kept, so that returning to an earlier choice is immediate."""
 SIZES = ("devices", "microbatches", "chunks", "token_slices")
 TIMES = (*Times._fields, "transfer")
-CHOICES = ("first_name", "second_name", *SIZES, *TIMES, "cap")
 
 
 class _Side(NamedTuple):
@@ -42,7 +44,7 @@ class _Side(NamedTuple):
     schedule: Schedule | None = None
 
     @property
-    def made(self) -> Schedule:
+    def valid_schedule(self) -> Schedule:
         """The schedule.
 
         Raises:
@@ -53,27 +55,42 @@ class _Side(NamedTuple):
         return self.schedule
 
 
-class ScheduleExplorer(t.HasTraits):
+class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
     """Two schedules of one size, with the same times, on one axis; every choice can be set from Python, too.
 
-    A schedule that refuses a size shows its error in place of its picture; the other one stays.
+    A schedule that refuses a size shows its error in place of its picture; the other one stays. ``chunks`` and
+    ``token_slices`` go to the schedules that have them; None is the schedule's own number. ``cap=None`` is any memory.
     """
 
-    first_name = t.Unicode("gpipe", help="Name of the schedule above, any that is registered.")
-    second_name = t.Unicode("1f1b", help="Name of the one below.")
-    devices = t.Int(4)
-    microbatches = t.Int(8)
-    chunks = t.Int(None, allow_none=True, help="Of the schedules that have chunks; None for their own number.")
-    token_slices = t.Int(None, allow_none=True, help="Of the schedules that have them; None for their own number.")
-    F = t.Float(1.0, help="Time of the forward pass of a microbatch through a whole device.")
-    I = t.Float(1.0, help="Time of its gradient by the input.")  # noqa: E741 - what the field calls it
-    W = t.Float(1.0, help="Time of its gradient by the weights.")
-    transfer = t.Float(0.0, help="Time of sending its activations to another device.")
-    cap = t.Float(None, allow_none=True, help="Microbatches of activations that a device has room for; None for any.")
-    step = t.Int(0, help="How many cells have begun, in the order of time; 0 shows all.")
+    first_name = t.Unicode("gpipe", help="Name of the schedule above, any that is registered").tag(
+        group="schedules", label="above", options="names", width=15
+    )
+    second_name = t.Unicode("1f1b", help="Name of the one below").tag(
+        group="schedules", label="below", options="names", width=15
+    )
+    devices = t.Int(4, help="Number of devices").tag(group="sizes")
+    microbatches = t.Int(8, help="Number of microbatches").tag(group="sizes", width=12.5)
+    chunks = t.Int(None, allow_none=True, help="Stages on each device, of the schedules that have chunks").tag(
+        group="sizes", width=10, empty="its own"
+    )
+    token_slices = t.Int(None, allow_none=True, help="Parts of each sequence, of the schedules that have them").tag(
+        group="sizes", label="token slices", width=12.5, empty="its own"
+    )
+    F = t.Float(1.0, help="Time of the forward pass of a microbatch through a whole device").tag(group="times")
+    I = t.Float(1.0, help="Time of its gradient by the input").tag(group="times")  # noqa: E741 - what the field calls it
+    W = t.Float(1.0, help="Time of its gradient by the weights").tag(group="times")
+    transfer = t.Float(0.0, help="Time of sending a microbatch's activations to another device").tag(
+        group="times", width=9
+    )
+    cap = t.Float(
+        None, allow_none=True, help="Microbatches of activations that a device has room for; empty for any number"
+    ).tag(group="times", label="memory cap", width=11, empty="none")
+    step = t.Int(0, help="How many cells have begun, in the order of time; 0 shows all").tag(steps="steps")
     names = t.List(t.Unicode(), help="Of all schedules that can be chosen.")
-    laid = t.Instance(RunOverSchedule, allow_none=True, help="The run that is drawn below, in place of a schedule.")
-    registrations = t.Int(0, help="How many schedules were registered since this was made.")
+    laid = t.Instance(
+        RunOverSchedule, allow_none=True, help="The run that is drawn below, in place of a schedule."
+    ).tag(recompute=True)
+    buttons = ExplorerButton("CSV", "to_csv", "schedules.csv"), ExplorerButton("SVG", "savefig", "schedules.svg")
 
     def __init__(self, **choices: Any):
         super().__init__(names=schedules(), **choices)
@@ -82,7 +99,7 @@ class ScheduleExplorer(t.HasTraits):
     def registered(self) -> None:
         """Update the names after a schedule was registered, perhaps one that is shown."""
         self.names = schedules()
-        self.registrations += 1
+        super().registered()  # last: it draws, and menus then offer the new name
 
     def overlay(self, run: Any, call: int | None = None) -> None:
         """Draw a run below the schedule above, until another schedule is chosen there; see ``pw.compare``.
@@ -111,13 +128,13 @@ class ScheduleExplorer(t.HasTraits):
     @property
     def pictures(self) -> tuple[SchedulePicture, SchedulePicture]:
         """Both pictures, each timed or with its error."""
-        above, below = self._sides
+        above, below = self._result
         return above.picture, below.picture
 
     @property
     def schedules(self) -> tuple[Schedule | None, Schedule | None]:
         """Both schedules, to check or to run; None for one that is refused."""
-        above, below = self._sides
+        above, below = self._result
         return above.schedule, below.schedule
 
     @property
@@ -133,7 +150,7 @@ class ScheduleExplorer(t.HasTraits):
         Raises:
             UsageError: it is refused, and why.
         """
-        return self._sides[0].made
+        return self._result[0].valid_schedule
 
     @property
     def second(self) -> Schedule:
@@ -142,7 +159,7 @@ class ScheduleExplorer(t.HasTraits):
         Raises:
             UsageError: it is refused, and why.
         """
-        return self._sides[1].made
+        return self._result[1].valid_schedule
 
     @property
     def steps(self) -> int:
@@ -173,48 +190,48 @@ class ScheduleExplorer(t.HasTraits):
                 if picture.timing:
                     writer.writerows((picture.name, *row) for row in islice(table(picture.timing), 1, None))
 
-    def savefig(self, path: str | Path, width: str | float = 900) -> None:
-        """Write both schedules as one picture.
-
-        Args:
-            path: file name that ends in ``.svg`` or ``.png``.
-            width: of the picture, as for ``Run.savefig``.
-        """
-        from pathways_widgets.schedules.schedule_display import write
-
-        write(self.pictures, path, width)
-
     @t.validate("first_name", "second_name")
     def _known(self, proposal: Any) -> str:
         """Return the proposed name, if a schedule is registered under it."""
         return kind_of(proposal["value"]).name
 
-    @property
-    def _times(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in TIMES}
-
-    @property
-    def _sides(self) -> tuple[_Side, _Side]:
+    def _compute(self) -> tuple[_Side, _Side]:
         above, laid = self._side(self.first_name), self.laid
         return above, _Side(_picture(laid, self.cap), laid.schedule) if laid else self._side(self.second_name)
 
     def _side(self, name: str) -> _Side:
         """Return one side for the present choices; a schedule that fails becomes a picture of its error."""
         kind = kind_of(name)
-        sizes = {size: getattr(self, size) for size in SIZES if size in (*SIZES[:2], *kind.defaults)}
-        times = tuple(self._times.items())
-        try:
-            return _drawn(kind, tuple(sizes.items()), times, self.cap)
-        except PathwaysError as refused:
-            return _Side(SchedulePicture(name, cap=self.cap, error=str(refused)))
-        except Exception as failed:  # a user's generator may raise anything; the other picture stays
-            said = f"schedule {name!r} failed: {type(failed).__name__}: {failed}"
-            return _Side(SchedulePicture(name, cap=self.cap, error=said))
+        # Only the sizes that the schedule has: the others must not make it anew.
+        sizes = tuple((size, getattr(self, size)) for size in SIZES if size in (*SIZES[:2], *kind.defaults))
+        times = tuple((each, getattr(self, each)) for each in TIMES)
+        return result_or_error(
+            lambda: _side_of(kind, sizes, times, self.cap),
+            lambda error: _Side(SchedulePicture(name, cap=self.cap, error=error)),
+            f"schedule {name!r}",
+        )
 
-    def _ipython_display_(self) -> None:
-        from pathways_widgets.explorers.schedule_controls import display_explorer
+    @property
+    def drawn(self) -> tuple[Any, ...]:
+        """The arguments of the figure's ``draw``: both pictures, and the cell of the current step."""
+        return self.pictures, self.pointed
 
-        display_explorer(self, CHOICES)
+    @property
+    def summary(self) -> str:
+        """What let the cell of this step start; at step 0, what steps are."""
+        return self.why or f"{self.steps} steps, in the order of time: each says what let its cell start"
+
+    def make_figure(self) -> ScheduleFigure:
+        """Return the live figure of both schedules."""
+        from pathways_widgets.schedules.schedule_display import ScheduleFigure
+
+        return ScheduleFigure(self.pictures)
+
+    def scene(self, width: float = 900.0) -> Scene:
+        """Return both schedules as shapes, for a page of so many pixels."""
+        from pathways_widgets.schedules.schedule_still import scene_of_schedules
+
+        return scene_of_schedules(self.pictures, width)
 
     def __repr__(self) -> str:
         return "\n".join(f"{one.heading}: {one.words}" for one in self.pictures)
@@ -232,15 +249,15 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
     Raises:
         UsageError: no such schedule or choice.
     """
-    for name in choices:
-        if name not in CHOICES:
-            raise UsageError(f"explore_schedules: there is no {name!r} to choose. All: {', '.join(CHOICES[2:])}.")
+    known = ScheduleExplorer.all_choices()[2:]
+    check_choices("explore_schedules", choices, known, f". All: {', '.join(known)}.")
     kinds = kind_of(first).name, kind_of(second).name
     return ScheduleExplorer(first_name=kinds[0], second_name=kinds[1], **choices)
 
 
+# Kept by kind and not by name: a schedule that is registered again under its name is another kind, and made again.
 @lru_cache(_KEPT)
-def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
+def _schedule_of(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
     """Return a schedule of this size, with its dependencies computed."""
     with uncollected():
         made = schedule(kind.name, **dict(sizes))
@@ -249,11 +266,11 @@ def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
 
 
 @lru_cache(_KEPT)
-def _drawn(
+def _side_of(
     kind: ScheduleKind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
 ) -> _Side:
     """Return a schedule with its picture for these times and this cap."""
-    made = _made(kind, sizes)
+    made = _schedule_of(kind, sizes)
     return _Side(SchedulePicture.of(made, cap, **dict(times)), made)
 
 
@@ -269,6 +286,7 @@ def _picture(laid: RunOverSchedule, cap: float | None) -> SchedulePicture:
 @lru_cache(_KEPT)
 def _order(above: Timing | None, below: Timing | None) -> tuple[np.ndarray, np.ndarray]:
     """Return all cells in the order in which they start: which of the two pictures, and which cell of it."""
+    # (cells of both,): a stable sort, so that of cells that start together the one above comes first.
     starts = [timing.start if timing else np.zeros(0) for timing in (above, below)]
     which = np.repeat([0, 1], [len(start) for start in starts])
     order = np.argsort(np.concatenate(starts), kind="stable")

@@ -11,11 +11,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
-from pathways_nb.parallel.schedule_explorer import CHOICES
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_widgets.explorers import controls_panel as panel_module
-from pathways_widgets.explorers.schedule_controls import ExplorerPanel
+from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.figures import output
 from pathways_widgets.schedules.schedule_display import ScheduleFigure
 from tests.core.widgets.unpacking import columns_sent
@@ -32,16 +31,16 @@ def explorer() -> pw.ScheduleExplorer:
 
 
 @pytest.fixture
-def panel(explorer: pw.ScheduleExplorer) -> ExplorerPanel:
-    return ExplorerPanel(explorer, CHOICES)
+def panel(explorer: pw.ScheduleExplorer) -> ControlsPanel:
+    return ControlsPanel(explorer)
 
 
-def boxes(panel: ExplorerPanel) -> dict[str, list[Any]]:
+def boxes(panel: ControlsPanel) -> dict[str, list[Any]]:
     return columns_sent(panel.figure, "schedules_boxes")
 
 
-def test_every_choice_has_a_control(panel: ExplorerPanel) -> None:
-    assert set(panel.controls) == set(CHOICES)
+def test_every_choice_has_a_control(panel: ControlsPanel) -> None:
+    assert tuple(panel.controls) == panel.explorer.choices
     assert panel.controls["first_name"].options == tuple(pw.schedules())
     placed = [control for row in panel.children for control in getattr(row, "children", ())]
     assert all(control in placed for control in panel.controls.values())
@@ -49,7 +48,7 @@ def test_every_choice_has_a_control(panel: ExplorerPanel) -> None:
     assert not any(one.continuous_update for one in typed), "a number counts when it is complete"
 
 
-def test_a_control_moved_changes_both_pictures(explorer: pw.ScheduleExplorer, panel: ExplorerPanel) -> None:
+def test_a_control_moved_changes_both_pictures(explorer: pw.ScheduleExplorer, panel: ControlsPanel) -> None:
     before = boxes(panel)
     panel.controls["microbatches"].value = 12
     assert explorer.microbatches == 12
@@ -61,7 +60,7 @@ def test_a_control_moved_changes_both_pictures(explorer: pw.ScheduleExplorer, pa
     np.testing.assert_allclose(max(after["right"]), 45)
 
 
-def test_what_is_set_from_python_is_seen_in_the_controls(explorer: pw.ScheduleExplorer, panel: ExplorerPanel) -> None:
+def test_what_is_set_from_python_is_seen_in_the_controls(explorer: pw.ScheduleExplorer, panel: ControlsPanel) -> None:
     explorer.second_name, explorer.chunks, explorer.F, explorer.cap = "interleaved-1f1b", 4, 2.5, 6
     values = {name: control.value for name, control in panel.controls.items()}
     assert values == {"first_name": "gpipe", "second_name": "interleaved-1f1b", "devices": 4, "microbatches": 8, "chunks": "4",
@@ -71,7 +70,7 @@ def test_what_is_set_from_python_is_seen_in_the_controls(explorer: pw.ScheduleEx
     assert (panel.controls["chunks"].value, panel.controls["cap"].value) == ("", "")
 
 
-def test_what_is_no_number_is_put_back_and_nothing_is_lost(explorer: pw.ScheduleExplorer, panel: ExplorerPanel) -> None:
+def test_what_is_no_number_is_put_back_and_nothing_is_lost(explorer: pw.ScheduleExplorer, panel: ControlsPanel) -> None:
     panel.controls["cap"].value = "5"
     assert explorer.cap == 5
     sent = columns_sent(panel.figure, "schedules_caps")
@@ -87,7 +86,7 @@ def test_what_is_no_number_is_put_back_and_nothing_is_lost(explorer: pw.Schedule
 
 
 @pytest.mark.parametrize("cap", ["-2", "nan"])
-def test_a_cap_that_is_no_amount_is_told_in_place_of_the_pictures(panel: ExplorerPanel, cap: str) -> None:
+def test_a_cap_that_is_no_amount_is_told_in_place_of_the_pictures(panel: ControlsPanel, cap: str) -> None:
     panel.controls["cap"].value = cap
     words = panel.figure.json_item_with_data()["properties"]["schedules_words0"]["text"].replace("\n", " ")
     assert words == f"cap={float(cap)!r} is no number of microbatches of activations, such as 4 or 2.5; None for any."
@@ -96,7 +95,7 @@ def test_a_cap_that_is_no_amount_is_told_in_place_of_the_pictures(panel: Explore
 
 
 def test_a_refused_size_leaves_the_other_picture_and_the_controls(
-    explorer: pw.ScheduleExplorer, panel: ExplorerPanel
+    explorer: pw.ScheduleExplorer, panel: ControlsPanel
 ) -> None:
     panel.controls["first_name"].value = "dualpipe"
     panel.controls["devices"].value = 3
@@ -107,7 +106,7 @@ def test_a_refused_size_leaves_the_other_picture_and_the_controls(
     assert {chr(code) for code in boxes(panel)["direction"] if code} == {"a", "b"}
 
 
-def test_steps_and_their_words(explorer: pw.ScheduleExplorer, panel: ExplorerPanel) -> None:
+def test_steps_and_their_words(explorer: pw.ScheduleExplorer, panel: ControlsPanel) -> None:
     assert panel.figure.summary == "128 steps, in the order of time: each says what let its cell start"
     back, on = (button for button in panel.children[-1].children if getattr(button, "description", "") in ("◀", "▶"))
     for _ in range(4):
@@ -125,7 +124,7 @@ def test_steps_and_their_words(explorer: pw.ScheduleExplorer, panel: ExplorerPan
     assert panel.slider.max == panel.play.max == explorer.steps == 32
 
 
-def test_buttons_write_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, panel: ExplorerPanel) -> None:
+def test_buttons_write_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, panel: ControlsPanel) -> None:
     monkeypatch.chdir(tmp_path)
     for button in panel.children[-1].children:
         if getattr(button, "description", "") in ("CSV", "SVG"):
@@ -134,7 +133,7 @@ def test_buttons_write_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert panel.message.value == "wrote schedules.svg"
 
 
-def test_a_schedule_that_is_registered_now_can_be_chosen(own_schedules: None, panel: ExplorerPanel) -> None:
+def test_a_schedule_that_is_registered_now_can_be_chosen(own_schedules: None, panel: ControlsPanel) -> None:
     pw.register_schedule("mine")(registry.kind_of("1f1b").generate)
     assert "mine" in panel.controls["first_name"].options
     panel.controls["first_name"].value = "mine"
@@ -183,7 +182,7 @@ def test_a_schedule_that_cannot_be_carried_out_is_told_not_drawn(notebook: Any, 
     assert "1B0 (action 1) needs 1F0, which comes only as action 2. Put 1F0 before 1B0." in capsys.readouterr().out
 
 
-def test_the_still_picture_follows_once_nothing_changes(monkeypatch: pytest.MonkeyPatch, panel: ExplorerPanel) -> None:
+def test_the_still_picture_follows_once_nothing_changes(monkeypatch: pytest.MonkeyPatch, panel: ControlsPanel) -> None:
     drawn: list[Any] = []
     monkeypatch.setattr(panel_module, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(panel_module, "show_still", lambda draw, text, handle: drawn.append((text, handle)) or "handle")

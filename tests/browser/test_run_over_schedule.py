@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.parallel.schedule_explorer import CHOICES
 from pathways_widgets.drawing import palette
-from pathways_widgets.explorers.schedule_controls import ExplorerPanel
+from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.schedules.schedule_display import ScheduleFigure
 from tests.core.schedules.test_run_over_schedule import late_run, schedule
 from tests.core.widgets.unpacking import columns_sent
@@ -43,7 +42,7 @@ def test_both_marks_are_painted_and_explained(opened: Callable[..., Any], tmp_pa
 
 def test_a_run_laid_over_its_schedule_is_drawn_in_the_explorer() -> None:
     explorer = pw.explore_schedules("1f1b", "gpipe", devices=2, microbatches=4)
-    panel = ExplorerPanel(explorer, CHOICES)
+    panel = ControlsPanel(explorer)
     explorer.overlay(late_run())
     assert len(columns_sent(panel.figure, "schedules_first_late")["left"]) == 1
     assert "made (simulated, roofline), in ms" in panel.figure.description

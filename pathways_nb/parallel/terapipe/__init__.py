@@ -5,10 +5,10 @@ predicts the paper's results. All of it is arithmetic on seconds: the pipelines 
 order of their actions (``schedules``). ``pw.terapipe`` is this package.
 """
 
-from pathways_nb.parallel.terapipe.explorer import TokenExplorer, explore
 from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit
 from pathways_nb.parallel.terapipe.measuring import fit_timed, measure
 from pathways_nb.parallel.terapipe.slice_planner import evaluate, plan
 from pathways_nb.parallel.terapipe.slicing import Slicing
+from pathways_nb.parallel.terapipe.token_explorer import TokenExplorer, explore
 
 __all__ = ["FittedCost", "Slicing", "TokenExplorer", "evaluate", "explore", "fit", "fit_timed", "measure", "plan"]

@@ -60,13 +60,13 @@ def test_many_boxes_are_pixels_and_few_are_boxes_also_of_a_part_of_the_same() ->
     assert (sources["schedules_lanes"]["x"][0], sources["schedules_lanes"]["dw"][0]) == pytest.approx(
         (view.properties["timeline_x"]["start"], 1.01 * view.extent)
     )
-    found = view.look((10.0, 30.0))
+    found = view.zoom((10.0, 30.0))
     assert not view.is_dense
     assert len(found["schedules_lanes"]["x"]) == 0
     boxes = view.sources["schedules_boxes"]
     seen = np.count_nonzero((boxes["right"] >= 0) & (boxes["left"] <= 40))
     assert sum(len(found[f"schedules_fill{code}"]["left"]) for code in range(len(COLOURS))) == seen
-    view.look((20.0, 400.0))
+    view.zoom((20.0, 400.0))
     assert view.sources["schedules_lanes"]["image"].shape == (16, 2 * view.pixels), "half a window more on each side"
 
 

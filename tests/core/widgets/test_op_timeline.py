@@ -10,8 +10,7 @@ from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.figures.panel import Panel, check_show
 from pathways_widgets.figures.run_still import scene_of
-from pathways_widgets.timeline.op_lanes import OpLanes, with_ops
-from pathways_widgets.timeline.op_view import OpTimeline
+from pathways_widgets.timeline.op_view import OpLanes, OpTimeline, with_ops
 from tests.core.widgets.fake_run import FakeRun
 
 

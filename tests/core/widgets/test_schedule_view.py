@@ -122,7 +122,7 @@ def test_a_closer_look_writes_on_boxes_that_had_no_room() -> None:
     view = drawn(picture("gpipe", 16, 128))
     boxes = {name: column.copy() for name, column in view.sources["schedules_boxes"].items()}
     assert not any(view.sources["schedules_marks"]["text"])
-    found = view.look((0.0, 10.0))
+    found = view.zoom((0.0, 10.0))
     assert {"F0", "F1"} <= set(found["schedules_marks"]["text"])
     assert len(found["schedules_edges"]["left"]) > 0
     assert all((view.sources["schedules_boxes"][name] == column).all() for name, column in boxes.items())

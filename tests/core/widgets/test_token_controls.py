@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.parallel.terapipe.explorer import TokenExplorer
+from pathways_nb.parallel.terapipe.token_explorer import TokenExplorer
+from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.token_columns import WAITS
-from pathways_widgets.explorers.token_controls import TokenPanel
-from pathways_widgets.explorers.token_still import scene_of_tokens
 from tests.core.widgets.unpacking import columns_sent
 
 CHOICES = ["stages", "length", "batch", "granularity", "uniform", "floor", "fixed", "per_token", "per_pair"]
@@ -25,15 +24,15 @@ def explorer() -> TokenExplorer:
 
 
 @pytest.fixture
-def panel(explorer: TokenExplorer) -> TokenPanel:
-    return TokenPanel(explorer)
+def panel(explorer: TokenExplorer) -> ControlsPanel:
+    return ControlsPanel(explorer)
 
 
-def sent(panel: TokenPanel, name: str) -> dict[str, list[Any]]:
+def sent(panel: ControlsPanel, name: str) -> dict[str, list[Any]]:
     return columns_sent(panel.figure, f"tokens_{name}")
 
 
-def test_every_choice_has_a_control(panel: TokenPanel) -> None:
+def test_every_choice_has_a_control(panel: ControlsPanel) -> None:
     assert list(panel.controls) == CHOICES
     placed = [control for row in panel.children for control in getattr(row, "children", ())]
     assert all(control in placed for control in panel.controls.values())
@@ -42,11 +41,11 @@ def test_every_choice_has_a_control(panel: TokenPanel) -> None:
 
 
 def test_a_cost_of_the_user_has_no_sliders() -> None:
-    panel = TokenPanel(pw.terapipe.explore(lambda b, l, c: 1.0 * l, length=64))  # noqa: E741  the paper's letters
+    panel = ControlsPanel(pw.terapipe.explore(lambda b, l, c: 1.0 * l, length=64))  # noqa: E741  the paper's letters
     assert list(panel.controls) == CHOICES[:5]
 
 
-def test_a_control_moved_changes_boxes_surface_and_bars(explorer: TokenExplorer, panel: TokenPanel) -> None:
+def test_a_control_moved_changes_boxes_surface_and_bars(explorer: TokenExplorer, panel: ControlsPanel) -> None:
     before = {name: sent(panel, name) for name in ("boxes", "surface", "bars", "best")}
     panel.controls["length"].value = 4096
     after = {name: sent(panel, name) for name in before}
@@ -57,7 +56,7 @@ def test_a_control_moved_changes_boxes_surface_and_bars(explorer: TokenExplorer,
     assert panel.figure.description.startswith(f"optimum, {len(slices)} slices")
 
 
-def test_constants_are_shown_in_their_units(explorer: TokenExplorer, panel: TokenPanel) -> None:
+def test_constants_are_shown_in_their_units(explorer: TokenExplorer, panel: ControlsPanel) -> None:
     shown = {name: panel.controls[name].value for name in CHOICES[5:]}
     assert shown == pytest.approx({"floor": 9.75, "fixed": 6.0, "per_token": 43.1, "per_pair": 1.17})
     panel.controls["per_token"].value = 100.0
@@ -67,14 +66,14 @@ def test_constants_are_shown_in_their_units(explorer: TokenExplorer, panel: Toke
     assert panel.controls["floor"].max == pytest.approx(100.0), "it grows"
 
 
-def test_a_slider_that_the_browser_rounds_changes_no_constant(explorer: TokenExplorer, panel: TokenPanel) -> None:
+def test_a_slider_that_the_browser_rounds_changes_no_constant(explorer: TokenExplorer, panel: ControlsPanel) -> None:
     explorer.per_pair = 1.23456e-9
     slider = panel.controls["per_pair"]
     slider.value = round(slider.value / slider.step) * slider.step
     assert explorer.per_pair == 1.23456e-9
 
 
-def test_one_box_of_each_row_is_the_slowest(explorer: TokenExplorer, panel: TokenPanel) -> None:
+def test_one_box_of_each_row_is_the_slowest(explorer: TokenExplorer, panel: ControlsPanel) -> None:
     boxes = sent(panel, "boxes")
     colours = np.array(boxes["colour"])
     for row, top in zip(explorer.picture.rows, sorted(set(boxes["top"])), strict=True):
@@ -83,7 +82,7 @@ def test_one_box_of_each_row_is_the_slowest(explorer: TokenExplorer, panel: Toke
         assert row.seconds[slowest] == row.seconds.max()
 
 
-def test_an_error_takes_the_place_of_the_pictures(explorer: TokenExplorer, panel: TokenPanel) -> None:
+def test_an_error_takes_the_place_of_the_pictures(explorer: TokenExplorer, panel: ControlsPanel) -> None:
     panel.controls["length"].value = 2047
     assert sent(panel, "boxes")["tokens"] == sent(panel, "bars")["x"] == []
     assert " ".join(sent(panel, "headings")["text"]) == explorer.picture.error
@@ -91,7 +90,7 @@ def test_an_error_takes_the_place_of_the_pictures(explorer: TokenExplorer, panel
     assert len(sent(panel, "boxes")["tokens"]) == 48
 
 
-def test_the_button_writes_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, panel: TokenPanel) -> None:
+def test_the_button_writes_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, panel: ControlsPanel) -> None:
     monkeypatch.chdir(tmp_path)
     (button,) = (one for one in panel.children[-1].children if isinstance(one, ipywidgets.Button))
     button.click()
@@ -99,8 +98,8 @@ def test_the_button_writes_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert panel.message.value == "wrote token_slices.svg"
 
 
-def test_still_and_live_draw_the_same_slices(explorer: TokenExplorer, panel: TokenPanel) -> None:
-    words = [shape.text for shape in scene_of_tokens(explorer.picture).shapes if hasattr(shape, "text")]
+def test_still_and_live_draw_the_same_slices(explorer: TokenExplorer, panel: ControlsPanel) -> None:
+    words = [shape.text for shape in explorer.scene().shapes if hasattr(shape, "text")]
     live = [text for text in sent(panel, "boxes")["text"] if text]
     assert [word for word in words if word in ("88", "80", "128", "256")][: len(live)] == live
     assert [word for word in words if word.startswith(("optimum,", "best uniform,", "yours, "))] == [

@@ -15,7 +15,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.cost.model import CostModel
 from pathways_nb.examples import llama3
-from pathways_nb.parallel.fsdp.explorer import FsdpExplorer
+from pathways_nb.parallel.fsdp.step_explorer import FsdpExplorer
 from pathways_nb.parallel.fsdp.step_picture import shortened
 from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.variants import Variants, with_network

@@ -10,15 +10,14 @@ import ipywidgets
 import numpy as np
 import pytest
 
-from pathways_nb.parallel.fsdp.explorer import CHOICES, FsdpExplorer
+from pathways_nb.parallel.fsdp.step_explorer import FsdpExplorer
 from pathways_nb.parallel.fsdp.variants import Variants
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Rect, Text, text_width
 from pathways_widgets.drawing.style import current
+from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.step_columns import STALL, columns_of
-from pathways_widgets.explorers.step_controls import StepPanel, display_explorer
 from pathways_widgets.explorers.step_memory_columns import CATEGORIES
-from pathways_widgets.explorers.step_still import scene_of_step
 from pathways_widgets.figures import output
 from tests.core.widgets.unpacking import columns_sent
 from tests.jax.fsdp.test_step_explorer import NETWORK, made
@@ -35,16 +34,16 @@ def explorer(variants: Variants) -> FsdpExplorer:
 
 
 @pytest.fixture
-def panel(explorer: FsdpExplorer) -> StepPanel:
-    return StepPanel(explorer)
+def panel(explorer: FsdpExplorer) -> ControlsPanel:
+    return ControlsPanel(explorer)
 
 
-def sent(panel: StepPanel, name: str) -> dict[str, list[Any]]:
+def sent(panel: ControlsPanel, name: str) -> dict[str, list[Any]]:
     return columns_sent(panel.figure, f"step_{name}")
 
 
-def test_every_choice_has_a_control_with_a_hint(panel: StepPanel) -> None:
-    assert sorted(panel.controls) == sorted(CHOICES)
+def test_every_choice_has_a_control_with_a_hint(panel: ControlsPanel) -> None:
+    assert tuple(panel.controls) == panel.explorer.choices
     assert all(control.tooltip for control in panel.controls.values())
     placed = [control for row in panel.children for control in (row, *getattr(row, "children", ()))]
     assert all(control in placed for control in panel.controls.values())
@@ -67,7 +66,7 @@ def test_every_choice_has_a_control_with_a_hint(panel: StepPanel) -> None:
     ],
 )
 def test_a_control_that_is_set_changes_what_is_sent(
-    panel: StepPanel, choice: str, value: Any, sources: tuple[str, ...]
+    panel: ControlsPanel, choice: str, value: Any, sources: tuple[str, ...]
 ) -> None:
     before = {name: sent(panel, name) for name in sources}
     panel.controls[choice].value = value
@@ -75,7 +74,7 @@ def test_a_control_that_is_set_changes_what_is_sent(
     assert panel.figure.description == repr(panel.explorer)
 
 
-def test_numbers_are_shown_in_their_units(explorer: FsdpExplorer, panel: StepPanel) -> None:
+def test_numbers_are_shown_in_their_units(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
     assert [panel.controls[name].value for name in ("bandwidth", "latency", "memory")] == ["20", "40", ""]
     panel.controls["memory"].value = "64"
     assert explorer.memory == 64e9
@@ -87,7 +86,7 @@ def test_numbers_are_shown_in_their_units(explorer: FsdpExplorer, panel: StepPan
 
 
 def test_the_field_of_buckets_follows_the_plan_and_takes_the_users_own(
-    explorer: FsdpExplorer, panel: StepPanel
+    explorer: FsdpExplorer, panel: ControlsPanel
 ) -> None:
     field = panel.controls["buckets"]
     assert field.value == "embedding\nhead\nlayers.*\nnorm"
@@ -99,7 +98,7 @@ def test_the_field_of_buckets_follows_the_plan_and_takes_the_users_own(
     assert len(explorer.plan.buckets) == 4
 
 
-def test_boxes_are_the_spans_and_the_stalls_of_the_timeline(explorer: FsdpExplorer, panel: StepPanel) -> None:
+def test_boxes_are_the_spans_and_the_stalls_of_the_timeline(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
     boxes, found = sent(panel, "boxes"), explorer.timeline
     assert len(boxes["left"]) == len(found.spans) + len(found.stalls)
     lane = np.floor(boxes["top"]).astype(int)
@@ -118,7 +117,9 @@ def test_boxes_are_the_spans_and_the_stalls_of_the_timeline(explorer: FsdpExplor
     assert marked == {("stall", palette.HATCHES["level"]), ("reduce-scatter", palette.HATCHES["upright"])}
 
 
-def test_a_parameter_has_the_colour_of_its_bucket_on_the_lanes_too(explorer: FsdpExplorer, panel: StepPanel) -> None:
+def test_a_parameter_has_the_colour_of_its_bucket_on_the_lanes_too(
+    explorer: FsdpExplorer, panel: ControlsPanel
+) -> None:
     band, boxes = sent(panel, "band"), sent(panel, "boxes")
     colours = dict(zip(band["name"], band["colour"], strict=True))
     gathers = dict(zip(boxes["words"], boxes["colour"], strict=True))
@@ -129,7 +130,7 @@ def test_a_parameter_has_the_colour_of_its_bucket_on_the_lanes_too(explorer: Fsd
     assert np.diff([band["left"], band["right"]], axis=0).min() * 740 > 1.0, "the smallest parameter is seen"
 
 
-def test_levels_of_memory_reach_the_peak(explorer: FsdpExplorer, panel: StepPanel) -> None:
+def test_levels_of_memory_reach_the_peak(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
     memory, peak = sent(panel, "memory"), sent(panel, "peak")
     assert max(memory["bytes"]) == explorer.timeline.memory.peak
     stacked = np.array([memory[name] for name in ("base", *CATEGORIES)])
@@ -148,18 +149,23 @@ def test_long_steps_are_drawn_in_few_steps_that_keep_the_peak(explorer: FsdpExpl
     assert sources["step_memory"]["bytes"].max() == explorer.timeline.memory.peak
 
 
-def test_tables_list_collectives_and_schedules(explorer: FsdpExplorer, panel: StepPanel) -> None:
-    collectives, schedules = (table.value for table in panel.tables.children)
-    assert panel.tables.titles[0] == f"{len(explorer.collectives)} collectives"
+def tables(panel: ControlsPanel) -> ipywidgets.Accordion:
+    (found,) = (one for one in panel.children if isinstance(one, ipywidgets.Accordion))
+    return found
+
+
+def test_tables_list_collectives_and_schedules(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
+    collectives, schedules = (table.value for table in tables(panel).children)
+    assert tables(panel).titles[0] == f"{len(explorer.collectives)} collectives"
     assert collectives.count("\n") == len(explorer.collectives)
     assert "reduce-scatter" in collectives
     assert "regather" in schedules
     explorer.mode = "ddp"
-    assert "all-reduce" in panel.tables.children[0].value
-    assert "regather" not in panel.tables.children[1].value
+    assert "all-reduce" in tables(panel).children[0].value
+    assert "regather" not in tables(panel).children[1].value
 
 
-def test_an_error_takes_the_place_of_the_pictures(explorer: FsdpExplorer, panel: StepPanel) -> None:
+def test_an_error_takes_the_place_of_the_pictures(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
     panel.controls["buckets"].value = "layers.*"
     assert sent(panel, "band")["left"] == sent(panel, "boxes")["left"] == sent(panel, "memory")["left"] == []
     assert " ".join(sent(panel, "headings")["text"]) == explorer.picture.error
@@ -168,17 +174,17 @@ def test_an_error_takes_the_place_of_the_pictures(explorer: FsdpExplorer, panel:
     assert len(sent(panel, "band")["left"]) == len(made().parameters)
 
 
-def button(panel: StepPanel, name: str) -> ipywidgets.Button:
+def button(panel: ControlsPanel, name: str) -> ipywidgets.Button:
     (found,) = (one for one in panel.children[-1].children if getattr(one, "description", "") == name)
     return found
 
 
 def test_buttons_search_and_write(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, explorer: FsdpExplorer, panel: StepPanel
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, explorer: FsdpExplorer, panel: ControlsPanel
 ) -> None:
     monkeypatch.chdir(tmp_path)
     button(panel, "search").click()
-    assert (explorer.searches, explorer.wrapping, panel.seek.disabled) == (1, "searched", False)
+    assert (explorer.searches, explorer.wrapping, button(panel, "search").disabled) == (1, "searched", False)
     assert panel.controls["prefetch"].value == explorer.plan.prefetch
     button(panel, "save").click()
     assert panel.message.value == "wrote plan.json"
@@ -192,7 +198,7 @@ def test_buttons_search_and_write(
 @pytest.mark.parametrize("wrapping", ["per block", "per parameter", "greedy"])
 def test_text_of_the_still_picture_stays_on_the_page(explorer: FsdpExplorer, wrapping: str) -> None:
     explorer.wrapping = wrapping
-    scene = scene_of_step(explorer.picture, 700)
+    scene = explorer.scene(700)
     starts = [one for one in scene.shapes if isinstance(one, Text) and one.align == "start"]
     assert all(one.x + text_width(one.text, one.size) <= scene.width for one in starts)
     assert all(one.y <= scene.height for one in scene.shapes if isinstance(one, Text))
@@ -207,11 +213,11 @@ def test_a_page_without_a_kernel_gets_the_figure_with_its_data(
 ) -> None:
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(output, "display", lambda bundle, **_: shown.append(bundle))
-    display_explorer(explorer)
+    ControlsPanel(explorer).display()
     assert all(output.ITEM_TYPE not in bundle for bundle in shown)
     assert "image/png" in shown[-1]
     assert all(bundle.get("text/plain", repr(explorer)) == repr(explorer) for bundle in shown)
     shown.clear()
     monkeypatch.setenv("PATHWAYS_EMBED_FIGURES", "1")
-    display_explorer(explorer)
+    ControlsPanel(explorer).display()
     assert "layers.1" in json.dumps(shown[0][output.ITEM_TYPE])

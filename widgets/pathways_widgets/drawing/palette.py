@@ -169,6 +169,7 @@ THEMES: dict[Theme, dict[str, str]] = {
 
 def code_of(kind: str, name: str) -> int:
     """Return the code of the box of an event or op: that of its kind, or ``backward`` for such a computation's name."""
+    # A computation is backward by its name: that of autodiff, or of an action of a pipeline that is no forward pass.
     backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
     backward |= (kind, name) == ("op compute", "backward")
     return CODES["backward" if OPS.get(kind, kind) == "compute" and backward else OPS.get(kind, kind)]
@@ -207,6 +208,7 @@ def channels(colour: str) -> tuple[int, int, int]:
 def _between(one: str, other: str, part: float) -> str:
     """Return the colour that is ``part`` of the way from ``one`` to ``other``."""
     both = zip(channels(one), channels(other), strict=True)
+    # Channel by channel, as a browser mixes a colour with what is behind it.
     return "#" + "".join(f"{round((1 - part) * a + part * b):02X}" for a, b in both)
 
 
@@ -218,7 +220,9 @@ def device_colour(position: int, count: int) -> str:
         count: number of devices.
     """
     most = len(DEVICES)
+    # So many hues that each has equally many devices, if that is possible; otherwise all hues there are.
     hues = count if count <= most else next((n for n in range(most, 2, -1) if count % n == 0), most)
+    # Neighbours share a hue; the last hue may have fewer of them.
     each = -(-count // hues)
     return _between(DEVICES[position // each], WHITE, 0.65 * (position % each) / max(each - 1, 1))
 

@@ -80,6 +80,7 @@ def frame(name: str, axes: Axes, tools: str) -> figure:
     plot.xaxis[0].name, plot.yaxis[0].name = f"{name}_x", f"{name}_y"
     plot.xgrid[0].name, plot.ygrid[0].name = f"{name}_grid_x", f"{name}_grid_y"
     if axes.whole:
+        # Bokeh would place ticks between whole numbers, and there is nothing between two steps.
         plot.xaxis[0].ticker.min_interval, plot.xaxis[0].ticker.num_minor_ticks = 1, 0
     if axes.names:
         plot.xaxis[0].ticker, plot.xaxis[0].major_label_overrides = FixedTicker(ticks=list(axes.names)), axes.names
@@ -93,6 +94,7 @@ Place = Callable[[float, float], tuple[float, float]]
 def pixels_of(axes: Axes) -> Place:
     """Return the function from values to pixels in a still picture."""
     font = style.current().font
+    # Room for the numbers at the left and for numbers and titles below, which grow with the text.
     left, top, bottom = 6 * font, 2 * font, 4 * font
     (first, last), (low, high) = axes.across, axes.up
 

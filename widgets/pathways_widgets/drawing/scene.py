@@ -1,8 +1,8 @@
 """A picture as one list of rectangles, curves and words, in pixels with y downwards; written as SVG or PNG.
 
 For viewers that run no scripts: saved notebooks, papers, mail. Neither a browser nor Bokeh is needed, because Bokeh's
-own export needs a browser and a driver for it. The shapes of a run are placed in
-``figures.run_still`` and beside the views.
+own export needs a browser and a driver for it. Views place their shapes themselves, by their marks
+(``picture_marks``); ``figures.run_still`` puts those of a run together.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class Curve:
         if not self.dash:
             return [self.straight()]
         (x0, y0), (x1, y1) = self.points
+        # A line without length must not divide by it.
         length = max(math.dist(*self.points), 1e-9)
         parts = [
             (at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, self.dash + self.between)
@@ -158,10 +159,12 @@ class Scene:
         """
         size = max(round(self.width * scale), 1), max(round(self.height * scale), 1)
         image = Image.new("RGB", size, self.background)
+        # With opacity, so that the lines of patterns are mixed with what they cover.
         draw = ImageDraw.Draw(image, "RGBA")
         for shape in self.shapes:
             _paint(draw, shape, scale)
         data = io.BytesIO()
+        # Dithering would dot the areas, which have few colours.
         image.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
         return data.getvalue()
 
@@ -202,6 +205,7 @@ def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, f
     for slope in (1.0,) if shape.hatch == "/" else (1.0, -1.0) if shape.hatch == "x" else ():
         offset = _HATCH_GAP
         while offset < shape.width + shape.height:
+            # A slanted line enters and leaves at whichever sides of the box it meets.
             low, high = max(0.0, offset - shape.height), min(offset, shape.width)
             ends = [(x, offset - x if slope > 0 else shape.height - offset + x) for x in (low, high)]
             first, second = ((shape.x + x, shape.y + y) for x, y in ends)
@@ -242,6 +246,7 @@ def _svg(shape: Shape) -> Iterator[str]:
 def _behind(shape: Text) -> Rect:
     """Return the background of a text, a little larger than the text."""
     width = text_width(shape.text, shape.size) + 4
+    # Two pixels more than the text on either side.
     left = shape.x - {"start": 2.0, "middle": width / 2, "end": width - 2}[shape.align]
     return Rect(left, shape.y - 0.65 * shape.size, width, 1.3 * shape.size, shape.background)
 
@@ -251,7 +256,9 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
     match shape:
         case Rect():
             box = [scale * shape.x, scale * shape.y, scale * (shape.x + shape.width), scale * (shape.y + shape.height)]
+            # Pillow refuses a box whose right side is left of its left one, as rounding can make it.
             box[2], box[3] = max(box[2], box[0]), max(box[3], box[1])
+            # Pillow draws no dashes: the sides are lines of their own, below.
             solid = "" if shape.dash else shape.line
             line_width = max(round(scale * shape.line_width), 1) if solid else 0
             draw.rounded_rectangle(box, scale * shape.radius, shape.fill or None, solid or None, line_width)
@@ -270,6 +277,7 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
             if shape.background:
                 _paint(draw, _behind(shape), scale)
             anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.align]
+            # One face of a font is enough: a thin stroke in the same colour makes its letters bold.
             bold = scale * shape.size / 30 if shape.bold else 0
             place, font = (scale * shape.x, scale * shape.y), _font(scale * shape.size)
             draw.text(place, _written(shape.text), shape.fill, font, anchor, stroke_width=bold)
@@ -292,6 +300,7 @@ def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
         if line and not fits(f"{line} · {part}"):
             yield line
             line = ""
+        # A part that is longer than a line is broken at spaces, and its last piece may be followed by the next part.
         *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
         yield from full
     yield line
@@ -318,6 +327,7 @@ def _written(text: str) -> str:
 
 def _visible(text: str) -> str:
     """Return the text with escapes in place of characters that SVG cannot hold or a font cannot lay out."""
+    # Nearly all texts are; only the others are looked at letter by letter.
     if text.isprintable():
         return text
     return "".join(one.encode("unicode_escape").decode() if _is_unseen(one) else one for one in text)

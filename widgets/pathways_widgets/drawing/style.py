@@ -58,6 +58,7 @@ def choose(name: str, scale: float = 1.0) -> None:
     if not is_number(scale) or not LEAST <= scale <= MOST:
         raise ValueError(f"style(scale={shortened(scale)}): a positive number is needed, from {LEAST:g} to {MOST:g}.")
     style = STYLES[name]
+    # A new style: views keep the one with which they were made.
     _chosen = replace(style, font=style.font * scale, lane=style.lane * scale, line=style.line * scale)
 
 

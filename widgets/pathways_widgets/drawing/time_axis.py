@@ -1,4 +1,4 @@
-"""The parts that pictures over time share: the figure with its time axis, and times and bytes in words.
+"""The parts that pictures over time share: the figure with its time axis, and times in words.
 
 Figures of one run share one range object, so they pan together; a figure that is drawn alone has a range of the same
 name, so properties can be sent to either in the same way. Words for times are made twice, by scripts in the browser
@@ -7,10 +7,10 @@ and in Python for still pictures, because a browser must label any window withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
-from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
+from bokeh.models import CustomJSTickFormatter, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
 from pathways_nb.trace.record import STORED, Events
@@ -23,35 +23,12 @@ TIME_RANGE = "timeline_x"
 _SHORTEST = 1e-15
 """Seconds of the shortest axis: on a much shorter one, positions would exceed the largest float."""
 
-_SECONDS = """
-    const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
-    return `${Number((value * scale).toPrecision(4))} ${unit}`
-"""
-"""Script of a hover: seconds in a suitable unit."""
-_BYTES = """
-    if (!value) return ""
-    const units = ["B", "KB", "MB", "GB", "TB"]
-    let left = value, unit = 0
-    while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
-    return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
-"""
-"""Script of a hover: bytes in a suitable unit."""
-_LABELLED = """
-    const text = (() => { %s })()
-    return text && `${label}: ${text}`
-"""
-"""Script of a hover: a value behind its label, or nothing."""
 TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((tick * scale).toPrecision(10))} ${unit}`
 """
 """Script of an axis: its round values in a suitable unit of time."""
-LEGEND_ROLES = {
-    "label_text_color": "text",
-    "background_fill_color": "background",
-    "inactive_fill_color": "background",
-}
 
 
 def time_span(events: Events) -> dict[str, float]:
@@ -65,7 +42,9 @@ def last_end(events: Events) -> float:
 
     Memory levels count only if there is nothing else.
     """
+    # Levels of memory are still recorded while a profile is read, when nothing else happens.
     happened = events.without(GAUGE_KINDS)
+    # A run in which nothing took time still needs an axis with a length.
     last = float((happened if len(happened) else events)["end"].max(initial=0.0))
     return last if last > _SHORTEST else 1.0
 
@@ -77,11 +56,12 @@ def clipped(events: Events) -> Events:
     """
     end = last_end(events)
     stored = {name: events.stored(name) for name in STORED}
+    # (events,) seconds; what begins later is left out, what ends later is cut.
     stored["end"] = np.minimum(stored["end"], end)
     return Events(events.labels, stored, events["id"]).select(stored["start"] < end)
 
 
-def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
+def with_margins(whole: Window, window: Window | None) -> tuple[Window, Window]:
     """Return the visible window and the window to draw, which has half a window more on each side.
 
     So boxes are there already when the user pans, before the kernel has answered.
@@ -94,33 +74,6 @@ def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
         return whole, whole
     margin = (window[1] - window[0]) / 2
     return window, (window[0] - margin, window[1] + margin)
-
-
-def hover(
-    renderer: GlyphRenderer,
-    tooltips: list[tuple[str, str]],
-    seconds: tuple[str, ...],
-    optional: Sequence[str] = (),
-) -> HoverTool:
-    """Return the tooltip over the boxes of ``renderer``.
-
-    Args:
-        renderer: the boxes.
-        tooltips: pairs of a label and Bokeh's format.
-        seconds: columns shown in a suitable unit of time; the column ``bytes`` always has one.
-        optional: labels that are left out where the first column of their row is empty.
-    """
-    formatters = dict.fromkeys([f"@{column}" for column in seconds], CustomJSHover(code=_SECONDS))
-    formatters["@bytes"] = CustomJSHover(code=_BYTES)
-    rows = []
-    for label, value in tooltips:
-        column = value.split("{")[0].split()[0]
-        if label in optional:  # Bokeh shows every label, so this one is made with the value
-            made = formatters[column].code if column in formatters else "return value"
-            formatters[column] = CustomJSHover(args={"label": label}, code=_LABELLED % made)
-            label, value = "", value if "{custom}" in value else value.replace(column, f"{column}{{custom}}")
-        rows.append((label, value))
-    return HoverTool(renderers=[renderer], tooltips=rows, formatters=formatters)
 
 
 def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:
@@ -136,17 +89,20 @@ def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figur
         name=name,
         height=height,
         sizing_mode="stretch_width",
+        # Its own until a panel gives it that of the first picture over time.
         x_range=Range1d(0, 1, name=TIME_RANGE),
         y_range=y_range,
         tools="xpan,xbox_zoom,reset,save",
         active_drag="xpan",
         output_backend="canvas",
         lod_threshold=None,  # otherwise Bokeh omits boxes during a drag
+        # Transparent: the page behind it has the theme that the reader chose.
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,
         stylesheets=[CLIPPED],
     )
+    # Only with a key, since the wheel alone must scroll the notebook.
     fig.add_tools(WheelZoomTool(dimensions="width", modifiers="ctrl"))
     fig.toolbar.logo = None
     fig.toolbar.autohide = True
@@ -164,7 +120,9 @@ def _style_axes(fig: figure, name: str, style: Style) -> None:
     time, places = fig.xaxis[0], fig.yaxis[0]
     time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
     time.name, places.name, fig.xgrid[0].name = f"{name}_time", f"{name}_places", f"{name}_grid"
+    # The unit depends on the window, which only the browser knows while the user zooms.
     time.formatter = CustomJSTickFormatter(code=TICKS)
+    # Lanes have names, not values: ticks between them would mean nothing.
     places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None
 
 
@@ -189,6 +147,7 @@ def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list
         least: the smallest step; 1 for an axis that counts.
     """
     rough = max(end - begin, 1e-12) / max(most, 1)
+    # The round step above the smallest possible one: 1, 2 or 5 times a power of ten.
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     step = max(step, least)
@@ -198,9 +157,8 @@ def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list
 def time_ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
     """Yield round times with their labels, at most about ``most``; all labels have the same unit."""
     times = round_steps(begin, end, most)
-    step = times[1] - times[0] if len(times) > 1 else end - begin
-    unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)
-    if step >= 0.2:
-        unit, scale = "s", 1.0
+    # By the span of all labels, as the script of a live axis chooses it (``TICKS``).
+    span = times[-1] - times[0] if len(times) > 1 else sum(times)
+    unit, scale = ("s", 1.0) if span >= 2 else ("ms", 1e3) if span >= 2e-3 else ("µs", 1e6)
     for time in times:
         yield time, f"{time * scale:.6g} {unit}"

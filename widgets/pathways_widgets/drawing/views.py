@@ -22,9 +22,14 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing import style
+from pathways_widgets.drawing.scene import Shape
 
 Columns = dict[str, Any]
 """Equally long columns: NumPy arrays, ``Words``, or lists of text."""
+
+
+SIDES, ENDS = ("left", "right", "top", "bottom"), ("x0", "y0", "x1", "y1")
+"""Names of the columns of a table of boxes, and of a table of lines."""
 
 
 class Words(Sequence[str]):
@@ -38,6 +43,7 @@ class Words(Sequence[str]):
     """
 
     def __init__(self, words: Sequence[str], numbers: np.ndarray):
+        # (rows,) positions in ``words``.
         self.words, self.numbers = words, numbers
 
     def __len__(self) -> int:
@@ -171,8 +177,9 @@ class Moment:
         return self.summary
 
     @property
-    def size(self) -> tuple[object, ...]:
+    def version(self) -> tuple[object, ...]:
         """A value that changes whenever there is something new to draw."""
+        # Lengths and counts only: comparing a million events would take longer than drawing them.
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
         return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary
 
@@ -218,18 +225,27 @@ class View(Drawing):
             window: the visible part of the time axis; ``None`` for all of it.
         """
 
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
+        """Return the same as shapes, for files and for viewers without scripts, and their height in pixels.
+
+        A view that does not say otherwise has none.
+
+        Args:
+            run: what to draw.
+            width: width of the page in pixels.
+            top: pixels above the picture.
+        """
+        return [], 0.0
+
 
 def node_id(program: str, node: int) -> str:
     """Return the id that links a node's box in the graph with its bars in the timeline; empty if there is no node."""
+    # A merged box has several ids, separated by spaces, so an id has none.
     return f"{program.replace(' ', '_')}#{node}" if node >= 0 else ""
 
 
 CLIPPED = ".bk-Canvas { clip-path: inset(-2000px -2000px -2000px 1px); }"
 """Hides the leftmost pixels of a canvas: Bokeh leaves a trace of its first, narrow paint there."""
-
-
-DIMMED = {"nonselection_fill_alpha": 0.15, "nonselection_line_alpha": 0.15}
-"""How boxes look while others are selected."""
 
 
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:

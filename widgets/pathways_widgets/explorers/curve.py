@@ -43,6 +43,7 @@ def curve(
         if at is not None:
             plot.scatter("x", "y", source=source, color=colour, size=MARK)
     _put_above(plot, plot.legend[0])
+    # The last values of a curve may be missing.
     ends = {name: next((v for v in reversed(values) if math.isfinite(v)), math.nan) for name, values in series.items()}
     summary = f"last: {', '.join(f'{name} {end:.4g}' for name, end in ends.items())} {y}"
     item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
@@ -61,13 +62,15 @@ def _axes(
         at: positions, names, or ``None``.
     """
     finite = [value for values in series.values() for value in values if math.isfinite(value)]
+    # The axis shows 0 and has a length, even if all values are 0 or missing.
     up = 1.08 * min([0.0, *finite]), 1.08 * max([0.0, *finite]) or 1.0
     if at is None:
         longest = max(map(len, series.values()))
         return Axes(x, y, (0.0, max(longest - 1, 1.0)), up, {}, whole=True), [float(step) for step in range(longest)]
-    named, whole = any(isinstance(place, str) for place in at), all(isinstance(place, Integral) for place in at)
-    places = [float(place) for place in (range(len(at)) if named else at)]
-    names = {place: str(name) for place, name in zip(places, at, strict=True)} if named else {}
+    has_names, whole = any(isinstance(place, str) for place in at), all(isinstance(place, Integral) for place in at)
+    places = [float(place) for place in (range(len(at)) if has_names else at)]
+    names = {place: str(name) for place, name in zip(places, at, strict=True)} if has_names else {}
+    # Marks at both ends stay inside the plot; a single value has half a unit on both sides.
     margin = 0.03 * (places[-1] - places[0]) or 0.5
     return Axes(x, y, (places[0] - margin, places[-1] + margin), up, names, whole=whole), places
 
@@ -92,7 +95,7 @@ def _scene(series: Mapping[str, Sequence[float]], axes: Axes, places: list[float
     scene, at = still(axes), pixels_of(axes)
     along = at(axes.across[0], 0.0)[0]
     for index, (name, numbers) in enumerate(series.items()):
-        both = zip(places, numbers, strict=False)
+        both = zip(places, numbers, strict=False)  # a curve may be shorter than the longest one
         points = tuple(at(step, value) for step, value in both if math.isfinite(value))
         colour = palette.place_colour(index)
         if marked:

@@ -38,15 +38,15 @@ _EDGED = 6.0
 """Pixels of the narrowest box with an edge and a pattern; thousands of patterns would take seconds to draw."""
 
 
-class Band(Protocol):
+class DrawnBand(Protocol):
     """The buckets of one pass over the step: ``numbers`` of the buckets of all parameters, ``lines`` of each bucket."""
 
     heading: str
-    numbers: np.ndarray
+    numbers: np.ndarray  # (parameters,)
     lines: Sequence[str]
 
 
-class Pictured(Protocol):
+class DrawnStep(Protocol):
     """What is drawn; ``pathways_nb.parallel.fsdp.step_picture.StepPicture`` has it."""
 
     @property
@@ -59,11 +59,11 @@ class Pictured(Protocol):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Bytes of each parameter."""
+        """Bytes of each parameter, ``(parameters,)``."""
 
     @property
     def bands(self) -> Sequence[Any]:
-        """A ``Band``, or one for each pass."""
+        """A ``DrawnBand``, or one for each pass."""
 
     @property
     def lanes(self) -> Sequence[str]:
@@ -79,11 +79,11 @@ class Pictured(Protocol):
 
     @property
     def times(self) -> np.ndarray:
-        """At which the memory changes."""
+        """Seconds at which the memory changes, ``(times,)``."""
 
     @property
     def memory(self) -> Mapping[Any, np.ndarray]:
-        """By category, bytes from each time to the next."""
+        """By category, bytes from each time to the next, ``(times,)``."""
 
     @property
     def limit(self) -> float:
@@ -116,7 +116,7 @@ class StepLayout(NamedTuple):
     unit: str = "GB"
 
 
-def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str, Columns], StepLayout]:
+def columns_of(picture: DrawnStep, width: float, style: Style) -> tuple[dict[str, Columns], StepLayout]:
     """Return the columns of every source, and the layout.
 
     Args:
@@ -131,6 +131,7 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
         return sources, StepLayout(height)
     bands, height = _bands(picture, height, width, style, headings)
     sources |= bands
+    # A step that takes no time has an axis, too: pixels of a second are divided by its length.
     end = max((box.end for box in picture.boxes), default=0.0) or 1.0
     names = {number + 0.5: name for number, name in enumerate(picture.lanes)}
     sources["step_lane_names"] = {"y": list(names), "text": list(names.values())}
@@ -152,7 +153,7 @@ def _headings(lines: Sequence[str], width: float, style: Style) -> tuple[Columns
 
 
 def _bands(
-    picture: Pictured, y: float, width: float, style: Style, headings: Columns
+    picture: DrawnStep, y: float, width: float, style: Style, headings: Columns
 ) -> tuple[dict[str, Columns], float]:
     """Return the boxes of parameters and their labels, and the height of all; the bands' headings are added."""
     edges = _edges(picture.sizes, width)
@@ -174,12 +175,13 @@ def _bands(
 
 def _edges(sizes: np.ndarray, width: float) -> np.ndarray:
     """Return the edges of parameters from 0 to 1: as wide as their bytes, the smallest so that they can be seen."""
+    # More parameters than there is room for so many pixels share the width equally.
     least = min(_LEAST / width, 1 / max(len(sizes), 1))
     wide = np.maximum(sizes / (sizes.sum() or 1.0), least)
     return np.concatenate([[0.0], np.cumsum(wide / wide.sum())])
 
 
-def _parameters(picture: Pictured, band: Band, edges: np.ndarray, rows: tuple[float, float]) -> Columns:
+def _parameters(picture: DrawnStep, band: DrawnBand, edges: np.ndarray, rows: tuple[float, float]) -> Columns:
     """Return a box for each parameter, in the colour of its bucket."""
     numbers, count = band.numbers.tolist(), len(band.numbers)
     return {
@@ -194,13 +196,14 @@ def _parameters(picture: Pictured, band: Band, edges: np.ndarray, rows: tuple[fl
     }
 
 
-def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
+def _labels(band: DrawnBand, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
     """Return what is written on the parts of a band, where there is room."""
     found, first = [], 0
+    # A bucket whose parameters are not used one after another has several parts, each with its own label.
     for number, members in groupby(band.numbers.tolist()):
         last = first + len(list(members))
         room = (edges[last] - edges[first]) * width - 4
-        if text := _fitted(band.lines[number], room, style):
+        if text := _words_that_fit(band.lines[number], room, style):
             found.append((float(edges[first] + edges[last]) / 2, text))
         first = last
     return found
@@ -209,7 +212,7 @@ def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[t
 # ---- lanes
 
 
-def _boxes(picture: Pictured, scale: float, style: Style) -> dict[str, Columns]:
+def _boxes(picture: DrawnStep, scale: float, style: Style) -> dict[str, Columns]:
     """Return the boxes on the lanes, patterns over some, and labels.
 
     Args:
@@ -219,13 +222,14 @@ def _boxes(picture: Pictured, scale: float, style: Style) -> dict[str, Columns]:
     """
     boxes = picture.boxes
     colours = [_colour(box) for box in boxes]
-    room = [scale * (box.end - box.start) for box in boxes]
+    room = [scale * (box.end - box.start) for box in boxes]  # pixels of each box
     made = {
         "left": [box.start for box in boxes],
         "right": [box.end for box in boxes],
         "top": [box.lane + 0.1 for box in boxes],
         "bottom": [box.lane + 0.9 for box in boxes],
         "colour": colours,
+        # The edge of a narrow box would cover its colour.
         "edge": [palette.BOX_EDGE if wide > _EDGED else colour for wide, colour in zip(room, colours, strict=True)],
         "kind": [box.kind for box in boxes],
         "words": [box.words for box in boxes],
@@ -236,31 +240,31 @@ def _boxes(picture: Pictured, scale: float, style: Style) -> dict[str, Columns]:
     wide = [(box, pixels) for box, pixels in zip(boxes, room, strict=True) if pixels > _EDGED]
     return {
         "step_boxes": made,
-        "step_hatched": _hatched([box for box, _ in wide]),
-        "step_box_labels": _named(wide, style),
+        "step_hatched": _patterns([box for box, _ in wide]),
+        "step_box_labels": _names(wide, style),
     }
 
 
-def _hatched(boxes: Sequence[Any]) -> Columns:
+def _patterns(boxes: Sequence[Any]) -> Columns:
     """Return the patterns over boxes."""
-    mine = [(box, _hatch(box.kind)) for box in boxes if _hatch(box.kind)]
+    hatched = [(box, _hatch(box.kind)) for box in boxes if _hatch(box.kind)]
     return {
-        "left": [box.start for box, _ in mine],
-        "right": [box.end for box, _ in mine],
-        "top": [box.lane + 0.1 for box, _ in mine],
-        "bottom": [box.lane + 0.9 for box, _ in mine],
-        "hatch": [hatch for _, hatch in mine],
+        "left": [box.start for box, _ in hatched],
+        "right": [box.end for box, _ in hatched],
+        "top": [box.lane + 0.1 for box, _ in hatched],
+        "bottom": [box.lane + 0.9 for box, _ in hatched],
+        "hatch": [hatch for _, hatch in hatched],
     }
 
 
-def _named(boxes: Sequence[tuple[Any, float]], style: Style) -> Columns:
+def _names(boxes: Sequence[tuple[Any, float]], style: Style) -> Columns:
     """Return what is written on collectives, where there is room; with each box come its pixels."""
-    chosen = [(box, _fitted(box.words, pixels - 4, style)) for box, pixels in boxes if box.kind not in PLAIN]
-    named = [(box, text) for box, text in chosen if text]
+    chosen = [(box, _words_that_fit(box.words, pixels - 4, style)) for box, pixels in boxes if box.kind not in PLAIN]
+    fitting = [(box, text) for box, text in chosen if text]
     return {
-        "x": [(box.start + box.end) / 2 for box, _ in named],
-        "y": [box.lane + 0.5 for box, _ in named],
-        "text": [text for _, text in named],
+        "x": [(box.start + box.end) / 2 for box, _ in fitting],
+        "y": [box.lane + 0.5 for box, _ in fitting],
+        "text": [text for _, text in fitting],
     }
 
 
@@ -272,8 +276,9 @@ def _hatch(kind: str) -> str:
     return palette.HATCHES["level"] if kind == "stall" else palette.HATCHES["upright"] if "reduce" in kind else ""
 
 
-def _fitted(words: str, room: float, style: Style) -> str:
+def _words_that_fit(words: str, room: float, style: Style) -> str:
     """Return the words for a bucket that fit: all of them, what its parameters have in common, or the end of that."""
+    # Names of parameters are paths: "layers.0.mlp.up" and "layers.0.mlp.down" have "layers.0.mlp" in common.
     parts = [item.split(".") for item in words.split(", ")]
     common = [same[0] for same in takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))]
     more = "…" if len(parts) > 1 else ""

@@ -35,21 +35,23 @@ def memory_columns(times: np.ndarray, held: Held, end: float, limit: float) -> t
     total = sum(held.values(), np.zeros(len(times)))
     highest = max(float(total.max(initial=0.0)), 1.0)
     unit, scale = next((unit, scale) for unit, scale in _UNITS if highest >= scale)
-    shown = 0 < limit < 2 * highest
+    # A limit far above the peak would press the levels flat.
+    is_near = 0 < limit < 2 * highest
     found = {
         "step_memory": _levels(times, held, total, end, scale),
         "step_peak": _peak(times, total, end, scale),
-        "step_limit": {"y": [limit / scale] if shown else []},
+        "step_limit": {"y": [limit / scale] if is_near else []},
     }
-    return found, 1.16 * max(highest, limit if shown else 0.0) / scale, unit
+    return found, 1.16 * max(highest, limit if is_near else 0.0) / scale, unit
 
 
 def _levels(times: np.ndarray, held: Held, total: np.ndarray, end: float, scale: float) -> Columns:
     """Return stacked levels at few enough times; of many, the one of most bytes is drawn."""
     chosen = _highest(times, total, end)
+    # (steps + 1,) seconds: each level lasts until the next one begins, the last until the end of the step.
     left = np.append(times[chosen[0]], end) if len(times) else np.zeros(1)
     columns: Columns = {"left": left[:-1], "right": left[1:], "base": np.zeros(len(left) - 1)}
-    top = np.zeros(len(left) - 1)
+    top = np.zeros(len(left) - 1)  # (steps,) in units: where the next category is stacked
     for name in CATEGORIES:
         level = np.asarray(held[name][chosen[1]], float)
         columns[name], columns[f"{name}_held"] = (top := top + level / scale), level
@@ -70,7 +72,7 @@ def _peak(times: np.ndarray, total: np.ndarray, end: float, scale: float) -> Col
     if not len(total):
         return {name: [] for name in MEMORY_SOURCES["step_peak"]}
     at = int(total.argmax())
-    share = times[at] / end
+    share = times[at] / end  # text at an edge of the plot would be cut off if it were centred
     align = "left" if share < 1 / 3 else "right" if share > 2 / 3 else "center"
     return {"x": [float(times[at])], "y": [float(total[at]) / scale], "text": [f"peak {size(total[at])}"],
             "align": [align]}  # fmt: skip

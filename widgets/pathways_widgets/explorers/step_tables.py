@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from pathways_nb.errors import size
 from pathways_nb.trace.metrics import duration
-from pathways_widgets.explorers.step_columns import Pictured
+from pathways_widgets.explorers.step_columns import DrawnStep
 
 LETTERS = "A gather, a gather again, R reduction, a digit so many matrix products, | backward pass"
 
 
-def listed(picture: Pictured) -> list[str]:
+def collective_lines(picture: DrawnStep) -> list[str]:
     """Return a line for each collective: what it carries, its bytes and times, and how long the device waits for it."""
     rows = [("", "collective", "bytes", "start", "takes", "exposed", "of")]
     for number, one in enumerate(picture.collectives):
@@ -29,7 +29,7 @@ def _justified(row: Sequence[str], widths: Sequence[int], words: Sequence[int]) 
         yield text.ljust(wide) if column in words else text.rjust(wide)
 
 
-def scheduled(picture: Pictured) -> list[str]:
+def pass_lines(picture: DrawnStep) -> list[str]:
     """Return the schedule before the passes and after each."""
     width = max((len(name) for name, _ in picture.passes), default=0)
     return [f"{name:{width + 1}} {line}" for name, line in picture.passes]

@@ -1,230 +1,222 @@
-"""The live picture of a sharded step: buckets as a band, lanes of one device and its memory on one time axis.
+"""The picture of a sharded step: buckets as a band, lanes of one device and its memory on one time axis.
 
-Changing a choice changes columns and ranges only; the browser keeps its models. Columns are made in ``step_columns``.
+Marks are described once over the columns of ``step_columns``; the live figure and the still picture draw them. The
+still picture also has the schedule after each pass, which is in a table below the live one.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from bokeh.layouts import column
-from bokeh.models import (
-    Column,
-    ColumnDataSource,
-    CustomJSTickFormatter,
-    FixedTicker,
-    GlyphRenderer,
-    HSpan,
-    Legend,
-    LegendItem,
-    Quad,
-    Range1d,
-    Scatter,
-    Text,
-)
+from bokeh.models import Column as Rows
+from bokeh.models import CustomJSTickFormatter, FixedTicker
 from bokeh.plotting import figure
 
-from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.plane import Axes, frame, roles
-from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
-from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.box_marks import BoxMark, Hatching
+from pathways_widgets.drawing.legends import LEGEND_ROW, Swatch
+from pathways_widgets.drawing.line_marks import SpanMark
+from pathways_widgets.drawing.picture_marks import Column, Role, shapes_of
+from pathways_widgets.drawing.point_marks import DotMark, TextMark
+from pathways_widgets.drawing.scene import Scene, Shape, Text, text_width
+from pathways_widgets.drawing.still_frame import AXIS, LABELS, LIGHT, Frame
+from pathways_widgets.drawing.time_axis import TICKS, round_steps
+from pathways_widgets.drawing.tooltips import Tooltip
+from pathways_widgets.drawing.views import FULL_WIDTH, Columns
+from pathways_widgets.explorers.plots import WIDTH, Plot, PlotsDrawing
 from pathways_widgets.explorers.step_columns import (
     BACKWARD,
     COMPUTE,
     SOURCES,
     STALL,
-    Pictured,
+    DrawnStep,
     StepLayout,
     columns_of,
 )
 from pathways_widgets.explorers.step_memory_columns import CATEGORIES
+from pathways_widgets.explorers.step_tables import LETTERS
 
-BUCKETS, LANES, MEMORY = "step_buckets", "step_lanes", "step_held"
-"""Names of the three figures."""
-WIDTH = 740.0
-"""Pixels of the axes, to which text is fitted."""
 HEIGHT = 150.0
 """Pixels of the memory."""
 LANE = 1.6
 """Height of a lane, in those of a device's."""
-WORDS = {
-    "order": "parameters in the order of their use",
-    "gather": "gather, in its bucket's colour",
-    "reduce": "reduction",
-    "compute": "forward",
-    "backward": "backward",
-    "stall": "waits",
-    "limit": "memory of the device",
-}
-"""Words on axes and in legends."""
-_TIME = "step_time"
 _BORDER = 90
-_HATCHING: dict[str, Any] = {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6,
-                             "hatch_weight": 0.7}  # fmt: skip
+"""Pixels left of both time axes, so that they are one below the other whatever their labels are."""
 _NAMES = "const {y, text} = lanes.data; return text[Array.from(y).indexOf(tick)] ?? ''"
-_NOWHERE = math.nan
-"""Where a box is that is only in the legend; one without rows would not be in it, either."""
-_SIDES: dict[str, Any] = {side: side for side in ("left", "right", "top", "bottom")}
-_TEXT = {"text_color": "text"}
-_ROLES = (
-    roles(BUCKETS) | roles(LANES) | roles(MEMORY)
-    | {f"{name}_legend": LEGEND_ROLES for name in (LANES, MEMORY)}
-    | dict.fromkeys(("step_heading_text", "step_peak_text"), _TEXT)
-    | {"step_limit_line": {"line_color": "text"}, "step_peak_mark": {"fill_color": "text", "line_color": "background"}}
+_LINES = Hatching(weight=0.7)
+_HEADINGS = TextMark(source="step_headings", name="step_heading_text", text_colour=Role("text"), align="left")
+_PARAMETER = Tooltip((("parameter", "@name"), ("bucket", "@bucket"), ("bytes", "@bytes{custom}")), (), ("bytes",))
+_BOX = Tooltip(
+    (
+        *(("", "@kind"), ("of", "@words"), ("bytes", "@bytes{custom}"), ("takes", "@seconds{custom}")),
+        *(("from", "@left{custom}"), ("to", "@right{custom}"), ("exposed", "@exposed{custom}")),
+    ),
+    ("seconds", "left", "right", "exposed"),
+    ("bytes",),
+)
+_LEVEL = Tooltip(
+    (("in all", "@bytes{custom}"), *((name, f"@{name}_held{{custom}}") for name in reversed(CATEGORIES))),
+    sizes=("bytes", *(f"{name}_held" for name in CATEGORIES)),
+)
+# The border, in the same colour, closes the seams between the steps of a level.
+_CATEGORIES: dict[str, Any] = {name: dict.fromkeys(("fill", "line"), palette.CATEGORIES[name]) for name in CATEGORIES}
+_LEVELS = {
+    name: BoxMark(source="step_memory", bottom=below, top=name, **_CATEGORIES[name], tooltip=_LEVEL)
+    for below, name in pairwise(("base", *CATEGORIES))
+}
+_ZOOM = "xpan,xwheel_zoom,xbox_zoom,reset"
+BUCKETS = Plot(
+    "step_buckets",
+    (
+        BoxMark(source="step_band", fill=Column("colour"), line=palette.BOX_EDGE, line_width=0.3, tooltip=_PARAMETER),
+        TextMark(source="step_labels"),
+        _HEADINGS,
+    ),
+    x="parameters in the order of their use",
+)
+LANES = Plot(
+    "step_lanes",
+    (
+        BoxMark(source="step_boxes", fill=Column("colour"), line=Column("edge"), line_width=0.5, tooltip=_BOX),
+        BoxMark(source="step_hatched", hatch=Column("hatch"), hatching=_LINES),
+        TextMark(source="step_box_labels"),
+    ),
+    legend=(
+        Swatch("forward", BoxMark(fill=COMPUTE)),
+        Swatch("backward", BoxMark(fill=BACKWARD)),
+        Swatch("waits", BoxMark(fill=STALL, hatch=palette.HATCHES["level"], hatching=_LINES)),
+        Swatch("gather, in its bucket's colour", BoxMark(fill=palette.GREY)),
+        Swatch("reduction", BoxMark(fill=palette.GREY, hatch=palette.HATCHES["upright"], hatching=_LINES)),
+    ),
+    tools=_ZOOM,
+)
+MEMORY = Plot(
+    "step_held",
+    (
+        *_LEVELS.values(),
+        SpanMark(source="step_limit", name="step_limit_line", line=Role("text"), line_width=1.5, dash=(6, 3)),
+        DotMark(source="step_peak", name="step_peak_mark", fill=Role("text"), line=Role("background")),
+        TextMark(source="step_peak", name="step_peak_text", text_colour=Role("text"), align=Column("align"),
+                 anchor="bottom", lift=-4.0),
+    ),
+    legend=tuple(Swatch(name, BoxMark(**look)) for name, look in _CATEGORIES.items()),
+    explained=_LEVELS,
+    tools=_ZOOM,
 )  # fmt: skip
 
 
-class StepPlan:
+class StepPlan(PlotsDrawing):
     """Draws the buckets, the lanes and the memory of a step."""
 
     def __init__(self) -> None:
-        self.style, self.roles = style.current(), _ROLES
-        self.sources: dict[str, Columns] = {}
-        """The columns last returned by ``update``."""
-        self.properties: dict[str, dict[str, Any]] = {}
-        """Model name -> properties that follow the data: ranges, ticks, titles, heights."""
+        super().__init__(SOURCES, (BUCKETS, LANES, MEMORY))
 
     @cached_property
-    def tables(self) -> dict[str, ColumnDataSource]:
-        """The Bokeh sources of the glyphs."""
-        return {name: empty_source(name, columns) for name, columns in SOURCES.items()}
-
-    @cached_property
-    def root(self) -> Column:
+    def root(self) -> Rows:
         """The three figures; lanes and memory have one time axis."""
-        lanes = _lanes(self)
-        return column(_buckets(self), lanes, _memory(self, lanes.x_range), sizing_mode="stretch_width")
+        buckets = BUCKETS.figure(100, self.tables, self.style)
+        buckets.height, buckets.frame_height, buckets.min_border_left = None, 100, 20
+        buckets.yaxis[0].visible = buckets.ygrid[0].visible = buckets.xgrid[0].visible = False
+        buckets.xaxis[0].ticker = FixedTicker(ticks=[])
+        lanes, memory = self._over_time(LANES, 100), self._over_time(MEMORY, HEIGHT)
+        lanes.ygrid[0].visible = False
+        lanes.yaxis[0].ticker = FixedTicker(ticks=[], name=f"{LANES.name}_ticks")
+        lanes.yaxis[0].formatter = CustomJSTickFormatter(args={"lanes": self.tables["step_lane_names"]}, code=_NAMES)
+        # One range object, so that both pan and zoom together.
+        memory.x_range, memory.yaxis[0].ticker.desired_num_ticks = lanes.x_range, 4
+        return column(buckets, lanes, memory, sizing_mode="stretch_width")
 
-    def update(self, picture: Pictured) -> dict[str, Columns]:
+    def _over_time(self, described: Plot, height: float) -> figure:
+        plot = described.figure(height, self.tables, self.style)
+        # The height of the plot is given and not that of the figure: legends and labels come on top of it.
+        plot.height, plot.frame_height, plot.min_border_left = None, int(height), _BORDER
+        plot.toolbar.active_scroll = None  # or scrolling the notebook would zoom
+        plot.xaxis[0].formatter = CustomJSTickFormatter(code=TICKS)
+        return plot
+
+    def update(self, picture: DrawnStep) -> dict[str, Columns]:
         """Return the columns of every source."""
         self.sources, layout = columns_of(picture, WIDTH, self.style)
-        self.properties = _properties(layout, self.style)
+        has_lanes, ranges = bool(layout.lanes), _ranges(layout)
+        self.properties = {
+            **BUCKETS.range_properties(*ranges[BUCKETS]),
+            **LANES.range_properties(*ranges[LANES]),
+            **MEMORY.range_properties(*ranges[MEMORY]),
+            BUCKETS.name: {"frame_height": max(round(layout.height), 1)},
+            f"{BUCKETS.name}_x": {"visible": has_lanes},
+            LANES.name: {"frame_height": round(ranges[LANES][1][0] * LANE * self.style.lane), "visible": has_lanes},
+            f"{LANES.name}_ticks": {"ticks": [number + 0.5 for number in range(len(layout.lanes))]},
+            MEMORY.name: {"visible": has_lanes},
+            f"{MEMORY.name}_y": {"axis_label": layout.unit},
+        }
         return self.sources
 
+    def still(self, picture: DrawnStep, width: float = FULL_WIDTH) -> Scene:
+        """Return the picture as shapes, for a page of so many pixels."""
+        looks = self.style
+        font, margin = looks.font, 1.5 * looks.font
+        left, right = LABELS * looks.factor, width - margin
+        sources, layout = columns_of(picture, right - left, looks)
+        ranges, legend_row = _ranges(layout), LEGEND_ROW * looks.factor
+        # Headings begin at the edge of the page, because there are no labels left of them.
+        headings = Frame(margin, right, 0.0, layout.height, *ranges[BUCKETS])
+        texts = list(shapes_of((_HEADINGS,), sources, headings))
+        if picture.error:
+            return Scene(width, layout.height + 2 * font, LIGHT["background"], texts)
+        buckets = Frame(left, right, 0.0, layout.height, *ranges[BUCKETS])
+        top = layout.height + 3 * font + legend_row
+        lanes = Frame(left, right, top, top + len(layout.lanes) * LANE * looks.lane, *ranges[LANES])
+        top = lanes.bottom + 1.6 * AXIS * looks.factor + legend_row
+        memory = Frame(left, right, top, top + HEIGHT, *ranges[MEMORY])
+        shapes = [*shapes_of((mark for mark in BUCKETS.marks if mark != _HEADINGS), sources, buckets), *texts]
+        below = max(sources["step_band"]["bottom"], default=layout.height) + 0.9 * font
+        shapes.append(Text((left + right) / 2, below, BUCKETS.x, 0.9 * font, LIGHT["soft"], "middle"))
+        for plot, place in ((LANES, lanes), (MEMORY, memory)):
+            shapes += [*plot.legend_shapes(place.top - legend_row - 2, place), *place.time_axis()]
+            shapes += _amounts(memory, layout) if plot is MEMORY else ()
+            shapes += plot.shapes(sources, place)
+        shapes += lanes.names({number + 0.5: name for number, name in enumerate(layout.lanes)})
+        words = list(_passes(picture, margin, memory.bottom + 1.5 * AXIS * looks.factor, right, font))
+        return Scene(width, max(word.y for word in words) + 1.5 * font, LIGHT["background"], [*shapes, *words])
 
-def _properties(layout: StepLayout, looks: style.Style) -> dict[str, dict[str, Any]]:
-    """Return the properties that follow the data."""
 
-    def bounds(start: float, end: float) -> dict[str, float]:
-        return {"start": start, "end": end, "reset_start": start, "reset_end": end}
-
-    count = max(len(layout.lanes), 1)
+def _ranges(layout: StepLayout) -> dict[Plot, tuple[tuple[float, float], tuple[float, float]]]:
+    """Return the ranges of both axes of each plot."""
     return {
-        BUCKETS: {"frame_height": max(round(layout.height), 1)},
-        f"{BUCKETS}_up": bounds(layout.height, 0.0),
-        LANES: {"frame_height": round(count * LANE * looks.lane), "visible": bool(layout.lanes)},
-        MEMORY: {"visible": bool(layout.lanes)},
-        f"{BUCKETS}_x": {"visible": bool(layout.lanes)},
-        f"{LANES}_up": bounds(count, 0.0),
-        f"{LANES}_ticks": {"ticks": [number + 0.5 for number in range(len(layout.lanes))]},
-        _TIME: bounds(0.0, layout.end),
-        f"{MEMORY}_up": bounds(0.0, layout.highest),
-        f"{MEMORY}_y": {"axis_label": layout.unit},
+        BUCKETS: ((0.0, 1.0), (layout.height, 0.0)),  # downwards, in pixels
+        LANES: ((0.0, layout.end), (max(len(layout.lanes), 1), 0.0)),
+        MEMORY: ((0.0, layout.end), (0.0, layout.highest)),
     }
 
 
-def _buckets(drawn: StepPlan) -> figure:
-    """Return the figure of headings and bands."""
-    plot = frame(BUCKETS, Axes(WORDS["order"], "", (0.0, 1.0), (1.0, 0.0), {}, 100), "xpan,box_zoom,reset")
-    plot.y_range.name, plot.height, plot.frame_height, plot.min_border_left = f"{BUCKETS}_up", None, 100, 20
-    plot.yaxis[0].visible = plot.ygrid[0].visible = plot.xgrid[0].visible = False
-    plot.xaxis[0].ticker = FixedTicker(ticks=[])
-    plot.xaxis[0].axis_label_text_font_size, plot.stylesheets = f"{drawn.style.font}px", [CLIPPED]
-    look = {"line_color": palette.BOX_EDGE, "line_width": 0.3 * drawn.style.line}
-    boxes = plot.add_glyph(drawn.tables["step_band"], Quad(**_SIDES, fill_color="colour", **look))
-    _words(plot, drawn, "step_labels", "step_label_text", "center", text_color=palette.INK)
-    _words(plot, drawn, "step_headings", "step_heading_text", "left")
-    plot.add_tools(hover(boxes, [("parameter", "@name"), ("bucket", "@bucket"), ("bytes", "@bytes{custom}")], ()))
-    return plot
+# ---- the still picture
 
 
-def _over_time(name: str, height: float, up: Range1d, drawn: StepPlan) -> figure:
-    """Return an empty figure over time."""
-    plot = frame(name, Axes("", "", (0.0, 1.0), (0.0, 1.0), {}, height), "xpan,xwheel_zoom,xbox_zoom,reset")
-    plot.y_range, plot.min_border_left, plot.stylesheets = up, _BORDER, [CLIPPED]
-    plot.toolbar.active_scroll = None
-    plot.xaxis[0].formatter = CustomJSTickFormatter(code=TICKS)
-    for axis in (plot.xaxis[0], plot.yaxis[0]):
-        axis.axis_label_text_font_size = axis.major_label_text_font_size = f"{drawn.style.font}px"
-        axis.minor_tick_line_color = None
-    return plot
+def _amounts(place: Frame, layout: StepLayout) -> Iterator[Shape]:
+    """Yield grid lines at round amounts of memory, with their labels."""
+    for step in round_steps(*place.up, 4):
+        yield from place.rows([step])
+        yield Text(place.left - 8, place.y(step), f"{step:g} {layout.unit}", place.font, LIGHT["text"], "end")
 
 
-def _lanes(drawn: StepPlan) -> figure:
-    """Return the figure of lanes."""
-    plot = _over_time(LANES, 100, Range1d(1, 0, name=f"{LANES}_up"), drawn)
-    plot.height, plot.frame_height, plot.x_range.name = None, 100, _TIME
-    plot.ygrid[0].visible = False
-    plot.yaxis[0].ticker = FixedTicker(ticks=[], name=f"{LANES}_ticks")
-    plot.yaxis[0].formatter = CustomJSTickFormatter(args={"lanes": drawn.tables["step_lane_names"]}, code=_NAMES)
-    look: dict[str, Any] = {"fill_color": "colour", "line_color": "edge", "line_width": 0.5 * drawn.style.line}
-    boxes = plot.add_glyph(drawn.tables["step_boxes"], Quad(**_SIDES, **look))
-    look = {"fill_color": None, "line_color": None, "hatch_pattern": "hatch"} | _HATCHING
-    plot.add_glyph(drawn.tables["step_hatched"], Quad(**_SIDES, **look))
-    _words(plot, drawn, "step_box_labels", "step_box_text", "center", text_color=palette.INK)
-    _legend(plot, LANES, {text: _swatch(plot, *look) for text, look in LOOKS.items()}, drawn)
-    seconds = {"seconds": "takes", "left": "from", "right": "to", "exposed": "exposed"}
-    tips = [("", "@kind"), ("of", "@words"), ("bytes", "@bytes{custom}")]
-    tips += [(words, f"@{name}{{custom}}") for name, words in seconds.items()]
-    plot.add_tools(hover(boxes, tips, tuple(seconds)))
-    return plot
+def _passes(picture: DrawnStep, left: float, top: float, right: float, font: float) -> Iterator[Text]:
+    """Yield the schedule before the passes and after each, cut at the edge of the page."""
+    yield Text(left, top, f"schedule after each pass: {LETTERS}", font, LIGHT["soft"])
+    for number, (name, line) in enumerate(picture.passes, 1):
+        y, begin = top + 1.5 * number * font, left + 6 * font
+        yield Text(left, y, name, font, LIGHT["text"])
+        yield Text(begin, y, _cut(line, right - begin, font), font, LIGHT["text"])
 
 
-LOOKS = {
-    WORDS["compute"]: (COMPUTE, ""),
-    WORDS["backward"]: (BACKWARD, ""),
-    WORDS["stall"]: (STALL, "level"),
-    WORDS["gather"]: (palette.GREY, ""),
-    WORDS["reduce"]: (palette.GREY, "upright"),
-}
-"""What the legend of lanes explains: colours and patterns."""
-
-
-def _swatch(plot: figure, colour: str, pattern: str) -> GlyphRenderer:
-    """Return a box that is only in the legend."""
-    look = {"fill_color": colour, "line_color": None, "hatch_pattern": palette.HATCHES.get(pattern, " ")} | _HATCHING
-    return plot.add_glyph(ColumnDataSource({side: [_NOWHERE] for side in _SIDES}), Quad(**_SIDES, **look))
-
-
-def _memory(drawn: StepPlan, time: Range1d) -> figure:
-    """Return the figure of memory."""
-    plot, table = _over_time(MEMORY, HEIGHT, Range1d(0, 1, name=f"{MEMORY}_up"), drawn), drawn.tables["step_memory"]
-    plot.x_range, plot.height, plot.frame_height = time, None, int(HEIGHT)
-    plot.yaxis[0].ticker.desired_num_ticks = 4
-    shown = {}
-    for below, name in pairwise(("base", *CATEGORIES)):
-        colour = palette.CATEGORIES[name]
-        look: dict[str, Any] = {"left": "left", "right": "right", "bottom": below, "top": name, "fill_color": colour}
-        shown[name] = plot.add_glyph(table, Quad(**look, line_color=colour))
-    dashes = HSpan(y="y", name="step_limit_line", line_dash=[6, 3], line_width=1.5 * drawn.style.line)
-    plot.add_glyph(drawn.tables["step_limit"], dashes)
-    plot.add_glyph(drawn.tables["step_peak"], Scatter(x="x", y="y", size=6 * drawn.style.factor, name="step_peak_mark"))
-    look = {"text_align": "align", "text_baseline": "bottom", "y_offset": -4 * drawn.style.factor}
-    _words(plot, drawn, "step_peak", "step_peak_text", **look)
-    _legend(plot, MEMORY, shown, drawn)
-    tips = [(name, f"@{name}_held{{custom}}") for name in reversed(CATEGORIES)]
-    tool = hover(shown[CATEGORIES[0]], [("in all", "@bytes{custom}"), *tips], ())
-    tool.formatters = {
-        f"@{name}": tool.formatters["@bytes"] for name in ("bytes", *(f"{one}_held" for one in CATEGORIES))
-    }
-    tool.renderers = list(shown.values())
-    plot.add_tools(tool)
-    return plot
-
-
-def _words(plot: figure, drawn: StepPlan, table: str, name: str, align: str = "left", **look: Any) -> None:
-    """Add a column of text."""
-    look = {"text_baseline": "middle", "text_align": align, "text_font_size": f"{drawn.style.font}px"} | look
-    plot.add_glyph(drawn.tables[table], Text(x="x", y="y", text="text", name=name, **look))
-
-
-def _legend(plot: figure, name: str, entries: dict[str, GlyphRenderer], drawn: StepPlan) -> None:
-    """Add a legend above a figure."""
-    items = [LegendItem(label={"value": label}, renderers=[renderer]) for label, renderer in entries.items()]
-    legend = Legend(items=items, name=f"{name}_legend", orientation="horizontal", location="top_left")
-    legend.spacing, legend.padding, legend.margin, legend.border_line_color = 16, 2, 0, None
-    legend.label_text_font_size, legend.glyph_height = f"{drawn.style.font}px", 14
-    plot.add_layout(legend, "above")
+def _cut(line: str, room: float, font: float) -> str:
+    """Return a line, or as much of it as there is room for."""
+    if text_width(line, font) <= room:
+        return line
+    count = len(line)
+    while text_width(line[:count] + "…", font) > room:
+        count -= max(count // 40, 1)  # lines have thousands of letters: by fortieths, and near the end by single ones
+    return line[:count] + "…"

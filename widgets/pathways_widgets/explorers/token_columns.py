@@ -37,21 +37,21 @@ _SHADES = 32
 """Colours of the cost surface."""
 
 
-class Row(Protocol):
+class DrawnSlices(Protocol):
     """The token slices of a group of sequences."""
 
     heading: str
-    tokens: np.ndarray
-    context: np.ndarray
-    seconds: np.ndarray
+    tokens: np.ndarray  # (slices,)
+    context: np.ndarray  # (slices,) tokens before each
+    seconds: np.ndarray  # (slices,)
 
 
-class Pictured(Protocol):
+class DrawnSlicing(Protocol):
     """What is drawn; ``pathways_nb.parallel.terapipe.slicing_picture.SlicingPicture`` has it."""
 
     @property
     def rows(self) -> Sequence[Any]:
-        """A ``Row`` for each different group of the optimum, then two uniform slicings."""
+        """A ``DrawnSlices`` for each different group of the optimum, then two uniform slicings."""
 
     @property
     def uniform(self) -> Sequence[Any]:
@@ -116,7 +116,7 @@ class TokenLayout(NamedTuple):
     bars_title: str = ""
 
 
-def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str, Columns], TokenLayout]:
+def columns_of(picture: DrawnSlicing, width: float, style: Style) -> tuple[dict[str, Columns], TokenLayout]:
     """Return the columns of every source, and the layout.
 
     Args:
@@ -130,6 +130,7 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     if picture.error:
         return sources, TokenLayout(height)
     sources |= {"tokens_boxes": boxes, "tokens_surface": _surface(picture), "tokens_bars": _bars(picture)}
+    # The last row, the user's own uniform slicing, is no mark on the surface: only the two to compare are.
     own, even = picture.rows[:-2], picture.rows[-2]
     sources["tokens_best"] = {
         name: np.concatenate([getattr(row, name) for row in own]) for name in SOURCES["tokens_best"]
@@ -138,10 +139,11 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     return sources, _layout(picture, sources, height)
 
 
-def _layout(picture: Pictured, sources: dict[str, Columns], height: float) -> TokenLayout:
+def _layout(picture: DrawnSlicing, sources: dict[str, Columns], height: float) -> TokenLayout:
     """Return the ranges and titles."""
     seconds, best, even = sources["tokens_surface"]["seconds"], picture.optimum, picture.best_uniform
     title = f"time of a slice, from {duration(seconds.min())} (pale) to {duration(seconds.max())} (dark)"
+    # A cost may be 0 everywhere; then no slicing is a multiple of the other.
     gain = f", {even.latency / best.latency:.2f} × the optimum" if best.latency else ""
     bars_title = f"optimum {duration(best.latency)}, best uniform {duration(even.latency)}{gain}"
     return TokenLayout(
@@ -155,7 +157,7 @@ def _layout(picture: Pictured, sources: dict[str, Columns], height: float) -> To
     )
 
 
-def _rows(picture: Pictured, width: float, style: Style) -> tuple[Columns, Columns, float]:
+def _rows(picture: DrawnSlicing, width: float, style: Style) -> tuple[Columns, Columns, float]:
     """Return the boxes, the headings above them, and the height of both."""
     line, y = _LINE * style.font, 0.0
     parts, headings = [], []
@@ -180,7 +182,7 @@ def _lines(text: str, width: float, y: float, line: float, style: Style) -> list
     return [(y + number * line, part) for number, part in enumerate(fitted)]
 
 
-def _boxes(row: Row, rows: tuple[float, float], scale: float, style: Style) -> Columns:
+def _boxes(row: DrawnSlices, rows: tuple[float, float], scale: float, style: Style) -> Columns:
     """Return the boxes of one row, each as wide as its tokens, the first of the slowest in another colour.
 
     Args:
@@ -189,8 +191,10 @@ def _boxes(row: Row, rows: tuple[float, float], scale: float, style: Style) -> C
         scale: pixels of a token.
         style: sizes of text.
     """
+    # The first of equal ones: the latency counts one slowest slice, not each of them.
     slowest = int(row.seconds.argmax())
     words = [str(count) for count in row.tokens.tolist()]
+    # Text is fitted here and not in the browser: the still picture shows the same text, and has no browser.
     fit = [text_width(word, style.font) + 2 <= scale * count for word, count in zip(words, row.tokens, strict=True)]
     count = len(words)
     return {
@@ -208,14 +212,14 @@ def _boxes(row: Row, rows: tuple[float, float], scale: float, style: Style) -> C
     }
 
 
-def _surface(picture: Pictured) -> Columns:
+def _surface(picture: DrawnSlicing) -> Columns:
     """Return a box for each cell of the cost surface."""
     one = picture.surface
     low, high = float(one.seconds.min()), float(one.seconds.max())
     shades = np.rint((_SHADES - 1) * (one.seconds - low) / ((high - low) or 1.0)).astype(int)
     return {
         "left": one.context,
-        "right": np.minimum(one.context + one.context_step, picture.length),
+        "right": np.minimum(one.context + one.context_step, picture.length),  # the last column of cells may stick out
         "bottom": one.tokens - one.token_step,
         "top": one.tokens,
         "tokens": one.tokens,
@@ -225,14 +229,15 @@ def _surface(picture: Pictured) -> Columns:
     }
 
 
-def _cut(picture: Pictured) -> float:
+def _cut(picture: DrawnSlicing) -> float:
     """Return the seconds at which bars are cut off."""
     return min(max(one.latency for one in picture.uniform), _HIGHEST * picture.optimum.latency) or 1.0
 
 
-def _bars(picture: Pictured) -> Columns:
+def _bars(picture: DrawnSlicing) -> Columns:
     """Return a bar for the optimum and one for each number of uniform slices, of two parts each."""
     bars, cut = [picture.optimum, *picture.uniform], _cut(picture)
+    # (bars,): the optimum at 0, the uniform slicings behind a space, because it is none of them.
     x = np.arange(len(bars)) + np.where(np.arange(len(bars)) > 0, _APART, 0.0)
     names = ["optimum"]
     for one in picture.uniform:
@@ -248,5 +253,5 @@ def _bars(picture: Pictured) -> Columns:
         "slices": np.array([one.slices for one in bars]),
         "name": names,
         "text": [duration(one.latency) for one in bars],
-        "y": np.array([min(one.latency, cut) for one in bars]),
+        "y": np.array([min(one.latency, cut) for one in bars]),  # of the text, which is inside for a bar cut off
     }

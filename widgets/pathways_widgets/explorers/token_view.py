@@ -1,189 +1,182 @@
-"""The live picture of token slices: boxes of slices above, cost surface and bars of the latency below.
+"""The picture of token slices: boxes of slices above, the cost surface and bars of the latency below.
 
-Changing a choice changes columns and ranges only; the browser keeps its models. Columns are made in ``token_columns``.
+Marks are described once over the columns of ``token_columns``; the live figure and the still picture draw them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
 from bokeh.layouts import column, row
-from bokeh.models import (
-    Column,
-    ColumnDataSource,
-    CustomJSTickFormatter,
-    FixedTicker,
-    GlyphRenderer,
-    Legend,
-    LegendItem,
-    Quad,
-    Scatter,
-    Text,
-)
+from bokeh.models import Column as Rows
+from bokeh.models import CustomJSTickFormatter, FixedTicker
 from bokeh.plotting import figure
 
-from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.plane import Axes, frame, roles
-from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
-from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
-from pathways_widgets.explorers.token_columns import SOURCES, SUM, WAITS, Pictured, TokenLayout, columns_of
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.legends import Swatch
+from pathways_widgets.drawing.picture_marks import Column, Role
+from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
+from pathways_widgets.drawing.scene import Scene, Shape, Text
+from pathways_widgets.drawing.still_frame import LIGHT, Frame
+from pathways_widgets.drawing.time_axis import TICKS, round_steps, time_ticks
+from pathways_widgets.drawing.tooltips import Tooltip
+from pathways_widgets.drawing.views import FULL_WIDTH, Columns
+from pathways_widgets.explorers.plots import WIDTH, Plot, PlotsDrawing
+from pathways_widgets.explorers.token_columns import SOURCES, SUM, WAITS, DrawnSlicing, TokenLayout, columns_of
 
-SLICES, SURFACE, BARS = "tokens_slices", "tokens_costs", "tokens_terms"
-"""Names of the three figures."""
-WIDTH = 740.0
-"""Pixels of the boxes' axis, to which their text is fitted."""
 HEIGHT = 300.0
-"""Pixels of the two lower figures."""
-BEST, EVEN = palette.YELLOW, palette.VERMILION
-"""Marks of the slices of the optimum and of the best uniform slicing on the cost surface."""
-WORDS = {
-    "tokens": "tokens of the sequence",
-    "context": "tokens before the slice",
-    "length": "tokens of the slice",
-    "count": "number of uniform slices",
-    "latency": "latency",
-    "best": "optimum",
-    "even": "best uniform",
-    "sum": "sum of all slices",
-    "waits": "(stages − 1) × slowest slice",
-}
-"""Words on axes and in legends."""
-_SIDES: dict[str, Any] = {side: side for side in ("left", "right", "top", "bottom")}
+"""Pixels of the two lower plots."""
 _NAMES = "const {x, name} = bars.data; return name[Array.from(x).indexOf(tick)] ?? ''"
-_TITLE = {"text_color": "text"}
-_ROLES = (
-    roles(SLICES) | roles(SURFACE) | roles(BARS)
-    | {f"{name}_title": _TITLE for name in (SURFACE, BARS)}
-    | {f"{name}_legend": LEGEND_ROLES for name in (SURFACE, BARS)}
-    | {name: {"text_color": "text"} for name in ("tokens_heading_text", "tokens_bar_text")}
+_LATENCY = "(stages − 1) × slowest slice"
+_SLICE = Tooltip((("tokens", "@tokens"), ("before it", "@context"), ("seconds", "@seconds{custom}")), ("seconds",))
+_TERMS = Tooltip(
+    (("slices", "@slices"), ("sum", "@sum{custom}"), (_LATENCY, "@waits{custom}"), ("latency", "@latency{custom}")),
+    ("sum", "waits", "latency"),
+)
+_AT: dict[str, Any] = {"x": "context", "y": "tokens"}
+_BEST: dict[str, Any] = {"size": 7, "fill": palette.YELLOW, "line": palette.INK}
+_EVEN: dict[str, Any] = {"size": 9, "fill": palette.VERMILION, "line": palette.INK, "shape": "diamond"}
+_BEST_SLICES = DotMark(source="tokens_best", **_AT, **_BEST)
+_EVEN_SLICES = DotMark(source="tokens_even", **_AT, **_EVEN)
+_SUMS = BoxMark(source="tokens_bars", bottom=0.0, top="sum", fill=SUM, tooltip=_TERMS)
+_WAITS = BoxMark(source="tokens_bars", bottom="sum", top="latency", fill=WAITS, tooltip=_TERMS)
+SLICES = Plot(
+    "tokens_slices",
+    (
+        BoxMark(source="tokens_boxes", fill=Column("colour"), line=palette.BOX_EDGE, line_width=0.5, tooltip=_SLICE),
+        TextMark(source="tokens_boxes"),
+        TextMark(source="tokens_headings", name="tokens_heading_text", text_colour=Role("text"), align="left"),
+    ),
+    x="tokens of the sequence",
+)
+SURFACE = Plot(
+    "tokens_costs",
+    (
+        BoxMark(source="tokens_surface", fill=Column("colour"), line=Column("colour"), tooltip=_SLICE),
+        _EVEN_SLICES,
+        _BEST_SLICES,
+    ),
+    x="tokens before the slice",
+    y="tokens of the slice",
+    legend=(Swatch("optimum", DotMark(**_BEST)), Swatch("best uniform", DotMark(**_EVEN))),
+    explained={"optimum": _BEST_SLICES, "best uniform": _EVEN_SLICES},
+)
+BARS = Plot(
+    "tokens_terms",
+    (
+        _SUMS,
+        _WAITS,
+        TextMark(source="tokens_bars", name="tokens_bar_text", text_colour=Role("text"), size=0.9 * FONT,
+                 anchor="bottom"),
+    ),
+    x="number of uniform slices",
+    y="latency",
+    legend=(Swatch("sum of all slices", BoxMark(fill=SUM)), Swatch(_LATENCY, BoxMark(fill=WAITS))),
+    explained={"sum of all slices": _SUMS, _LATENCY: _WAITS},
 )  # fmt: skip
 
 
-class TokenSlices:
+class TokenSlices(PlotsDrawing):
     """Draws token slices, their cost and their latency."""
 
     def __init__(self) -> None:
-        self.style, self.roles = style.current(), _ROLES
-        self.sources: dict[str, Columns] = {}
-        """The columns last returned by ``update``."""
-        self.properties: dict[str, dict[str, Any]] = {}
-        """Model name -> properties that follow the data: ranges, ticks, titles, height."""
+        super().__init__(SOURCES, (SLICES, SURFACE, BARS))
 
     @cached_property
-    def tables(self) -> dict[str, ColumnDataSource]:
-        """The Bokeh sources of the glyphs."""
-        return {name: empty_source(name, columns) for name, columns in SOURCES.items()}
-
-    @cached_property
-    def root(self) -> Column:
+    def root(self) -> Rows:
         """The three figures."""
-        below = row(_surface(self), _bars(self), sizing_mode="stretch_width")
-        return column(_slices(self), below, sizing_mode="stretch_width")
+        slices = SLICES.figure(200, self.tables, self.style)
+        slices.height, slices.frame_height, slices.min_border_left = None, 150, 20
+        slices.yaxis[0].visible = slices.ygrid[0].visible = slices.xgrid[0].visible = slices.title.visible = False
+        surface = SURFACE.figure(HEIGHT, self.tables, self.style)
+        surface.xgrid[0].visible = surface.ygrid[0].visible = False
+        below = row(surface, self._bars(), sizing_mode="stretch_width")
+        return column(slices, below, sizing_mode="stretch_width")
 
-    def update(self, picture: Pictured) -> dict[str, Columns]:
+    def _bars(self) -> figure:
+        plot = BARS.figure(HEIGHT, self.tables, self.style)
+        plot.xgrid[0].visible = False
+        plot.xaxis[0].ticker = FixedTicker(ticks=[], name=f"{BARS.name}_ticks")
+        plot.xaxis[0].formatter = CustomJSTickFormatter(args={"bars": self.tables["tokens_bars"]}, code=_NAMES)
+        plot.yaxis[0].formatter = CustomJSTickFormatter(code=TICKS)
+        return plot
+
+    def update(self, picture: DrawnSlicing) -> dict[str, Columns]:
         """Return the columns of every source."""
         self.sources, layout = columns_of(picture, WIDTH, self.style)
-        self.properties = _properties(layout, self.sources["tokens_bars"])
+        ranges = [plot.range_properties(*ends) for plot, ends in _ranges(layout).items()]
+        self.properties = {
+            **{name: ends for found in ranges for name, ends in found.items()},
+            SLICES.name: {"frame_height": max(round(layout.height), 1)},
+            f"{SURFACE.name}_title": {"text": layout.surface_title},
+            f"{BARS.name}_title": {"text": layout.bars_title},
+            f"{BARS.name}_ticks": {"ticks": [float(x) for x in self.sources["tokens_bars"]["x"]]},
+        }
         return self.sources
 
+    def still(self, picture: DrawnSlicing, width: float = FULL_WIDTH) -> Scene:
+        """Return the picture as shapes, for a page of so many pixels."""
+        font, margin = self.style.font, 1.5 * self.style.font
+        sources, layout = columns_of(picture, width - 2 * margin, self.style)
+        ranges = _ranges(layout)
+        slices = Frame(margin, width - margin, 0.0, layout.height, *ranges[SLICES])
+        if picture.error:
+            return Scene(width, layout.height + font, LIGHT["background"], list(SLICES.shapes(sources, slices)))
+        top, half = layout.height + 8.5 * font, width / 2
+        scene = Scene(width, top + HEIGHT + 4.5 * font, LIGHT["background"])
+        left, wide = 6 * font, half - 7.5 * font
+        surface = Frame(left, left + wide, top, top + HEIGHT, *ranges[SURFACE])
+        bars = Frame(half + left, half + left + wide, top, top + HEIGHT, *ranges[BARS])
+        scene.shapes += [*SLICES.shapes(sources, slices), *_across(SLICES, slices)]
+        tokens = ((step, f"{step:g}") for step in round_steps(*surface.up, 5))
+        scene.shapes += [*_upwards(SURFACE, surface, tokens), *SURFACE.shapes(sources, surface)]
+        scene.shapes += [*_head(SURFACE, surface, layout.surface_title), *_across(SURFACE, surface)]
+        scene.shapes += [*_upwards(BARS, bars, time_ticks(*bars.up, 5)), *BARS.shapes(sources, bars)]
+        scene.shapes += [*_names(bars, sources["tokens_bars"]), *_head(BARS, bars, layout.bars_title)]
+        return scene
 
-def _properties(layout: TokenLayout, bars: Columns) -> dict[str, dict[str, Any]]:
-    """Return the properties that follow the data."""
 
-    def bounds(start: float, end: float) -> dict[str, float]:
-        return {"start": start, "end": end, "reset_start": start, "reset_end": end}
-
+def _ranges(layout: TokenLayout) -> dict[Plot, tuple[tuple[float, float], tuple[float, float]]]:
+    """Return the ranges of both axes of each plot."""
     return {
-        SLICES: {"frame_height": max(round(layout.height), 1)},
-        f"{SLICES}_across": bounds(0.0, layout.length),
-        f"{SLICES}_up": bounds(layout.height, 0.0),
-        f"{SURFACE}_across": bounds(0.0, layout.length),
-        f"{SURFACE}_up": bounds(0.0, layout.highest),
-        f"{SURFACE}_title": {"text": layout.surface_title},
-        f"{BARS}_across": bounds(-1.0, layout.bars),
-        f"{BARS}_up": bounds(0.0, layout.latency),
-        f"{BARS}_title": {"text": layout.bars_title},
-        f"{BARS}_ticks": {"ticks": [float(x) for x in bars["x"]]},
+        SLICES: ((0.0, layout.length), (layout.height, 0.0)),  # downwards, in pixels
+        SURFACE: ((0.0, layout.length), (0.0, layout.highest)),
+        BARS: ((-1.0, layout.bars), (0.0, layout.latency)),
     }
 
 
-def _frame(name: str, x: str, y: str, height: float, drawn: TokenSlices) -> figure:
-    """Return an empty figure whose ranges and title have names."""
-    plot = frame(name, Axes(x, y, (0.0, 1.0), (0.0, 1.0), {}, height), "xpan,box_zoom,reset")
-    plot.x_range.name, plot.y_range.name, plot.title.name = f"{name}_across", f"{name}_up", f"{name}_title"
-    plot.title.text_font_size, plot.title.text_font_style = f"{drawn.style.font}px", "normal"
-    for axis in (plot.xaxis[0], plot.yaxis[0]):
-        axis.axis_label_text_font_size = axis.major_label_text_font_size = f"{drawn.style.font}px"
-        axis.minor_tick_line_color = None
-    plot.stylesheets = [CLIPPED]
-    return plot
+# ---- the still picture
 
 
-def _slices(drawn: TokenSlices) -> figure:
-    """Return the figure of boxes."""
-    plot, size = _frame(SLICES, WORDS["tokens"], "", 200, drawn), f"{drawn.style.font}px"
-    plot.height, plot.frame_height, plot.min_border_left = None, 150, 20
-    plot.yaxis[0].visible = plot.ygrid[0].visible = plot.xgrid[0].visible = plot.title.visible = False
-    look = {"line_color": palette.BOX_EDGE, "line_width": 0.5 * drawn.style.line}
-    boxes = plot.add_glyph(drawn.tables["tokens_boxes"], Quad(**_SIDES, fill_color="colour", **look))
-    _words(plot, drawn.tables["tokens_boxes"], "tokens_box_text", size, "center", text_color=palette.INK)
-    _words(plot, drawn.tables["tokens_headings"], "tokens_heading_text", size, "left")
-    _tell(plot, boxes)
-    return plot
+def _names(place: Frame, bars: Columns) -> Iterator[Shape]:
+    """Yield the numbers of slices below the bars, with a word below the best one and the user's own."""
+    for x, name in zip(bars["x"], bars["name"], strict=True):
+        for number, word in enumerate(name.split("\n")):
+            y = place.bottom + (0.8 + 1.1 * number) * place.font
+            yield Text(place.x(x), y, word, 0.9 * place.font, LIGHT["text"], "middle")
 
 
-def _surface(drawn: TokenSlices) -> figure:
-    """Return the figure of the cost surface."""
-    plot = _frame(SURFACE, WORDS["context"], WORDS["length"], HEIGHT, drawn)
-    plot.xgrid[0].visible = plot.ygrid[0].visible = False
-    cells = plot.add_glyph(drawn.tables["tokens_surface"], Quad(**_SIDES, fill_color="colour", line_color="colour"))
-    look: dict[str, Any] = {"x": "context", "y": "tokens", "line_color": palette.INK}
-    even = Scatter(marker="diamond", size=9, fill_color=EVEN, **look)
-    best = Scatter(marker="circle", size=7, fill_color=BEST, **look)
-    marks = {"even": plot.add_glyph(drawn.tables["tokens_even"], even)}
-    marks["best"] = plot.add_glyph(drawn.tables["tokens_best"], best)
-    _legend(plot, SURFACE, {WORDS[name]: marks[name] for name in ("best", "even")}, drawn)
-    _tell(plot, cells)
-    return plot
+def _head(plot: Plot, place: Frame, title: str) -> Iterator[Shape]:
+    """Yield the title and the legend above a plot."""
+    yield Text(place.left, place.top - 3 * place.font, title, place.font, LIGHT["text"])
+    yield from plot.legend_shapes(place.top - 2.2 * place.font, place)
 
 
-def _bars(drawn: TokenSlices) -> figure:
-    """Return the figure of bars."""
-    plot, table = _frame(BARS, WORDS["count"], WORDS["latency"], HEIGHT, drawn), drawn.tables["tokens_bars"]
-    size = f"{0.9 * drawn.style.font}px"
-    plot.xgrid[0].visible = False
-    plot.xaxis[0].ticker = FixedTicker(ticks=[], name=f"{BARS}_ticks")
-    plot.xaxis[0].formatter = CustomJSTickFormatter(args={"bars": table}, code=_NAMES)
-    plot.yaxis[0].formatter = CustomJSTickFormatter(code=TICKS)
-    sides: dict[str, Any] = {"left": "left", "right": "right", "line_color": None}
-    total = plot.add_glyph(table, Quad(bottom=0, top="sum", fill_color=SUM, **sides))
-    waits = plot.add_glyph(table, Quad(bottom="sum", top="latency", fill_color=WAITS, **sides))
-    _words(plot, table, "tokens_bar_text", size, "center", text_baseline="bottom")
-    _legend(plot, BARS, {WORDS["sum"]: total, WORDS["waits"]: waits}, drawn)
-    seconds = {"sum": "sum", "waits": WORDS["waits"], "latency": "latency"}
-    tips = [("slices", "@slices"), *((words, f"@{name}{{custom}}") for name, words in seconds.items())]
-    plot.add_tools(hover(total, tips, tuple(seconds)))
-    plot.hover[0].renderers = [total, waits]
-    return plot
+def _across(plot: Plot, place: Frame) -> Iterator[Shape]:
+    """Yield round numbers below a plot, and what they are."""
+    font = place.font
+    for step in round_steps(*place.across, 6):
+        yield Text(place.x(step), place.bottom + 0.8 * font, f"{step:g}", font, LIGHT["text"], "middle")
+    middle = (place.left + place.right) / 2
+    yield Text(middle, place.bottom + 2.2 * font, plot.x, font, LIGHT["soft"], "middle")
 
 
-def _tell(plot: figure, renderer: GlyphRenderer) -> None:
-    """Add the tooltip of slices."""
-    tips = [("tokens", "@tokens"), ("before it", "@context"), ("seconds", "@seconds{custom}")]
-    plot.add_tools(hover(renderer, tips, ("seconds",)))
-
-
-def _words(plot: figure, table: ColumnDataSource, name: str, size: str, align: str, **look: Any) -> None:
-    """Add a column of text."""
-    look = {"text_baseline": "middle"} | look
-    plot.add_glyph(table, Text(x="x", y="y", text="text", name=name, text_font_size=size, text_align=align, **look))
-
-
-def _legend(plot: figure, name: str, entries: dict[str, GlyphRenderer], drawn: TokenSlices) -> None:
-    """Add a legend above a figure."""
-    items = [LegendItem(label={"value": label}, renderers=[renderer]) for label, renderer in entries.items()]
-    legend = Legend(items=items, name=f"{name}_legend", orientation="horizontal", location="top_left")
-    legend.spacing, legend.padding, legend.margin, legend.border_line_color = 16, 2, 0, None
-    legend.label_text_font_size, legend.glyph_height = f"{drawn.style.font}px", 14
-    plot.add_layout(legend, "above")
+def _upwards(plot: Plot, place: Frame, ticks: Iterable[tuple[float, str]]) -> Iterator[Shape]:
+    """Yield grid lines with their values left of a plot, and what they are."""
+    for value, text in ticks:
+        yield from place.rows([value])
+        yield Text(place.left - 0.5 * place.font, place.y(value), text, place.font, LIGHT["text"], "end")
+    yield Text(place.left, place.top - 4.4 * place.font, plot.y, place.font, LIGHT["soft"])

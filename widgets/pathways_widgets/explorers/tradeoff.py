@@ -33,7 +33,7 @@ _ROLES = roles(_NAME) | {f"{_NAME}_label": {"text_color": "text"}}
 
 
 class PointLabel(NamedTuple):
-    """A label beside its point.
+    """A label next to its point.
 
     Args:
         name: the text.
@@ -72,6 +72,7 @@ def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
 def front(points: Iterable[Point]) -> list[Point]:
     """Return the best points, by the first cost: no other one is as good in both costs and better in one."""
     best: list[Point] = []
+    # By the first cost, then by the second: a point is dominated by one before it unless its second cost is lower.
     for point in sorted(set(points)):
         if not best or point[1] < best[-1][1]:
             best.append(point)
@@ -87,7 +88,7 @@ def stairs(best: Sequence[Point], axes: Axes) -> list[Point]:
 
 
 def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
-    """Return labels beside their points, placed where they cover no mark, not the stairs, and no other label.
+    """Return labels next to their points, placed where they cover no mark, not the stairs, and no other label.
 
     A label for which no such position exists takes its first choice.
 
@@ -99,6 +100,7 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
     for name, point in points.items():
         names.setdefault(point, []).append(name)
     corners = [at(*corner) for corner in stairs(front(points.values()), axes)]
+    # (boxes,) in pixels: what a label must not cover.
     taken = [_grown(*ends, by=1.0) for ends in pairwise(corners)]
     taken += [_grown(at(*point), at(*point), by=_MARK / 2) for point in names]
     labels = []
@@ -119,14 +121,14 @@ def _grown(one: Point, other: Point, by: float) -> Box:
 
 def _around(name: str, point: Point) -> Iterator[PointLabel]:
     """Yield positions of a label around its point, the best first."""
-    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.current().font / 2
-    yield PointLabel(name, point, beside, 0.0, "start")
-    yield PointLabel(name, point, -beside, 0.0, "end")
+    right, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.current().font / 2
+    yield PointLabel(name, point, right, 0.0, "start")
+    yield PointLabel(name, point, -right, 0.0, "end")
     for down in (-above, above):
         yield PointLabel(name, point, 0.0, down, "middle")
     for down in (-above, above):
-        yield PointLabel(name, point, beside, down, "start")
-        yield PointLabel(name, point, -beside, down, "end")
+        yield PointLabel(name, point, right, down, "start")
+        yield PointLabel(name, point, -right, down, "end")
 
 
 def _box(label: PointLabel, at: Point) -> Box:

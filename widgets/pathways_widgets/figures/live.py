@@ -31,7 +31,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
-from pathways_widgets.drawing.views import Moment, RunLike, Window
+from pathways_widgets.drawing.views import Moment, RunLike
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.page import bokeh_source
@@ -59,6 +59,7 @@ class BokehJS(anywidget.AnyWidget):
     @classmethod
     def get(cls) -> BokehJS:
         """Return the one of this kernel; a new one if it was closed."""
+        # A widget that was closed has no comm: figures could not find the script by its id.
         if cls._only is None or cls._only.comm is None:
             cls._only = cls(src=[bokeh_source()])
         return cls._only
@@ -128,6 +129,7 @@ class LiveFigure(Figure):
         self._lock = threading.RLock()
         self._moment: Moment | None = None
         self._panel = Panel(self._show, run.islands, run.island_names)
+        # A trait for each table, so that a table that did not change is not sent again.
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
@@ -136,7 +138,7 @@ class LiveFigure(Figure):
         # This is a private name of ipykernel 7.4 or newer: without it figures still work, but callbacks wait.
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None
-        self.observe(self._look_elsewhere, "view")
+        self.observe(self._draw_window, "view")
         self.observe(self._add_up, "brushed")
 
     def push(self) -> bool:
@@ -147,11 +149,13 @@ class LiveFigure(Figure):
         """
         with self._lock:
             moment = Moment.of(self._run)
-            if self._moment is not None and moment.size == self._moment.size:
+            # Nothing new means no message: a run that waits must not keep the browser busy.
+            if self._moment is not None and moment.version == self._moment.version:
                 return False
             if moment.islands != self._panel.islands:
                 # Lanes are laid out for given islands; an island that was added needs another figure.
                 self._panel = Panel(self._show, moment.islands, moment.island_names)
+                # The browser makes its models anew when this changes.
                 self._item = json.dumps(self._panel.item(data=False))
             self._draw(moment)
             self._moment = moment
@@ -160,6 +164,7 @@ class LiveFigure(Figure):
     @property
     def selection(self) -> Selection | None:
         """The brushed range: its events and the totals of each island; ``None`` if nothing is brushed."""
+        # A range may be dragged from right to left.
         return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
 
     def json_item_with_data(self) -> dict[str, Any]:
@@ -169,25 +174,23 @@ class LiveFigure(Figure):
 
     def _draw(self, moment: Moment) -> None:
         """Draw a moment and send its columns, all in one message."""
-        self._panel.update(moment, self._window())
+        window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
+        self._panel.update(moment, window)
         with self.hold_sync():
             for name, columns in self._panel.sources.items():
                 setattr(self, f"_data_{name}", pack(columns))
             self._properties = json.dumps(self._panel.properties)
             self.summary = self._panel.summary
 
-    def _window(self) -> Window | None:
-        """Return the visible part of the time axis; ``None`` for all of it."""
-        return (self.view[0], self.view[1]) if len(self.view) == 2 else None
-
     def _add_up(self, change: object) -> None:
         """Compute the totals of the brushed range."""
         if hasattr(self._run, "view"):
             self._run.view = self  # of several figures of one run, the one brushed last
+        # The kernel adds up, because the browser has merged boxes only.
         chosen = self.selection
         self.totals = "" if chosen is None else str(chosen)
 
-    def _look_elsewhere(self, change: object) -> None:
+    def _draw_window(self, change: object) -> None:
         """Draw for another visible part of the time axis."""
         with self._lock:  # the last moment: making a new one of a million events takes longer than drawing some
             self._draw(self._moment or Moment.of(self._run))
@@ -213,6 +216,7 @@ class Selection:
     def of(cls, run: RunLike, start: float, end: float) -> Selection:
         """Return the selection from ``start`` to ``end`` of a run."""
         events = run.events
+        # An event that is partly in the range counts; the breakdown cuts it at both ends.
         inside = events.select((events["end"] >= start) & (events["start"] <= end))
         return cls(start, end, inside, breakdown(events, run.islands, start, end))
 
@@ -252,8 +256,11 @@ class LiveDisplay:
         try:
             self.figure = LiveFigure(self._run, self.views)
             self.figure.push()
+            # After the first push, so that the first paint shows what there is already.
             bundle = self.figure.bundle()
             if not self._run.finished:
+                # In a saved notebook this text stands where the figure was; the still picture comes when the run has
+                # ended.
                 bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
             self._handle = put_out(bundle)
         except Exception as error:
@@ -272,11 +279,13 @@ class LiveDisplay:
             sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
         if self._thread is None:
             return
+        # The thread may be in the middle of an update, which must not come after the last one.
         self._thread.join()
         self._try_push()
         if self.figure is None:
             return
         if embedding() and self._handle is not None:
+            # A page that is made of the outputs has no kernel later: the data must be in the output itself.
             self._handle.update(self.figure.bundle(), raw=True)
         show_still(lambda: scene_of(self._run, self.views), self._run.summary_line())
 
@@ -286,6 +295,7 @@ class LiveDisplay:
         while not self._ended.wait(pause):
             began = time.thread_time()
             self._try_push()
+            # CPU time of this thread only: waiting for the busy kernel is no reason to draw less often.
             pause = max(_INTERVAL, (time.thread_time() - began) / _SHARE)
 
     def _try_push(self) -> None:

@@ -1,4 +1,4 @@
-"""A cell's output for a figure: its widget and, for viewers without scripts, a still picture beside it.
+"""A cell's output for a figure: its widget and, for viewers without scripts, a still picture after it.
 
 The picture is an output of its own, after the widget. In one output with several forms, JupyterLab would always choose
 the widget, and print an error where its model is missing, as in a saved notebook without a kernel. Style rules hide the
@@ -30,13 +30,13 @@ _HIDE = f"""<style>
 .jp-OutputArea:has([{STILL}]):not(:has(.pathways-figure)) .jp-OutputArea-child:has({_DEAD}) {{ display: none }}
 </style>"""
 """Style rules for Jupyter: the picture, which is the next output, is visible only where the figure is not, and there
-replaces the text of a widget without a model. They are an output of their own because some viewers show pictures but no
-HTML of ours.
+replaces the text of a widget without a model. They are an output of their own because some viewers show pictures but
+no HTML.
 """
 
 
 def show_still(draw: Callable[[], Scene], text: str, handle: DisplayHandle | None = None) -> DisplayHandle | None:
-    """Display a still picture beside a figure in the same cell; hidden while the figure is visible.
+    """Display a still picture after a figure in the same cell; hidden while the figure is visible.
 
     Args:
         draw: makes the picture.

@@ -39,6 +39,7 @@ def _joined(head: dict[str, dict[str, Any]], blocks: list[bytes]) -> bytes:
     is left for the digits that they may gain.
     """
     head_length = len(json.dumps(head)) + 16 * len(head)
+    # Four bytes of length come first; columns begin where a browser can lay arrays of eight bytes over them.
     head_length += -(head_length + 4) % 8
     for entry in head.values():
         entry["start"] += head_length + 4
@@ -53,6 +54,7 @@ def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
     array = np.asarray(values)
     if array.dtype.kind in "UO":
         words: dict[str, int] = {}
+        # A word is sent once, however many rows have it.
         numbers = [words.setdefault(word, len(words)) for word in map(str, values)]
         array = np.array(numbers, np.uint32)
         return {"type": "u4", "size": len(array), "words": list(words)}, array
@@ -60,6 +62,7 @@ def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
     if kind not in _TYPES:
         array = array.astype(np.float64)
         kind = "f8"
+    # Images are rows of pixels, one after another; the browser cuts them by their width.
     wide = {"width": array.shape[1]} if array.ndim > 1 else {}
     return {"type": kind, "size": array.size} | wide, array
 

@@ -56,6 +56,7 @@ def page(title: str, parts: Sequence[str | dict[str, Any]]) -> str:
         parts: in order, HTML fragments (escaped by the caller) or figures' items.
     """
     body = "\n".join(part if isinstance(part, str) else figure_html(part) for part in parts)
+    # An HTML parser ends the element at this text, even within a string of the script.
     bokeh = bokeh_source().replace("</script", "<\\/script")
     return _FRAME.format(title=escape(title), body=body, script=figure_script(), bokeh=bokeh, **THEMES)
 

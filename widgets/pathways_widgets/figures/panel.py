@@ -61,8 +61,10 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
             meant = f"; did you mean {near[0]!r}?" if near else ""
             said = f"show={shortened(show)}: there is no view {shortened(name)}"
             raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
+    # Both are the figure named ``timeline``, and a page finds its models by name.
     if {"critical", "ops"} <= {*names}:
         raise ValueError(f"show={shortened(show)}: 'critical' and 'ops' are both the timeline; choose one of them.")
+    # Both would be the same figure twice, and models with one name.
     replaced = {_REPLACES[name] for name in names if name in _REPLACES}
     return tuple(name for name in names if name not in replaced)
 
@@ -81,6 +83,7 @@ class Panel:
         self.failures: dict[str, str] = {}
         self.views: dict[str, View] = {}
         for name in check_show(show):
+            # A view that cannot even be made leaves the others as they are.
             self._guard(name, partial(self._make, name))
         roots = [view.root for view in self.views.values()]
         _pan_together(roots)
@@ -121,7 +124,10 @@ class Panel:
         """
         for view in self.views.values():
             for name, table in view.tables.items():
+                # Words are sent as numbers to a live figure; a page without kernel gets Bokeh's own JSON, which has no
+                # such columns.
                 columns = {k: list(c) if isinstance(c, Words) else c for k, c in view.sources[name].items() if data}
+                # Empty columns, not none: a glyph that names a column must find it.
                 table.data = columns or {column: [] for column in table.data}
         item = dict(json_item(self.root))
         return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}
@@ -143,6 +149,7 @@ def _pan_together(roots: Sequence[figure]) -> None:
     """Give all pictures over time the range of the first, so that they pan and zoom together."""
     over_time = [root for root in roots if root.x_range.name == TIME_RANGE]
     for root in over_time[1:]:
+        # One range object: Bokeh then pans all of them without a script.
         root.x_range = over_time[0].x_range
 
 

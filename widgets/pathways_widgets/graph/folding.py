@@ -18,6 +18,7 @@ MOST_LAYERS = 12
 MOST_LAYOUTS = 3
 """Different layouts that an edge for several others names."""
 _ROUTES = ("", "local", "host", "ICI", "DCN")
+"""From the nearest to the farthest."""
 NETWORKS = frozenset({"ICI", "DCN"})
 
 
@@ -86,15 +87,21 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
     layouts: dict[tuple[int, int], dict[str, None]] = {}
     for edge in edges:
         pair = box[edge.source], box[edge.target]
+        # Edges between nodes of one box have no place to be drawn.
         if pair[0] != pair[1]:
             size[pair] = size.get(pair, 0) + edge.bytes
             way = program.routes.get((edge.source, edge.target), "local")
-            route[pair] = max(route.get(pair, ""), way, key=_distance)
+            # One edge stands for many values: it shows the farthest way that any of them takes.
+            route[pair] = max(route.get(pair, ""), way, key=lambda one: _ROUTES.index(one) if one in _ROUTES else 0)
             if text := program.layouts.get((edge.source, edge.target)):
+                # A dict and not a set, so that texts stay in the order of their edges.
                 layouts.setdefault(pair, {})[text] = None
-    joined = {pair: _first(list(texts)) for pair, texts in layouts.items()}
-    made = [DrawnEdge(*pair, size[pair], route[pair], joined.get(pair, "")) for pair in size]
-    return [_box(graph, group) for group in groups], made
+    found = []
+    for pair, count in size.items():
+        texts = list(layouts.get(pair, ()))  # of very many, a tooltip has room for the first only
+        named = [*texts[:MOST_LAYOUTS], *(["…"] if len(texts) > MOST_LAYOUTS else [])]
+        found.append(DrawnEdge(*pair, count, route[pair], "; ".join(named)))
+    return [_box(graph, group) for group in groups], found
 
 
 def _is_large(graph: Graph, edges: list[Edge]) -> bool:
@@ -108,6 +115,7 @@ def _folded(graph: Graph) -> list[list[Node]]:
     """Return the nodes in groups of the same kind, name and virtual slice."""
     groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes:
+        # The slice counts as well: what runs elsewhere is another box, or edges between slices would vanish.
         key = node.kind, node.name, node.place.serial if node.place else -1
         groups.setdefault(key, []).append(node)
     return list(groups.values())
@@ -118,13 +126,3 @@ def _box(graph: Graph, group: list[Node]) -> DrawnNode:
     made = [graph.values[value] for node in group for value in node.outputs]
     shapes = ", ".join(dict.fromkeys(map(str, made[:4]))) + (" …" if len(made) > 4 else "")
     return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes, tuple(node.id for node in group))
-
-
-def _first(texts: list[str]) -> str:
-    """Return the first texts, at most as many as a tooltip has room for."""
-    return "; ".join([*texts[:MOST_LAYOUTS], *(["…"] if len(texts) > MOST_LAYOUTS else [])])
-
-
-def _distance(route: str) -> int:
-    """Return the rank of a route: a folded edge shows the farthest route that any of its values takes."""
-    return _ROUTES.index(route) if route in _ROUTES else 0

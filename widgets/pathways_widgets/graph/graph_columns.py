@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import FULL_WIDTH, Columns, DrawnProgram, node_id
+from pathways_widgets.drawing.views import FULL_WIDTH, DrawnProgram, node_id
 from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
 from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
 from pathways_widgets.graph.layered_layout import LayeredLayout, layered
@@ -24,7 +24,7 @@ from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 MARGIN = 12.0
 WIDEST = 1080.0
 """Largest width in pixels of a graph that is squeezed into ``FULL_WIDTH``; of a wider one only a part is visible."""
-_TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
+TITLE, BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
 _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between them."""
@@ -111,6 +111,7 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
         colours: colour of each virtual slice, by its serial.
         max_width: width in pixels.
     """
+    # From the form that says most to the narrowest. The last stays if none fits: then only a part is visible.
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
         found = _picture(program, colours, nodes, edges, with_place, max_width)
@@ -139,11 +140,13 @@ def _picture(
     """
     boxes = [_box(node, program, with_place) for node in nodes]
     pairs = [(edge.source, edge.target) for edge in edges]
+    # A tab belongs to the height of its node in the layout, so that no other node is placed over it.
     layout = layered([box.height + box.below for box in boxes], pairs)
     spans = _spans([box.width for box in boxes], layout, edges, max_width)
     result = ProgramPicture(width=spans[-1][1] if spans else 0.0, height=layout.height)
     spots = []
     for node, box, layer, centre in zip(nodes, boxes, layout.layer, layout.y, strict=True):
+        # Box and tab together are centred on the height of the node; the box alone is half a tab higher.
         x, y = sum(spans[layer]) / 2, centre - box.below / 2
         spots.append(_Spot(x - box.width / 2, x + box.width / 2, y))
         shape = {"x": x, "y": y, "width": box.width, "height": box.height, "lift": box.lift}
@@ -151,6 +154,7 @@ def _picture(
         if box.tab:
             tab = {"y": y + (box.height + box.below) / 2, "height": box.below, "text": box.tab}
             result.add("graph_needed", x=x, width=box.width, **tab)
+    # Labels come last: they avoid the boxes, and each the labels before it.
     labels = Labels(result.rows.get("graph_nodes", []))
     for edge in edges:
         curves = _curves(edge, spots, spans, layout)
@@ -201,6 +205,7 @@ def _short(text: str) -> str:
     """Return a text shortened in the middle, so that its ending stays."""
     if len(text) <= _LONGEST_NAME:
         return text
+    # The ending tells nodes of one name apart, such as forward and backward, so it is never what is cut.
     kept = text[len(_split(text)[0]) :]
     return text[: _LONGEST_NAME - 1 - len(kept)] + "…" + kept
 
@@ -210,6 +215,7 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
     place = node.node.place
     where = _where(node, program)
     outline = colours[place.serial] if place else palette.NEUTRAL
+    # Host work has the outline of its slice, and the fill that it has in the timeline.
     filled = palette.KINDS[palette.CODES["host"]].colour if node.node.kind == "host" else outline
     return {
         "fill": palette.pale(filled),
@@ -240,10 +246,12 @@ def _spans(
     wide = [0.0] * layers
     for width, layer in zip(widths, layout.layer, strict=True):
         wide[layer] = max(wide[layer], width)
+    # Only edges that cross a network have a label; room for it is after the layer of their source.
     labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
     gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
     left_over = max_width - 2 * MARGIN - sum(wide)
+    # From 0, the least space, to 1, the natural one: all gaps shrink by the same share.
     share = min(max((left_over - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
     spans, left = [], 0.0
     for layer in range(layers):
@@ -261,6 +269,7 @@ def _curves(
     """
     source, target = spots[edge.source], spots[edge.target]
     if layout.layer[edge.source] >= layout.layer[edge.target]:
+        # Out to the right and back to the left, below both boxes, so that the curve does not run through them.
         low = max(source.y, target.y) + 60
         right, left = source.right, target.left
         return [EdgeCurve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
@@ -268,13 +277,11 @@ def _curves(
     for layer, y in layout.bends.get((edge.source, edge.target), []):
         stops += [(spans[layer][0], y), (spans[layer][1], y)]
     stops.append((target.left, target.y))
-    return [_smooth(*start, *end) for start, end in pairwise(stops)]
-
-
-def _smooth(x0: float, y0: float, x1: float, y1: float) -> EdgeCurve:
-    """Return a curve between two points that is horizontal at both."""
-    middle = (x0 + x1) / 2
-    return EdgeCurve(x0, y0, x1, y1, middle, y0, middle, y1)
+    curves = []
+    for (x0, y0), (x1, y1) in pairwise(stops):  # horizontal at both ends, so that the parts of an edge join smoothly
+        middle = (x0 + x1) / 2
+        curves.append(EdgeCurve(x0, y0, x1, y1, middle, y0, middle, y1))
+    return curves
 
 
 def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], labels: Labels) -> None:
@@ -283,8 +290,10 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
     if not edge.is_transfer:
         for curve in curves:
             result.add("graph_local", **curve._asdict())
+        # A head is drawn around its centre, which is so far before the box that the tip touches the border.
         result.add("graph_heads", x=last.x1 - 3, y=last.y1)
         return
+    # The slower network is drawn thicker.
     width = 4.0 if edge.route == "DCN" else 2.5
     for curve in curves:
         result.add("graph_transfers", **curve._asdict(), width=width)
@@ -319,44 +328,14 @@ def legend(
         for place in program.graph.places:
             where = program.where.get(place.serial, "")
             label = _short(place.label)
+            # A slice that several programs use is named once.
             named.setdefault(place.serial, f"{label} · {where}" if where else label)
     for serial, text in sorted(named.items()):
         width = 34 + len(text) * _LEGEND_LETTER
         if x > MARGIN and x + width > max_width:
+            # The next row, unless this entry is the first of its row.
             x, y = MARGIN, y + _LEGEND_ROW
         result.add("graph_chips", x=x + 6, y=y, fill=palette.pale(colours[serial]), outline=colours[serial])
         result.add("graph_legend", x=x + 17, y=y, text=text)
         x += width
     return result, y + _LEGEND_ROW / 2 if named else 0.0
-
-
-def stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
-    """Return all pictures one below the other with their titles, and the height of the whole.
-
-    Args:
-        pictures: pictures of programs.
-        titles: title of each.
-        top: pixels above the first.
-    """
-    whole, y = ProgramPicture(), top
-    for one, title in zip(pictures, titles, strict=True):
-        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
-        y += _TITLE
-        for source, rows in one.rows.items():
-            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
-        y += one.height + _BETWEEN
-    return whole, y
-
-
-def columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
-    """Return the columns of each source, from its rows."""
-    return {
-        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
-        for source, columns in names.items()
-    }
-
-
-def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
-    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
-    by = {"x": right, "y": down}
-    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

@@ -54,23 +54,26 @@ class Labels:
     def place(self, curves: Sequence[EdgeCurve], text: str) -> tuple[float, float]:
         """Return the centre of a new label on the edge that consists of ``curves``, and mark its area as taken."""
         width = _LETTER * len(text)
-        points = [_beside(curve, t) for t in _ALONG for curve in curves]
+        points = [_label_point(curve, t) for t in _ALONG for curve in curves]
         x, y = points[int(np.argmin(self._covered(points, width)))]
         self._taken.append((x, y, width, HEIGHT, _LABEL_COUNTS))
         return x, y
 
     def _covered(self, points: Sequence[tuple[float, float]], width: float) -> np.ndarray:
         """Return how much a label at each of the points would cover, in weighted square pixels."""
+        # (taken,) pixels: centres and sizes of what is there, and how much covering it counts.
         x, y, wide, high, counts = np.array(self._taken, float).reshape(-1, 5).T
         at = np.array(points)
+        # (points, taken) pixels by which a label at each point overlaps each of them, negative where it does not.
         across = (width + wide) / 2 - np.abs(at[:, :1] - x)
         down = (HEIGHT + high) / 2 - np.abs(at[:, 1:] - y)
+        # The overlap is at most the smaller of both: of a label within a box, just the label.
         across = np.minimum(across, np.minimum(width, wide))
         down = np.minimum(down, np.minimum(HEIGHT, high))
         return np.asarray((np.maximum(across, 0.0) * np.maximum(down, 0.0) * counts).sum(1))
 
 
-def _beside(curve: EdgeCurve, t: float) -> tuple[float, float]:
+def _label_point(curve: EdgeCurve, t: float) -> tuple[float, float]:
     """Return a point on the curve, or just above it where it is flat, so that the line does not cross the text."""
     x, y = curve.at(t)
     return x, y - (9.0 if abs(curve.y1 - curve.y0) < 2 * HEIGHT else 0.0)

@@ -9,16 +9,23 @@ curves are computed in ``graph_columns``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool, Range1d, TapTool, WheelZoomTool
+from bokeh.models import Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.style import Style
-from pathways_widgets.drawing.views import CLIPPED, DIMMED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
-from pathways_widgets.graph.graph_columns import MARGIN, WIDEST, ProgramPicture, columns_of, legend, picture, stacked
+from pathways_widgets.drawing.box_marks import CardMark
+from pathways_widgets.drawing.line_marks import LineMark
+from pathways_widgets.drawing.picture_marks import Column, Role, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
+from pathways_widgets.drawing.scene import Shape
+from pathways_widgets.drawing.still_frame import Frame
+from pathways_widgets.drawing.tooltips import Tooltip
+from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
+from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, WIDEST, ProgramPicture, legend, picture
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
@@ -37,19 +44,64 @@ _SOURCES = {
     "graph_chips": "x y fill outline".split(),
     "graph_legend": "x y text".split(),
 }
-_TOOLTIPS = [
+_NODE = Tooltip((
     ("what", "@title · @kind"),
     ("where", "@place"),
     ("makes", "@outputs"),
     ("written in", "@line"),
     ("value needed in", "@needed"),
     ("holds", "@parts"),
-]
-
-
-_EDGE_TOOLTIPS = [("edge", "@ends"), ("carries", "@amount"), ("laid out", "@layouts")]
+))  # fmt: skip
+# The line that the pointer finds has many pieces, of which several may be under it: one of them tells enough.
+_EDGE = Tooltip((("edge", "@ends"), ("carries", "@amount"), ("laid out", "@layouts")), in_toolbar=False, most=1)
 _REACH = 12.0
 """Width in pixels of the invisible line along an edge under which the pointer finds it."""
+_OUTSIDE = Role("text")
+"""Colour of text outside of boxes; that in boxes is the same in every theme."""
+_NODES = CardMark(
+    source="graph_nodes",
+    fill=Column("fill"),
+    line=Column("outline"),
+    line_width=2.0,
+    radius=5.0,
+    is_dimmed=True,
+    tooltip=_NODE,
+)
+MARKS = (
+    LineMark(source="graph_local", line=palette.NEUTRAL, line_width=1.4, is_bent=True),
+    LineMark(source="graph_transfers", line=palette.TRANSFER, line_width=Column("width"), is_bent=True),
+    LineMark(source="graph_touch", line_width=_REACH, tooltip=_EDGE),
+    DotMark(source="graph_heads", shape="arrow", size=7.0, fill=palette.NEUTRAL),
+    DotMark(source="graph_arrows", shape="arrow", size=12.0, fill=palette.TRANSFER),
+    CardMark(source="graph_needed", fill=palette.pale(palette.NEEDED), line=palette.NEEDED, radius=3.0),
+    _NODES,
+    CardMark(
+        source="graph_chips",
+        width=12.0,
+        height=12.0,
+        fill=Column("fill"),
+        line=Column("outline"),
+        line_width=2.0,
+    ),
+    TextMark(source="graph_nodes", text="name", lift=Column("lift"), is_dimmed=True),
+    TextMark(source="graph_nodes", text="sub", lift=7.0, size=10.0, is_dimmed=True),
+    TextMark(source="graph_needed", size=10.0),
+    TextMark(
+        source="graph_labels",
+        name="graph_labels_text",
+        size=10.0,
+        text_colour=_OUTSIDE,
+        background=Role("background"),
+        padding=2,
+    ),
+    TextMark(
+        source="graph_titles", name="graph_titles_text", size=13.0, text_colour=_OUTSIDE, align="left", is_bold=True
+    ),
+    TextMark(source="graph_legend", name="graph_legend_text", text_colour=_OUTSIDE, align="left"),
+)
+"""What is drawn, from back to front."""
+_BELOW = 28.0
+"""Pixels below the lowest box of a still picture."""
 
 
 class GraphView(View):
@@ -62,7 +114,7 @@ class GraphView(View):
     """
 
     def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = (), page: float | None = None):
-        super().__init__(_SOURCES, _roles())
+        super().__init__(_SOURCES, theme_roles(MARKS))
         # The layout assumes text of the screen's size; larger text leaves fewer such pixels in the same cell.
         self._max_width = (page or FULL_WIDTH) / self.style.factor
         self._widest = math.inf if page else self._max_width * WIDEST / FULL_WIDTH
@@ -73,7 +125,8 @@ class GraphView(View):
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
         made = _frame()
-        _draw(made, self.tables, self.style)
+        nodes = draw(made, MARKS, self.tables, self.style)[_NODES]
+        made.add_tools(TapTool(renderers=[nodes]))
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -83,17 +136,47 @@ class GraphView(View):
             run: what to draw.
             window: ignored.
         """
+        # A live figure asks ten times a second, and a graph seldom changes: layouts are kept meanwhile.
         state = tuple((_key(program), program.runs) for program in run.programs)
         if state != self._drawn:
             self._drawn = state
             self._rebuild(run.programs)
         return self.sources
 
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
+        """Return all of the graphs as shapes, scaled to the page, and their height in pixels.
+
+        Args:
+            run: what to draw.
+            width: width of the page in pixels.
+            top: pixels above the picture.
+        """
+        self._max_width, self._widest = width / self.style.factor, math.inf
+        sources = self.update(run)
+        natural = float(self.properties["graph_x"]["end"]) if self.properties else FULL_WIDTH
+        # A page may be narrower than the graph: then all of it shrinks, texts and lines as well.
+        scale = min(width / natural, self.style.factor)
+        lowest = max([0.0, *_bottoms(sources)]) + _BELOW
+        frame = Frame(
+            left=0.0,
+            right=width,
+            top=top,
+            bottom=top + scale * lowest,
+            across=(0.0, width / scale),
+            up=(lowest, 0.0),
+            font=scale * FONT,
+            line=scale,
+            column_factor=scale / self.style.factor,
+        )
+        return [*shapes_of(MARKS, sources, frame)], scale * lowest
+
     def _rebuild(self, programs: Sequence[DrawnProgram]) -> None:
         """Lay out all programs again, as far as they changed."""
         shown = programs[:MOST_PROGRAMS]
         places = {place.serial: place.label for program in shown for place in program.graph.places}
+        # By serial, so that a colour does not depend on which program was called first.
         colours = _colours(dict(sorted(places.items())))
+        # Only what is drawn now is kept for the next time, so that the table does not grow with the notebook.
         known, self._pictures = self._pictures, {}
         pictures = [self._picture(program, colours, known) for program in shown]
         chips, top = legend(shown, colours, self._max_width)
@@ -103,11 +186,12 @@ class GraphView(View):
                 [*pictures, ProgramPicture()],
                 [*titles, f"… and {len(programs) - len(shown)} more programs"],
             )
-        whole, height = stacked(pictures, titles, top)
+        whole, height = _stacked(pictures, titles, top)
         whole.rows |= chips.rows
-        self.sources = columns_of(whole, _SOURCES)
+        self.sources = _columns_of(whole, _SOURCES)
         self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
         factor = self.style.factor
+        # Ranges are in pixels of a screen; larger text means that fewer of them are visible.
         seen = min(height, TALLEST / factor)
         width = max([self._max_width, *(one.width + 2 * MARGIN for one in pictures)])
         self.properties = {
@@ -139,6 +223,7 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
     """Return a colour for each virtual slice (serial -> name), all different while there are enough colours."""
     found: dict[int, str] = {}
     for serial, name in places.items():
+        # Without a free colour the first choice is used twice: better than a colour that stood for another slice.
         position = _seen.setdefault(name, len(_seen))
         tries = (palette.place_colour(position + step) for step in range(len(palette.PLACES)))
         found[serial] = next((c for c in tries if c not in found.values()), palette.place_colour(position))
@@ -155,6 +240,7 @@ def _key(program: DrawnProgram) -> tuple[object, ...]:
     """Return what a program's picture depends on, as a value that can be compared."""
     names = tuple(place.label for place in program.graph.places)
     tables = program.where, program.routes, program.needed
+    # A graph never changes once it is traced, so its identity stands for its content. Names of slices may change.
     return id(program.graph), names, *(tuple(table.items()) for table in tables)
 
 
@@ -184,60 +270,41 @@ def _frame() -> figure:
     return fig
 
 
-def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> None:
-    """Add the glyphs of edges, tabs, boxes and the legend, from back to front."""
-    ends = {end: end for end in _SOURCES["graph_local"]}
-    fig.bezier(**ends, source=source["graph_local"], line_color=palette.NEUTRAL, line_width=1.4 * style.line)
-    fig.bezier(**ends, source=source["graph_transfers"], line_color=palette.TRANSFER, line_width="width")
-    touch = fig.segment("x0", "y0", "x1", "y1", source=source["graph_touch"], line_width=_REACH, line_alpha=0)
-    for name, size, colour in (("graph_heads", 7, palette.NEUTRAL), ("graph_arrows", 12, palette.TRANSFER)):
-        fig.scatter(
-            "x",
-            "y",
-            size=size * style.factor,
-            marker="triangle",
-            angle=-math.pi / 2,
-            source=source[name],
-            color=colour,
-            line_color=None,
-        )
-    look = {"fill_color": "fill", "line_color": "outline", "line_width": 2 * style.line}
-    tab = {"fill_color": palette.pale(palette.NEEDED), "line_color": palette.NEEDED, "line_width": style.line}
-    fig.rect("x", "y", "width", "height", border_radius=3, source=source["graph_needed"], **tab)
-    boxes = fig.rect("x", "y", "width", "height", border_radius=5, source=source["graph_nodes"], **look, **DIMMED)
-    fig.rect("x", "y", width=12, height=12, source=source["graph_chips"], **look)
-    _write(fig, source, style.factor)
-    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS), TapTool(renderers=[boxes]))
-    fig.add_tools(HoverTool(renderers=[touch], tooltips=_EDGE_TOOLTIPS, limit=1, visible=False))
+def _bottoms(sources: dict[str, Columns]) -> Iterator[float]:
+    """Yield the lower ends of boxes and edges."""
+    for name in ("graph_nodes", "graph_needed"):
+        yield from (y + height / 2 for y, height in zip(sources[name]["y"], sources[name]["height"], strict=True))
+    for name in ("graph_local", "graph_transfers"):
+        yield from sources[name]["y1"]
 
 
-def _write(fig: figure, source: dict[str, ColumnDataSource], factor: float) -> None:
-    """Add the text on boxes, tabs and transfers, the titles and the legend."""
-    inside = {"source": source["graph_nodes"], "text_align": "center", "text_baseline": "middle"}
-    fig.text("x", "y", "name", y_offset="lift", text_font_size=f"{11 * factor}px", text_color=palette.INK, **inside)
-    fig.text(
-        "x", "y", "sub", y_offset=7.0 * factor, text_font_size=f"{10 * factor}px", text_color=palette.INK, **inside
-    )
-    tab = {"source": source["graph_needed"], "text_align": "center", "text_baseline": "middle"}
-    fig.text("x", "y", "text", text_font_size=f"{10 * factor}px", text_color=palette.INK, **tab)
-    for name, size, weight, align in (
-        ("graph_labels", 10, "normal", "center"),
-        ("graph_titles", 13, "bold", "left"),
-        ("graph_legend", 11, "normal", "left"),
-    ):
-        words = fig.text(
-            "x", "y", "text", source=source[name], text_font_size=f"{size * factor}px", text_font_style=weight
-        )
-        words.glyph.name = f"{name}_text"
-        words.glyph.text_align, words.glyph.text_baseline = align, "middle"
-        if name == "graph_labels":
-            words.glyph.padding = 2
+def _stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
+    """Return all pictures one below the other with their titles, and the height of the whole.
+
+    Args:
+        pictures: pictures of programs.
+        titles: title of each.
+        top: pixels above the first.
+    """
+    whole, y = ProgramPicture(), top
+    for one, title in zip(pictures, titles, strict=True):
+        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
+        y += TITLE
+        for source, rows in one.rows.items():
+            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
+        y += one.height + BETWEEN
+    return whole, y
 
 
-def _roles() -> dict[str, dict[str, str]]:
-    """Return the roles of colours of text outside boxes; text in boxes is the same in every theme."""
+def _columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
+    """Return the columns of each source, from its rows."""
     return {
-        "graph_labels_text": {"text_color": "text", "background_fill_color": "background"},
-        "graph_titles_text": {"text_color": "text"},
-        "graph_legend_text": {"text_color": "text"},
+        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
+        for source, columns in names.items()
     }
+
+
+def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
+    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
+    by = {"x": right, "y": down}
+    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

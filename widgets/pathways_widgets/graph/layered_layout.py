@@ -51,6 +51,7 @@ def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layere
     """
     count = len(heights)
     layer = layers_of(count, edges)
+    # An edge back to an earlier layer gets no bends: it is drawn as one curve below both boxes.
     forward, bends = _with_bends(layer, [edge for edge in edges if layer[edge[0]] < layer[edge[1]]])
     total = len(layer)
     above: list[list[int]] = [[] for _ in range(total)]
@@ -62,8 +63,10 @@ def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layere
     for node, row in enumerate(layer):
         rows[row].append(node)
     _untangle(rows, above, below)
+    # (nodes and bends,) pixels. A bend takes room like a thin node, so that no box lies on its edge.
     sizes = np.array([*heights, *[_BEND_HEIGHT] * (total - count)])
     y = _straighten(rows, above, below, sizes, gap)
+    # Heights were fitted around 0; a picture begins at the upper side of its highest node.
     y -= min((y - sizes / 2).tolist(), default=0.0)
     through = {edge: [(layer[bend], float(y[bend])) for bend in chain] for edge, chain in bends.items()}
     return LayeredLayout(layer[:count], y[:count].tolist(), through, float(max((y + sizes / 2).tolist(), default=0.0)))
@@ -72,13 +75,14 @@ def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layere
 def layers_of(count: int, edges: Edges) -> list[int]:
     """Return the layer of each node: after all its producers; a node without producers just before its first consumer.
 
-    Arguments are drawn beside their consumers in this way, not all in the first layer.
+    Arguments are drawn next to their consumers in this way, not all in the first layer.
 
     Args:
         count: number of nodes.
         edges: pairs of positions of nodes; those against the order are ignored.
     """
     layer = [0] * count
+    # By target: all edges into a node come before those out of it, so one pass finds the longest path to each.
     forward = sorted((edge for edge in edges if edge[0] < edge[1]), key=lambda edge: edge[1])
     for source, target in forward:
         layer[target] = max(layer[target], layer[source] + 1)
@@ -87,6 +91,7 @@ def layers_of(count: int, edges: Edges) -> list[int]:
     for source, target in forward:
         first[source] = min(first.get(source, layer[target]), layer[target])
     for source, nearest in first.items():
+        # Nothing before an argument forces its layer; next to its first consumer its edge is shortest.
         if source not in consumed:
             layer[source] = nearest - 1
     return layer
@@ -106,6 +111,7 @@ def _with_bends(layer: list[int], edges: Edges) -> tuple[list[tuple[int, int]], 
     bends: dict[tuple[int, int], list[int]] = {}
     for source, target in edges:
         span = layer[target] - layer[source]
+        # Bends are nodes with the next free numbers, one for each layer that the edge passes through.
         chain = list(range(len(layer), len(layer) + span - 1)) if span <= LONGEST_BENT else []
         layer.extend(layer[source] + step + 1 for step in range(len(chain)))
         bends[source, target] = chain
@@ -118,8 +124,11 @@ def _untangle(rows: list[list[int]], above: list[list[int]], below: list[list[in
     """Order each layer by the mean position of its neighbours, sweeping down and up in turn."""
     position = {node: float(i) for row in rows for i, node in enumerate(row)}
     for sweep in range(SWEEPS):
+        # Downwards a layer follows the one before it, upwards the one after it: sweeps in one direction only would
+        # never move the layer they start from.
         near = below if sweep % 2 else above
         for row in reversed(rows) if sweep % 2 else rows:
+            # A node without neighbours in that direction stays where it is.
             mean = {
                 node: sum(position[other] for other in near[node]) / len(near[node]) if near[node] else position[node]
                 for node in row
@@ -144,10 +153,13 @@ def _straighten(
     for sweep in range(SWEEPS):
         for row in reversed(rows) if sweep % 2 else rows:
             near = [above[node] + below[node] for node in row]
+            # (nodes of the layer,) the mean height of the neighbours of each.
             wanted = [
                 float(np.mean(y[other])) if other else float(y[node]) for node, other in zip(row, near, strict=True)
             ]
             half = sizes[row] / 2
+            # Least distance from the first node of the layer. Without it, order and spacing together say only that
+            # heights must not fall, and for that the nearest fit has a simple exact solution.
             offset = np.concatenate([[0.0], np.cumsum(half[:-1] + half[1:] + gap)])
             y[row] = _isotonic(np.array(wanted) - offset) + offset
     return y
@@ -158,6 +170,7 @@ def _isotonic(wanted: np.ndarray) -> np.ndarray:
     pools: list[tuple[float, int]] = []
     for value in wanted.tolist():
         mean, size = value, 1
+        # A value below the mean before it cannot stay: the nearest that both can be is their common mean.
         while pools and pools[-1][0] > mean:
             before, many = pools.pop()
             mean, size = (before * many + mean * size) / (many + size), many + size

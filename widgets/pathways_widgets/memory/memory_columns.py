@@ -18,7 +18,7 @@ from pathways_nb.trace.memory_history import MemoryHistory
 from pathways_nb.trace.metrics import of_budget, size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.time_axis import round_steps
-from pathways_widgets.drawing.views import Columns, Window, Words
+from pathways_widgets.drawing.views import SIDES, Columns, Window, Words
 
 MOST_ROWS = 8
 MOST_STEPS = 4000
@@ -29,7 +29,6 @@ WORDS_ABOVE = 0.55
 """Space between a peak and its label, in heights of text."""
 BUDGET = "budget of a device"
 NO_CLIENT, NO_CATEGORY = "no client", "no category"
-SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "memory_levels": [*SIDES, "fill", "client", "bytes", "start", "end", "where"],
     "memory_labels": ["y", "text"],
@@ -104,6 +103,7 @@ class MemoryLayout:
     def words_y(self, position: int) -> float:
         """Return where the label of a row's peak is: at the peak, or at the budget if its line would cross the text."""
         strip = self.strips[position]
+        # The label is just above its peak: the line of a budget at its height would cross it.
         peak, budget = (self.y(position, held) for held in (strip.held.peak.bytes, strip.hbm))
         crosses = self.in_sight(strip) and 0 <= (peak - budget) * self.row < (1.3 + WORDS_ABOVE) * self.font
         return float(budget if crosses else peak)
@@ -140,12 +140,14 @@ def layout_of(
         font: height of text in pixels.
     """
     budgets, chosen = dict(enumerate(hbm)), ""
+    # Of more rows than can be read, the fullest devices stay: they decide whether a program fits.
     if len(found) > MOST_ROWS:
         fullest = _fullest(found)
         chosen = f"the fullest device of {'each island' if len(fullest) <= MOST_ROWS else f'{MOST_ROWS} islands'}"
         kept = sorted(fullest, key=lambda held: -held.peak.bytes)[:MOST_ROWS]
         found = [held for held in fullest if held in kept]
     strips = [_strip(held, names, budgets.get(held.island, 0), bool(chosen)) for held in found]
+    # One scale for all rows, and up to the budget, unless it is so high that levels could not be seen.
     highest = max((strip.held.peak.bytes for strip in strips), default=1)
     top = max([highest, *(strip.hbm for strip in strips if strip.hbm <= IN_SIGHT * highest)])
     return MemoryLayout(strips, chosen, lane * (4 if len(strips) <= 4 else 3), font, float(top))
@@ -166,6 +168,7 @@ def columns_of(
     strips = layout.strips
     shown = [layer for layer in layers if any(layer.name in strip.held.names for strip in strips)]
     budgets = [layout.y(i, strip.hbm) for i, strip in enumerate(strips) if layout.in_sight(strip)]
+    # Boxes at no position are drawn nowhere, but Bokeh makes entries of the legend from them.
     nowhere = np.full(len(shown), np.nan)
     return {
         "memory_levels": _levels(layout, layers, around, pixels * (around[1] - around[0]) / (window[1] - window[0])),
@@ -211,6 +214,7 @@ def _strip(held: MemoryHistory, names: Sequence[str], hbm: int, fullest: bool) -
     ranges = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in held.devices]
     island, devices = names[held.island], f"dev {', '.join(ranges)}"
     if len(ranges) > 2:
+        # Of devices in many ranges only their number fits in the label.
         devices = f"{sum(high - low for low, high in held.devices)} dev"
     where = f"{island}, {devices}"
     return Strip(f"{island}, fullest" if fullest else where, where, held, hbm)
@@ -225,13 +229,17 @@ def _levels(layout: MemoryLayout, layers: Sequence[Layer], around: Window, pixel
         around: the part of the time axis to draw.
         pixels: its width.
     """
+    # The boxes that a browser can draw are shared by all layers of all rows, at least a hundred for each.
     stacked = sum(len(strip.held.names) for strip in layout.strips)
     most = int(min(pixels, max(MOST_STEPS / max(stacked, 1), 100)))
     numbers = {layer.name: number for number, layer in enumerate(layers)}
+    # (9, boxes): left, right, top, bottom, bytes, since, until, number of the layer, number of the row.
     parts = [np.zeros((9, 0))]
     for position, strip in enumerate(layout.strips):
+        # (steps,) seconds where each begins and ends, and its position in the history.
         left, right, steps = _seen(strip.held, around, most)
         for number, name in enumerate(strip.held.names):
+            # (steps,) bytes of the layers below this one, on which it stands.
             below = strip.held.levels[steps, :number].sum(1)
             level = strip.held.levels[:, number]
             first, last = _joined(left, right, below, level[steps])
@@ -241,6 +249,7 @@ def _levels(layout: MemoryLayout, layers: Sequence[Layer], around: Window, pixel
             whose = (np.full(len(first), number) for number in (numbers[name], position))
             parts.append(np.stack([left[first], right[last], *ends, size, since, until, *whose]))
     table = np.concatenate(parts, 1)
+    # A layer that holds nothing at a step has no box there.
     table = table[:, table[4] > 0]
     who, where = table[7].astype(np.uint32), table[8].astype(np.uint32)
     return dict(zip((*SIDES, "bytes", "start", "end"), table, strict=False)) | {
@@ -264,18 +273,22 @@ def _seen(held: MemoryHistory, window: Window, most: int) -> tuple[np.ndarray, n
     if last - first <= most:
         return times[first:last], times[first + 1 : last + 1], np.arange(first, max(last, first))
     edges = np.linspace(*window, most + 1)
+    # Parts before the first step would show a level that nobody had.
     edges = edges[max(int(np.searchsorted(edges, times[0], "right")) - 1, 0) :]
+    # (parts,) first step of each part, which may have begun before it, and the step after its last; at least one.
     begin = np.maximum(np.searchsorted(times, edges[:-1], "right") - 1, 0)
     end = np.maximum(np.searchsorted(times, edges[1:]), begin + 1)
     # The fullest step of a part is the one with the highest rank by bytes: one maximum for each part, without a loop.
     rank = np.full(len(times) + 1, -1)  # one more: a part may end beyond the last step
     rank[held.by_total] = np.arange(len(times))
+    # Every second result is a part; those between are the steps from the end of one to the begin of the next.
     fullest = np.maximum.reduceat(rank, np.stack([begin, end], 1).ravel())[::2]
     return edges[:-1], edges[1:], held.by_total[fullest]
 
 
 def _joined(left: np.ndarray, right: np.ndarray, below: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first and the last step of each box; neighbouring steps that look alike share one."""
+    # (steps - 1,) whether each step goes on where the one before it ends, at the same height and as high.
     alike = (left[1:] == right[:-1]) & (below[1:] == below[:-1]) & (level[1:] == level[:-1])
     first = np.flatnonzero(np.concatenate([np.ones(min(len(left), 1), bool), ~alike]))
     return first, np.append(first[1:], len(left))[: len(first)] - 1
@@ -290,6 +303,7 @@ def _span(times: np.ndarray, level: np.ndarray, first: np.ndarray, last: np.ndar
         first: first step of each box.
         last: last step of each box.
     """
+    # A step begins when any layer changes; this one may have had the same bytes for longer.
     changes = np.concatenate([[0], np.flatnonzero(np.diff(level)) + 1])
     after = np.append(changes, len(times) - 1)[np.searchsorted(changes, last, "right")]
     return times[changes[np.searchsorted(changes, first, "right") - 1]], times[after]
@@ -298,6 +312,7 @@ def _span(times: np.ndarray, level: np.ndarray, first: np.ndarray, last: np.ndar
 def _peaks(layout: MemoryLayout, window: Window) -> Columns:
     """Return a marker and a label for the peak of each row."""
     peaks = [strip.held.peak for strip in layout.strips]
+    # (rows,) seconds: the middle of the time during which the peak lasted.
     x = [(peak.start + peak.end) / 2 for peak in peaks]
     shares = [(time - window[0]) / (window[1] - window[0]) for time in x]
     return {

@@ -10,38 +10,32 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from bokeh.models import (
-    ColumnDataSource,
-    CustomJSTickFormatter,
-    FixedTicker,
-    GlyphRenderer,
-    HSpan,
-    Legend,
-    LegendItem,
-    Line,
-    Quad,
-    Range1d,
-    Text,
-)
+from bokeh.models import CustomJSTickFormatter, FixedTicker, LegendItem, Range1d
 from bokeh.plotting import figure
 
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import clients_of
 from pathways_nb.trace.record import Events
+from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, legend_shapes
+from pathways_widgets.drawing.line_marks import LineMark, SpanMark
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
+from pathways_widgets.drawing.scene import Shape
+from pathways_widgets.drawing.still_frame import AXIS, LABELS, LINE, RIGHT, Frame, title
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
-    LEGEND_ROLES,
     TIME_RANGE,
     clipped,
-    hover,
-    shown,
     time_figure,
     time_roles,
     time_span,
+    with_margins,
 )
+from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import Columns, RunLike, View, Window
 from pathways_widgets.memory.memory_columns import (
-    SIDES,
+    BUDGET,
     SOURCES,
     WORDS_ABOVE,
     Layer,
@@ -59,11 +53,34 @@ _LABELS = """
     const {y, text} = labels.data
     return text[y.indexOf(tick)] ?? ""
 """
-_TOOLTIPS = [
-    ("holds", "@bytes{custom} on each"),
-    ("where", "@where"),
-    ("from", "@start{custom} to @end{custom}"),
-]
+_DASHED: dict[str, Any] = {"line": Role("text"), "line_width": 1.5, "dash": (6, 3)}
+_BUDGET = LineMark(source="memory_budgets", name="memory_dashes", ends=("x", "y", "x", "y"), **_DASHED)
+"""What explains a budget in the legend: a line without length, since Bokeh has no entry for a line across the plot."""
+_LAYER: dict[str, Any] = {"fill": Column("fill"), "line": Column("fill")}
+"""A border in the same colour: else the background shows between neighbours."""
+_CLIENTS = BoxMark(source="memory_clients", **_LAYER)
+"""What explains the layers in the legend; its boxes are nowhere."""
+
+
+_ROLES = {"memory_lines": {"grid_line_color": "grid"}, "memory_legend": LEGEND_ROLES}
+
+
+def memory_marks(by: str) -> tuple[PictureMark, ...]:
+    """Return the marks of memory, from back to front; ``by`` says what the layers are."""
+    rows = ((by, "@client"), ("holds", "@bytes{custom} on each"), ("where", "@where"),
+            ("from", "@start{custom} to @end{custom}"))  # fmt: skip
+    inks: dict[str, Any] = {"text_colour": Role("text"), "background": Role("background")}
+    above: dict[str, Any] = {"anchor": "bottom", "lift": -WORDS_ABOVE * FONT, "align": Column("align")}
+    return (
+        BoxMark(source="memory_levels", **_LAYER, tooltip=Tooltip(rows, ("start", "end"), ("bytes",))),
+        _CLIENTS,
+        SpanMark(source="memory_budgets", name="memory_budget", **_DASHED),
+        _BUDGET,
+        DotMark(
+            source="memory_peaks", name="memory_marker", fill=Role("text"), line=Role("background"), line_width=1.5
+        ),
+        TextMark(source="memory_peaks", name="memory_peak", y="text_y", **inks, **above),
+    )
 
 
 class MemoryView(View):
@@ -78,7 +95,8 @@ class MemoryView(View):
     by: ClassVar[Division] = "client"
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        super().__init__(SOURCES, _roles())
+        self.marks = memory_marks(self.by)
+        super().__init__(SOURCES, time_roles("memory") | _ROLES | theme_roles(self.marks))
         self.layout = MemoryLayout((), "", self.style.lane, self.style.font, 1.0)
         lanes = Lanes(islands, names)
         self._names, self._pixels = [lanes.name(island) for island in range(len(islands))], pixels
@@ -93,7 +111,11 @@ class MemoryView(View):
         made.yaxis[0].formatter = CustomJSTickFormatter(args={"labels": self.tables["memory_labels"]}, code=_LABELS)
         made.ygrid[0].ticker = FixedTicker(ticks=[], name="memory_steps")
         made.ygrid[0].name = "memory_lines"
-        _draw(made, self.tables, self.style, self.by)
+        drawn = draw(made, self.marks, self.tables, self.style)
+        # Entries come from columns of text, because the clients are not known beforehand.
+        entries = {"client": drawn[_CLIENTS], "name": drawn[_BUDGET]}
+        items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in entries.items()]
+        add_legend(made, "memory_legend", items, self.style, ncols=LEGEND_COLUMNS)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -105,8 +127,9 @@ class MemoryView(View):
         """
         events = run.events
         span = time_span(events)
-        visible, around = shown((span["start"], span["end"]), window)
+        visible, around = with_margins((span["start"], span["end"]), window)
         # Histories are computed again only when events came in, not when the user pans.
+        # A record only grows, so its length and its last event tell whether anything is new.
         known = len(events), int(events["id"][-1]) if len(events) else -1
         if known != self._known:
             self._held = [held for held in memory_of(clipped(events), self.by) if 0 <= held.island < len(self._names)]
@@ -115,6 +138,33 @@ class MemoryView(View):
         self.sources = columns_of(self.layout, self._layers(events), visible, around, self._pixels)
         self.properties = {TIME_RANGE: span, **_properties(run.name, self.layout, self.sources, self.style)}
         return self.sources
+
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
+        """Return the same as shapes, and their height in pixels.
+
+        Args:
+            run: what to draw.
+            width: width of the page in pixels.
+            top: pixels above the picture.
+        """
+        factor = self.style.factor
+        left, right = factor * LABELS, width - RIGHT
+        self._pixels = right - left
+        self.update(run)
+        layers = self.sources["memory_clients"]
+        entries = [
+            Swatch(text, BoxMark(fill=fill)) for text, fill in zip(layers["client"], layers["fill"], strict=True)
+        ]
+        if self.sources["memory_budgets"]["y"]:
+            entries.append(Swatch(BUDGET, LineMark(**_DASHED)))
+        shapes, used = legend_shapes([entries], top + factor * LINE, width)
+        first, rows = top + factor * LINE + used, max(len(self.layout.strips), 1)
+        bottom, span = first + rows * self.layout.row, self.properties[TIME_RANGE]
+        frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (rows, 0.0))
+        shapes += [title(self.properties["memory_title"]["text"], top, width), *frame.time_axis()]
+        shapes += frame.rows(self.properties["memory_steps"]["ticks"])
+        shapes += [*shapes_of(self.marks, self.sources, frame), *frame.names(self.layout.labels)]
+        return shapes, bottom + factor * AXIS - top
 
     def _layers(self, events: Events) -> list[Layer]:
         """Return what the legend may name."""
@@ -138,6 +188,7 @@ class CategoryView(MemoryView):
 
 def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
     """Return the height of the figure in pixels; ``entries`` is the number of entries of its legend."""
+    # Entries beyond the first row of the legend take height that the rows of memory would lose.
     more = max(entries - 1, 0) // LEGEND_COLUMNS
     return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
 
@@ -156,6 +207,7 @@ def _properties(
     entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
     rows = max(len(layout.strips), 1)
     lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
+    # Reset returns to what was there when the figure was made, so these bounds must follow, too.
     bounds = {"start": rows, "end": 0}
     return {
         "memory": {"height": _height(layout, entries, style)},
@@ -171,52 +223,3 @@ def title_of(layout: MemoryLayout) -> str:
     if not layout.strips:
         return "no levels of memory were recorded"
     return f"memory held on {layout.chosen or 'each device'}"
-
-
-def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style, by: str) -> None:
-    """Add the glyphs of levels, legend, budgets and peaks; ``by`` says what the layers are."""
-    look: dict[str, Any] = {**{side: side for side in SIDES}, "fill_color": "fill", "line_color": "fill"}
-    look["line_width"] = 1.0  # else the background shows between neighbours
-    levels = fig.add_glyph(tables["memory_levels"], Quad(**look))
-    swatches = fig.add_glyph(tables["memory_clients"], Quad(**look))
-    budget = {"line_dash": [6, 3], "line_width": 1.5 * style.line}
-    fig.add_glyph(tables["memory_budgets"], HSpan(y="y", name="memory_budget", **budget))
-    dashes = fig.add_glyph(tables["memory_budgets"], Line(x="x", y="y", name="memory_dashes", **budget))
-    fig.scatter("x", "y", source=tables["memory_peaks"], size=6 * style.factor, name="memory_markers", line_width=1.5)
-    fig.renderers[-1].glyph.name = "memory_marker"
-    words = Text(x="x", y="text_y", text="text", text_align="align", text_baseline="bottom", name="memory_peak")
-    words.y_offset, words.text_font_size = -WORDS_ABOVE * style.font, f"{style.font}px"
-    fig.add_glyph(tables["memory_peaks"], words)
-    fig.add_tools(hover(levels, [(by, "@client"), *_TOOLTIPS], seconds=("start", "end")))
-    _legend(fig, {"client": swatches, "name": dashes}, style)
-
-
-def _legend(fig: figure, renderers: dict[str, GlyphRenderer], style: Style) -> None:
-    """Add a legend whose entries come from columns, because the clients are not known beforehand.
-
-    Args:
-        fig: the figure.
-        renderers: for each column of text the glyphs that are explained.
-        style: sizes of text and lines.
-    """
-    items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in renderers.items()]
-    legend = Legend(items=items, name="memory_legend", orientation="horizontal", location="top_left")
-    legend.ncols = LEGEND_COLUMNS
-    legend.border_line_color = None
-    legend.label_text_font_size = f"{style.font}px"
-    legend.glyph_width = legend.glyph_height = int(12 * style.factor)
-    legend.padding = legend.margin = 2
-    legend.spacing = 10
-    fig.add_layout(legend, "above")
-
-
-def _roles() -> dict[str, dict[str, str]]:
-    """Return the roles of colours of the parts of the figure; clients have the same colours in every theme."""
-    return time_roles("memory") | {
-        "memory_lines": {"grid_line_color": "grid"},
-        "memory_legend": LEGEND_ROLES,
-        "memory_budget": {"line_color": "text"},
-        "memory_dashes": {"line_color": "text"},
-        "memory_marker": {"fill_color": "text", "line_color": "background"},
-        "memory_peak": {"text_color": "text", "background_fill_color": "background"},
-    }

@@ -2,7 +2,7 @@
 
 The horizontal axis is time, in the unit of the times given; the vertical axis is the pixels of ``schedule_layout``. All
 pictures share each source, so a change of one control is sent as a few blocks of bytes. Tooltips read numbers from
-``schedules_boxes`` and turn them into words in the browser (``schedule_hover``): the text of every box would be many
+``schedules_boxes`` and turn them into words in the browser (``schedule_view``): the text of every box would be many
 times as large.
 """
 
@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import Columns, Window
+from pathways_widgets.drawing.views import SIDES, Columns, Window
 from pathways_widgets.schedules.schedule_layout import Board, Drawable, ScheduleLayout
 
-SIDES = ("left", "right", "top", "bottom")
 LEVELS = 5
 """Shades of one operation; chunks or slices beyond that number share them."""
 COLOURS = [palette.shade(operation, level / (LEVELS - 1)) for operation in range(4) for level in range(LEVELS)]
@@ -81,6 +80,7 @@ def boxes_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> Colum
     for board, one in zip(layout.boards, pictures, strict=True):
         if one.devices:
             parts.append(_boxes(one, board, first))
+            # Rows that point at others, such as ``by``, count through all pictures.
             first += len(one.boxes["cell"])
     return _joined(parts, SOURCES["schedules_boxes"])
 
@@ -90,14 +90,18 @@ def _boxes(one: Drawable, board: Board, first: int) -> Columns:
     boxes = one.boxes
     top = board.lane_top(boxes["device"])
     last = max(int(boxes["shade"].max()), 1)
+    # (boxes,) shades spread over the levels that there are: of more chunks, neighbours share one.
     level = np.rint(boxes["shade"] / last * (LEVELS - 1))
     code = (boxes["operation"] * LEVELS + level).astype(np.uint8)
+    # Letters as numbers of a byte: a column of text would be sent with its words.
     letters = np.array([ord(letter) if letter else 0 for letter in one.directions], np.uint8)
     columns: Columns = {"left": boxes["start"], "right": boxes["end"], "top": top, "bottom": top + board.lane}
     columns |= {"begin": boxes["cell_start"], "end": boxes["cell_end"], "idle": boxes["idle"], "wire": boxes["wire"]}
+    # (boxes,) 32 bits: half as much to send, and finer than a pixel of any window.
     columns = {name: column.astype(np.float32) for name, column in columns.items()}
     columns |= {"operation": boxes["operation"].astype(np.uint8), "code": code}
     columns |= {name: boxes[name].astype(np.int32) for name in _FACTS} | {"direction": letters[boxes["direction"]]}
+    # Rows are in the order of cells, so bisection finds the first row of a cell, also of a pair.
     row = np.searchsorted(boxes["cell"], boxes["by"])
     columns["by"] = np.where(boxes["by"] < 0, -1, first + row).astype(np.int32)
     return columns | {"pair": _partners(boxes, first)}
@@ -106,6 +110,7 @@ def _boxes(one: Drawable, board: Board, first: int) -> Columns:
 def _partners(boxes: dict[str, np.ndarray], first: int) -> np.ndarray:
     """Return the row of the other box of each overlapped pair; -1 for boxes that are not in a pair."""
     rows, cell = np.arange(len(boxes["cell"])), boxes["cell"]
+    # Both boxes of a pair are neighbours and have one cell: the second has its partner before it, the first after it.
     other = np.where(rows > np.searchsorted(cell, cell), rows - 1, rows + 1)
     return np.where(boxes["pair"], first + other, -1).astype(np.int32)
 
@@ -152,6 +157,7 @@ def _above(cap: float | None) -> Callable[[np.ndarray], np.ndarray]:
 def _idle(board: Board, one: Drawable) -> Columns:
     """Return the row of each device, as one box over the whole time."""
     top = board.lane_top(np.arange(one.devices))
+    # From the start to the end of the whole schedule: a device that ends early is idle until then.
     ends = np.zeros(one.devices), np.full(one.devices, one.makespan)
     return dict(zip(SIDES, (*ends, top, top + board.lane), strict=True))
 
@@ -167,12 +173,16 @@ def fullest(times: np.ndarray, held: np.ndarray, pixel: float) -> tuple[np.ndarr
         pixel: time of one pixel.
     """
     if len(times) * pixel > times[-1] - times[0]:
+        # (changes,) the pixel in which each change is.
         at = np.floor(times / pixel)
+        # (pixels,) the first change in each pixel that has one.
         first = np.flatnonzero(np.diff(at, prepend=np.nan))
+        # (pixels,) what is held when the pixel begins, which counts in it as well.
         before = np.concatenate([[0.0], held[first[1:] - 1]])
         most = np.maximum(np.maximum.reduceat(held, first), before)
         times = np.minimum(np.stack([at[first], at[first] + 1], axis=1).ravel() * pixel, times[-1])
         held = np.stack([most, np.append(before[1:], held[-1])], axis=1).ravel()
+        # At the end of the schedule both steps of a pixel may fall on one time: the later one holds.
         lasting = np.append(np.diff(times) > 0, True)
         times, held = times[lasting], held[lasting]
     changes = np.diff(held, prepend=np.nan) != 0
@@ -191,9 +201,11 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
     xs, ys = [], []
     for device in range(one.devices):
         times, held = fullest(*one.memory(device), scale.time)
+        # An amount holds until the next change, so each step has two corners of the outline.
         x, levels = np.repeat(np.append(times, one.makespan), 2)[1:-1], np.repeat(held, 2)
         y = board.level(device, amount(levels))
         floor = board.level(device, float(amount(np.zeros(1))[0]))
+        # Down to the floor at both ends; what is no number ends the polygon.
         xs.append(np.concatenate([x[:1], x, x[-1:], [np.nan]]))
         ys.append(np.concatenate([[floor], y, [floor, np.nan]]))
     return {"x": np.concatenate(xs).astype(np.float32), "y": np.concatenate(ys).astype(np.float32)}
@@ -201,6 +213,7 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
 
 def _peaks(board: Board, one: Drawable) -> Columns:
     """Return the first peak of each device."""
+    # argmax finds the first of several equal peaks.
     found = [(times[np.argmax(held)], held.max()) for times, held in map(one.memory, range(one.devices))]
     levels = [board.level(device, held) for device, (_, held) in enumerate(found)]
     return {"x": np.array([time for time, _ in found]), "y": np.array(levels)}
@@ -214,6 +227,7 @@ def _caps(board: Board, one: Drawable) -> Columns:
 
 def pair_columns(boxes: Columns) -> Columns:
     """Return borders around overlapped pairs."""
+    # The box that begins with the cell stands for the pair, so that there is one border around both.
     one = np.flatnonzero((boxes["pair"] >= 0) & (boxes["left"] == boxes["begin"]))
     ends = {"left": boxes["begin"][one], "right": boxes["end"][one]}
     return ends | {name: boxes[name][one] for name in ("top", "bottom")}
@@ -227,6 +241,7 @@ def outline_columns(boxes: Columns, pictures: Sequence[Drawable]) -> dict[str, C
         pictures: the schedules.
     """
     counts = [len(one.boxes["cell"]) if one.devices else 0 for one in pictures]
+    # (pictures,) first row of each picture in the columns of all.
     first = np.cumsum([0, *counts[:-1]])
     found = {}
     for kind in MARKS:
@@ -238,12 +253,14 @@ def outline_columns(boxes: Columns, pictures: Sequence[Drawable]) -> dict[str, C
 def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:
     """Return the boxes in ``window`` by colour; a browser draws one colour after another in a fraction of the time."""
     seen = (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
+    # A browser sets the colour once for all boxes of a table.
     of_code = [seen & (boxes["code"] == code) for code in range(len(COLOURS))]
     return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
 
 
 def edge_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
     """Return borders of the boxes in ``window`` that are wide enough for one; a pair has a border of its own."""
+    # Borders of narrow boxes would hide their colours.
     wide = boxes["right"] - boxes["left"] >= _NARROW * scale.time
     seen = (boxes["pair"] < 0) & (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     return {side: boxes[side][wide & seen] for side in SIDES}
@@ -255,8 +272,10 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
     high = boxes["bottom"] - boxes["top"]
     seen = (wide >= 0.6 * scale.font + 1) & (high >= 0.95 * scale.font)
     seen &= (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
+    # Texts are what a browser draws slowest.
     rows = np.flatnonzero(seen)[:MOST_MARKS]
     facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
+    # (texts,) characters that fit: a margin of a pixel on each side, and a letter is 0.62 of its height wide.
     widths = (wide[rows] - 2) / (0.62 * scale.font)
     texts = [_mark(*one) for one in zip(widths.tolist(), *facts, strict=True)]
     x, y = ((boxes[a][rows] + boxes[b][rows]) / 2 for a, b in (SIDES[:2], SIDES[2:]))
@@ -265,6 +284,7 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
 
 def _mark(characters: float, operation: int, microbatch: int, part: int) -> str:
     """Return the longest text that fits: operation, microbatch and slice; without the operation; the microbatch."""
+    # Without token slices the number after the point would say nothing.
     full = f"{microbatch}.{part}" if part >= 0 else f"{microbatch}"
     choices = (palette.OPERATIONS[operation].letter + full, full, f"{microbatch}")
     return next((text for text in choices if len(text) <= characters), "")
@@ -292,6 +312,7 @@ def step_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, step: Cel
             now.append(source)
             middle = [(one["top"] + one["bottom"]) / 2 for one in (source, cell)]
             wire.append({"x0": source["right"], "y0": middle[0], "x1": cell["left"], "y1": middle[1]})
+        # Over all pictures, because they share the time axis.
         later = [_veil(b, one, cell["right"]) for b, one in zip(layout.boards, pictures, strict=True) if one.devices]
     parts = {"schedules_now": now, "schedules_later": later, "schedules_wire": wire}
     return {name: {key: np.array([row[key] for row in rows]) for key in SOURCES[name]} for name, rows in parts.items()}

@@ -34,7 +34,7 @@ class Drawable(Protocol):
 
     @property
     def words(self) -> str:
-        """Makespan, bubble and peak beside their closed forms; or the reason."""
+        """Makespan, bubble and peak, each with its closed form; or the reason."""
 
     @property
     def devices(self) -> int:
@@ -124,6 +124,7 @@ class Board:
             device: the device.
             amount: a number or an array.
         """
+        # A little above the next row, so that memory does not touch it.
         floor = self.rows + (device + 0.94) * self.unit
         return floor - amount / self.most * self.strip
 
@@ -143,25 +144,21 @@ def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> Sched
         width: width of the text in pixels.
         style: sizes of text and lines.
     """
+    # One scale of memory for all pictures, with room for caps, so that peaks can be compared.
     most = max([1.0, *(float(max([*one.peaks, one.cap or 0.0])) for one in pictures if one.devices)])
     boards, top, line = list[Board](), 0.0, LINE * style.font
     for one in pictures:
-        heading, lines = (_broken(text, width, style) for text in (one.heading, one.words))
+        heading, lines = (
+            tuple(wrapped(text, lambda words: text_width(words, style.font) <= width))
+            for text in (one.heading, one.words)
+        )
         words = top + len(heading) * line
         rows = words + len(lines) * line + 5 * style.factor
-        boards.append(Board(top, words, rows, heading, lines, one.devices, _unit(one.devices, style), most))
+        # A lane and its memory; less where there are many devices, but never so little that colours merge.
+        unit = max(min(1.7 * style.lane, _TALLEST * style.factor / max(one.devices, 1)), _LOWEST * style.factor)
+        boards.append(Board(top, words, rows, heading, lines, one.devices, unit, most))
         top = boards[-1].bottom + _GAP * style.factor
     return ScheduleLayout(tuple(boards), top)
-
-
-def _broken(text: str, width: float, style: Style) -> tuple[str, ...]:
-    """Return a text as lines that fit ``width`` pixels."""
-    return tuple(wrapped(text, lambda words: text_width(words, style.font) <= width))
-
-
-def _unit(devices: int, style: Style) -> float:
-    """Return the height of a device: a lane and its memory, less where there are many devices."""
-    return max(min(1.7 * style.lane, _TALLEST * style.factor / max(devices, 1)), _LOWEST * style.factor)
 
 
 def labels_of(layout: ScheduleLayout, pictures: Sequence[Drawable], style: Style) -> Iterator[tuple[float, str, str]]:
@@ -173,6 +170,7 @@ def labels_of(layout: ScheduleLayout, pictures: Sequence[Drawable], style: Style
         style: sizes of text and lines.
     """
     for board, one in zip(layout.boards, pictures, strict=True):
+        # Every device has a row, but only so many labels fit one below the other.
         step = max(int(np.ceil(1.15 * style.font / board.unit)), 1)
         for device in range(0, board.devices, step):
             peak = one.peaks[device]

@@ -45,13 +45,16 @@ class LayoutPicture:
         self.rows, self.layout, self.colours, self.style = rows, layout, colours, style
         self.left, self.width, self.font = left, width, style.font
         self.parts = parts = _drawn(len(ranges) for ranges in layout.blocks.ranges)
+        # The last range of rows has the largest numbers: it decides how much room captions need at the left.
         longest = layout.blocks.ranges[-2][-1][1] if len(parts) > 1 else 0
         self.margin = text_width(f"{longest}:{longest}", self.font) + 8 if longest else 0.0
         room = width - self.margin - self.font
         wide, high = text_width("0000", self.font), 1.4 * self.font
+        # As many blocks as have room for a number of four digits, and for a line of text.
         grid = grid_of(parts, max(int(room / wide), 1), max(int(TALLEST / high), 1))
         gap = self.font
         across = grid.across.fitted(room, max(WIDEST, room / 3 if len(parts) < 2 else 0.0), gap)
+        # Panels below one another have captions between them, which take height in addition to the rows.
         tall = TALLEST + 2 * self.font * (grid.down.count / grid.down.inner - 1)
         down = grid.down.fitted(tall, HIGHEST * style.factor, 2.2 * gap)
         self.grid = Grid(across, replace(down, cell=max(down.cell, LOWEST)), grid.roles)
@@ -59,6 +62,7 @@ class LayoutPicture:
 
     def draw(self, top: float) -> float:
         """Add the picture below ``top``, and return where it ends."""
+        # Two pictures of a reshard share these rows: what this one adds begins here.
         self.before = {name: len(rows) for name, rows in self.rows.rows.items()}
         top = self._write(top)
         self.top = top + (3.4 if self.captions.has_panels else 2.0) * self.font
@@ -78,13 +82,10 @@ class LayoutPicture:
     def _explain(self, top: float) -> float:
         """Add what the marks on blocks mean, and return where that ends."""
         shown = {"sharding_copies": "strip: devices with a copy", "sharding_padding": "hatched: padding"}
-        texts = ["numbers: devices", *(text for name, text in shown.items() if self._has(name))]
+        added = [name for name in shown if len(self.rows.rows.get(name, [])) > self.before.get(name, 0)]
+        texts = ["numbers: devices", *(shown[name] for name in added)]
         self.rows.word(self.left + self.margin, top + 0.7 * self.font, " · ".join(texts), "left")
         return top + 1.4 * self.font
-
-    def _has(self, source: str) -> bool:
-        """Return whether this picture added boxes to a source."""
-        return len(self.rows.rows.get(source, [])) > self.before.get(source, 0)
 
     def _write(self, top: float) -> float:
         """Add the heading and the lines below it, and return where they end."""
@@ -106,10 +107,15 @@ class LayoutPicture:
         x, y = self._corner(block)
         width, height = self.grid.across.cell, self.grid.down.cell
         wide, high = self._filled(block)
+        # Padding below the whole cell; the block is drawn over the rest of it.
         if wide * high < 1:
             self.rows.box("sharding_padding", x, y, width, height)
+        # A block on several devices is pale: its strip shows whose it is.
         fill = self.colours[held[0]] if len(held) == 1 else palette.pale(self.colours[held[0]])
-        about = {"index": self.layout.index(block), "devices": self._holders(held), "place": self.layout.place}
+        copies = f" ({len(held)} copies)" if len(held) > 1 else ""
+        devices = f"dev {self.layout.device_numbers(held, 12)}{copies}"
+        about = {"index": self.layout.index(block), "devices": devices, "place": self.layout.place}
+        # A device may hold nothing but padding.
         if wide * high == 0:
             return
         self.rows.box("sharding_blocks", x, y, width * wide, height * high, fill=fill, edge=palette.BOX_EDGE,
@@ -118,13 +124,9 @@ class LayoutPicture:
             count = min(len(held), _COPIES)
             each = width * wide / count
             for at in range(count):
+                # Of very many copies some are left out, evenly over all devices.
                 colour = self.colours[held[at * len(held) // count]]
                 self.rows.box("sharding_copies", x + at * each, y + height * high - _STRIP, each, _STRIP, fill=colour)
-
-    def _holders(self, held: Sequence[int]) -> str:
-        """Return the devices of a block in words, with their number if there are several."""
-        copies = f" ({len(held)} copies)" if len(held) > 1 else ""
-        return f"dev {self.layout.device_numbers(held, 12)}{copies}"
 
     def _filled(self, block: Index) -> tuple[float, float]:
         """Return the parts of a cell's width and height that the block takes; the rest is padding."""
@@ -133,12 +135,14 @@ class LayoutPicture:
                                                  zip(self.layout.blocks.ranges, block, strict=True))]  # fmt: skip
         if not full:
             return 1.0, 1.0
+        # The last dimension runs across. All others share the height, so that the area is right.
         return full[-1], math.prod(full[:-1])
 
     # ---- labels
 
     def _label(self, holders: Mapping[Index, Sequence[int]]) -> None:
         """Write the devices on each block, or on groups of blocks where a block is too small."""
+        # One form for all blocks, the longest that fits everywhere, so that blocks can be compared.
         for most in (4, 2, 1, 0):
             texts = {block: self.layout.device_numbers(held, most) for block, held in holders.items()}
             if self._fits(texts, 1, 1):
@@ -160,6 +164,7 @@ class LayoutPicture:
         (x, y), (wide, high) = self._corner(block), self._filled(block)
         width, height = self.grid.across.cell, self.grid.down.cell
         strip = _STRIP if is_copied and height >= 2 * _STRIP else 0.0
+        # A block may be too short for its text although its cell is not: then the text goes onto the padding.
         needed = text_width(text, self.font) + 3, 1.15 * self.font
         if wide * width >= needed[0] and high * height >= needed[1] + strip:
             self.rows.add("sharding_marks", x=x + wide * width / 2, y=y + (high * height - strip) / 2, text=text)
@@ -189,6 +194,7 @@ class LayoutPicture:
         """Return the devices of each group of ``wide`` × ``high`` blocks, by the group's first block."""
         found: dict[Index, set[int]] = {}
         for block, held in holders.items():
+            # The first block of the group: its position within the panel, rounded down to a whole group.
             corner = list(block)
             for axis, step in ((self.grid.across, wide), (self.grid.down, high)):
                 for digit in axis.digits[-1:]:
@@ -209,6 +215,7 @@ def _drawn(parts: Iterable[int]) -> list[int]:
     """Return the number of parts of each dimension that are drawn: all, unless there would be too many blocks."""
     found = list(parts)
     while (count := math.prod(found)) > MOST_BLOCKS:
+        # The longest dimension gives up parts, so that every dimension still shows some.
         longest = max(range(len(found)), key=found.__getitem__)
         found[longest] = max(found[longest] * MOST_BLOCKS // count, 1)
     return found

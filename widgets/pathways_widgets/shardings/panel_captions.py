@@ -1,4 +1,4 @@
-"""Ranges of indices beside the rows, above the columns and above the panels of a layout's picture."""
+"""Ranges of indices left of the rows, above the columns and above the panels of a layout's picture."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Captions:
             at: the left and upper edge of a block.
         """
         across, down, font = self.grid.across, self.grid.down, self.font
+        # A row that goes on in the next line has other ranges there, so each line needs captions of its own.
         folded = {digit.dimension for digit in down.digits[:-1]} & {digit.dimension for digit in across.digits[-1:]}
         columns = self._is_split(across)
         captions, first = self._panel_captions(), at((0,) * len(self.grid.roles))
@@ -63,6 +64,7 @@ class Captions:
             return
         if self.has_panels and not self._is_split(axis):
             return
+        # From a text for each block to one for all of them: the first that fits without overlap.
         for step in divisors(digit.count):
             starts = range(0, digit.count, step)
             texts = [self._range(digit, corner, first, step) for first in starts]
@@ -87,6 +89,7 @@ class Captions:
         outer = {digit.dimension for axis in (self.grid.across, self.grid.down) for digit in axis.digits[:-1]}
         corners, room = list(self.grid.panels()), self.grid.across.panel + self.grid.across.gap / 2
         texts: dict[Index, str] = {}
+        # One form for all panels, so that captions can be compared.
         for form in ("whole", "ranges", "starts"):
             texts = {corner: self._caption(corner, outer, form) for corner in corners}
             if max(text_width(text, self.font) for text in texts.values()) <= room:

@@ -8,9 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import text_width, wrapped
+from pathways_widgets.drawing.views import SIDES
 from pathways_widgets.shardings.sharding_grid import Index
 
-SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "sharding_padding": (*SIDES,),
     "sharding_blocks": (*SIDES, "fill", "edge", "index", "devices", "bytes", "place"),
@@ -117,6 +117,7 @@ class Rows:
         """
 
         def fits(text: str) -> bool:
+            # Widths are those of ordinary text; headings are bold.
             return _BOLD * text_width(text, font) <= width
 
         for part in wrapped(heading, fits):
@@ -135,5 +136,6 @@ class Rows:
 
 def colours_of(*layouts: DrawnLayout) -> list[list[str]]:
     """Return the colour of each device of each layout; a device that is in several has one colour."""
+    # By device and not by position: in a reshard the same device keeps its colour on both sides.
     known = {device: at for at, device in enumerate(dict.fromkeys(d for one in layouts for d in one.devices))}
     return [[palette.device_colour(known[device], len(known)) for device in one.devices] for one in layouts]

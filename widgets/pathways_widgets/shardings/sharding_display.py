@@ -9,14 +9,15 @@ from bokeh.embed import json_item
 from IPython.core.interactiveshell import InteractiveShell
 
 from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.picture_marks import shapes_of
 from pathways_widgets.drawing.scene import Scene
+from pathways_widgets.drawing.still_frame import LIGHT, Frame
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
 from pathways_widgets.figures.live import Figure
 from pathways_widgets.figures.run_still import write_scene
 from pathways_widgets.shardings.sharding_columns import DrawnLayout, Rows
 from pathways_widgets.shardings.sharding_moves import DrawnReshard, draw_layout, draw_reshard
-from pathways_widgets.shardings.sharding_still import scene_of_sharding
-from pathways_widgets.shardings.sharding_view import ROLES, figure_of_sharding
+from pathways_widgets.shardings.sharding_view import ROLES, SHARDING_MARKS, figure_of_sharding
 
 Drawable = DrawnLayout | DrawnReshard
 
@@ -39,7 +40,8 @@ def columns_of(picture: Drawable, width: float) -> tuple[dict[str, Columns], flo
 def scene_of(picture: Drawable, width: float = FULL_WIDTH) -> Scene:
     """Return the picture for viewers without scripts."""
     sources, height = columns_of(picture, width)
-    return scene_of_sharding(sources, width, height)
+    shapes = shapes_of(SHARDING_MARKS, sources, Frame.of_pixels(width, height))
+    return Scene(width, height, LIGHT["background"], list(shapes))
 
 
 class ShardingFigure(Figure):

@@ -1,6 +1,6 @@
 """Where the blocks of an array of any rank are drawn: a grid of the last two dimensions, repeated for the others.
 
-A dimension before the last two gets a panel for each of its parts, beside one another and below one another in turn. A
+A dimension before the last two gets a panel for each of its parts, side by side and one below the other in turn. A
 dimension in one part takes no space. A row of too many blocks goes on in the next line, as text does.
 """
 
@@ -73,6 +73,7 @@ class GridAxis:
 
     def length(self, block: Index, count: int) -> float:
         """Return the pixels of up to ``count`` blocks of a panel, from a given one on."""
+        # A group of blocks ends with its panel: it never crosses a gap.
         left = self.digits[-1].count - self.digits[-1].of(block) if self.digits else 1
         return min(count, left) * self.cell
 
@@ -84,6 +85,7 @@ class GridAxis:
             most: pixels of a cell at most.
             gap: pixels between panels, less if they would take more than a third of the room.
         """
+        # With cells of no size, the extent is that of all gaps.
         gaps = GridAxis(self.digits, 0.0, gap).extent
         gap *= min(room / 3 / gaps, 1.0) if gaps else 1.0
         taken = GridAxis(self.digits, 0.0, gap).extent
@@ -92,11 +94,13 @@ class GridAxis:
     def _gaps(self) -> list[float]:
         """Return the pixels between two positions of each level."""
         levels = len(self.digits)
+        # Outer levels are further apart, so that groups of panels are seen as such; within a panel there is no gap.
         return [self.gap * min(levels - 1 - level, 3) for level in range(levels)]
 
     def _sizes(self) -> list[float]:
         """Return the pixels of the whole axis, of one position of the first level, and so on, down to a cell."""
         sizes = [self.cell]
+        # From a cell outwards: a level has as many positions of the next one as it counts, and gaps between them.
         for digit, gap in zip(reversed(self.digits), reversed(self._gaps()), strict=True):
             sizes.append(digit.count * sizes[-1] + (digit.count - 1) * gap)
         return sizes[::-1]
@@ -114,6 +118,7 @@ class Grid(NamedTuple):
         outer = [*self.across.digits[:-1], *self.down.digits[:-1]]
         corner = [0] * len(self.roles)
         for number in range(math.prod(digit.count for digit in outer)):
+            # The number of a panel, read level by level like the digits of a number.
             found = list(corner)
             for digit in outer:
                 found[digit.dimension] += number % digit.count * digit.divisor
@@ -126,14 +131,15 @@ def grid_of(parts: Sequence[int], columns: int, rows: int) -> Grid:
 
     Args:
         parts: number of parts of each dimension.
-        columns: blocks beside one another from which on a row goes on in the next line.
-        rows: blocks below one another from which on a column goes on beside it.
+        columns: blocks side by side from which on a row goes on in the next line.
+        rows: blocks below one another from which on a column goes on to the right of it.
     """
     rank = len(parts)
     across = [Digit(rank - 1, 1, parts[-1])] if rank else []
     down = [Digit(rank - 2, 1, parts[-2])] if rank > 1 else []
     roles = [UNSPLIT] * max(rank - 2, 0) + ["rows"] * (rank > 1) + ["columns"] * (rank > 0)
     split = [dimension for dimension in range(rank - 2) if parts[dimension] > 1]
+    # In turns across and down from the innermost on, so that neither side grows much longer than the other.
     for turn, dimension in enumerate(reversed(split)):
         (down if turn % 2 else across).insert(0, Digit(dimension, 1, parts[dimension]))
         roles[dimension] = "panels down" if turn % 2 else "panels across"
@@ -151,18 +157,22 @@ def _fold(long: list[Digit], other: list[Digit], most: int, most_other: int) -> 
         most: positions that an axis should have at most.
         most_other: the same of the other one.
     """
-    count, beside = (math.prod(digit.count for digit in digits) for digits in (long, other))
-    room = most_other // beside
+    count, other_count = (math.prod(digit.count for digit in digits) for digits in (long, other))
+    room = most_other // other_count
+    # With room for one line only, folding would gain nothing.
     if count <= most or room < 2:
         return
     first = long[0]
+    # Blocks in a line: at least so many that the lines fit, and wanted not more than fit side by side.
     least, wanted = -(-first.count // room), max(most * first.count // count, 1)
+    # A divisor makes all lines equally long. A prime number has none: its last line is shorter.
     divisors = [n for n in range(least, first.count) if first.count % n == 0]
     fitting = [n for n in divisors if n <= wanted]
     line = max(fitting) if fitting else min(divisors, default=max(least, wanted))
     if line >= first.count:
         return
     long[0] = Digit(first.dimension, first.divisor, line)
+    # The lines themselves become a level of the other axis, as panels are.
     other.insert(0, Digit(first.dimension, first.divisor * line, -(-first.count // line)))
     if len(other) == 1:  # a level within a panel, of one block
         other.append(Digit(first.dimension, first.divisor * first.count, 1))

@@ -1,4 +1,4 @@
-"""Columns of the picture of a reshard: both layouts beside one another, and below them who sends how much to whom."""
+"""Columns of the picture of a reshard: both layouts side by side, and below them who sends how much to whom."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def draw_layout(rows: Rows, layout: DrawnLayout, width: float, style: Style) -> 
 def draw_reshard(rows: Rows, reshard: DrawnReshard, width: float, style: Style) -> None:
     """Add the picture of a reshard, ``width`` pixels wide."""
     margin, top, bottom = 0.8 * style.font, 0.8 * style.font, 0.0
-    beside = width >= _NARROW * style.factor
-    wide = (width - 4 * margin) / 2 if beside else width - 2 * margin
+    is_wide = width >= _NARROW * style.factor
+    wide = (width - 4 * margin) / 2 if is_wide else width - 2 * margin
     for number, (layout, colours) in enumerate(
         zip((reshard.before, reshard.after), colours_of(reshard.before, reshard.after), strict=True)
     ):
-        left = margin + number * (wide + 2 * margin) if beside else margin
+        left = margin + number * (wide + 2 * margin) if is_wide else margin
         end = LayoutPicture(rows, layout, colours, left, wide, style).draw(top)
-        top, bottom = top if beside else end + 2 * margin, max(bottom, end)
+        top, bottom = top if is_wide else end + 2 * margin, max(bottom, end)
     rows.height = _Table(rows, reshard, margin, width - 2 * margin, style).draw(bottom + 2 * margin) + margin
 
 
@@ -99,12 +99,16 @@ class _Table:
         if pairs is None or kept_rows is None:
             return top
         groups = [_groups(len(layout.devices)) for layout in (self.reshard.before, self.reshard.after)]
+        # (senders, receivers) bytes.
         moved, kept = _summed(pairs, groups), _summed(kept_rows, groups)
+        # Neighbours that share a row or a column are named as a range.
         names = [[layout.device_numbers(range(*group), 1) for group in found]
                  for layout, found in zip((self.reshard.before, self.reshard.after), groups, strict=True)]  # fmt: skip
+        # Names of senders are left of the table, with their colours.
         margin = max(text_width(name, self.font) for name in names[0]) + _HEADER + 10
         first = self.left + margin, top + 1.8 * self.font + _HEADER
         cell = min((self.width - margin) / len(names[1]), _CELL * self.style.factor), 1.7 * self.font
+        # Darkness is relative to the largest transfer of this table.
         most = max(int(moved.max(initial=0)), 1)
         for (row, column), amount in np.ndenumerate(moved):
             box = first[0] + column * cell[0], first[1] + row * cell[1], *cell
@@ -122,6 +126,7 @@ class _Table:
         """Add numbers and colours of senders at the left, and of receivers above."""
         (x, y), (wide, high), font = first, cell, self.font
         colours = colours_of(self.reshard.before, self.reshard.after)
+        # So many columns for each number that numbers do not run into one another.
         step = next((n for n in range(1, len(names[1]) + 1)
                      if n * wide >= max(text_width(name, font) for name in names[1]) + 4), len(names[1]))  # fmt: skip
         for at, (name, group) in enumerate(zip(names[1], groups[1], strict=True)):
@@ -143,6 +148,7 @@ class _Table:
         if amount:
             about = {"what": what, "amount": size(amount) + (f", {size(kept)} stay" if kept else "")}
             self.rows.box("sharding_moves", x, y, wide - 1, high - 1, fill=fill, **about)
+        # What also moves has its amount and is not hatched; the tooltip tells what stays.
         if kept and not amount:
             self.rows.box("sharding_stays", x, y, wide - 1, high - 1)
         text = size(amount) if amount else ""
@@ -160,5 +166,6 @@ def _summed(rows: np.ndarray, groups: list[list[tuple[int, int]]]) -> np.ndarray
     """Return the bytes between each two groups of devices."""
     each = [found[0][1] for found in groups]
     amounts = np.zeros([len(found) for found in groups], np.int64)
+    # Several pairs may fall into one cell, and ``+=`` with an index would count only the last of them.
     np.add.at(amounts, (rows[:, 0] // each[0], rows[:, 1] // each[1]), rows[:, 2])
     return amounts

@@ -1,31 +1,52 @@
-"""The figure of a sharding: the columns of ``sharding_columns``, drawn by Bokeh, with details under the pointer."""
+"""The marks of pictures of shardings over the columns of ``sharding_columns``, and their Bokeh figure."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool, Quad, Range1d, Text
+from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
-from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.box_marks import BoxMark, Hatching
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, theme_roles
+from pathways_widgets.drawing.point_marks import TextMark
 from pathways_widgets.drawing.style import Style
+from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns
-from pathways_widgets.shardings.sharding_columns import SIDES, SOURCES
 
-_AT: dict[str, Any] = {side: side for side in SIDES}
-_TOOLTIPS = {
-    "sharding_blocks": [("block", "@index"), ("on", "@devices"), ("holds", "@bytes"), ("place", "@place")],
-    "sharding_moves": [("from → to", "@what"), ("sends", "@amount")],
-}
 NARROWEST = 760
 """Pixels below which a figure does not shrink, so that texts which fit their boxes still do."""
-ROLES = {
-    "sharding_padding_boxes": {"line_color": "lane", "hatch_color": "island"},
-    "sharding_stays_boxes": {"line_color": "lane", "hatch_color": "island"},
-    "sharding_groups_boxes": {"line_color": "background"},
-    "sharding_heads_text": {"text_color": "text"},
-    "sharding_words_text": {"text_color": "text"},
+_BLOCK = Tooltip((("block", "@index"), ("on", "@devices"), ("holds", "@bytes"), ("place", "@place")), in_toolbar=False)
+_MOVE = Tooltip((("from → to", "@what"), ("sends", "@amount")), in_toolbar=False)
+
+
+def _boxes(source: str, **look: Any) -> PictureMark:
+    return BoxMark(source=source, name=f"{source}_boxes", **look)
+
+
+def _texts(source: str, **look: Any) -> PictureMark:
+    return TextMark(source=source, name=f"{source}_text", **look)
+
+
+_HATCHED: dict[str, Any] = {
+    "line": Role("lane"),
+    "line_width": 0.5,
+    "hatch": "/",
+    "hatching": Hatching(Role("island"), 1.0, 11.0, 0.6),
 }
+SHARDING_MARKS = (
+    _boxes("sharding_padding", **_HATCHED),
+    _boxes("sharding_blocks", fill=Column("fill"), line=Column("edge"), line_width=0.5, tooltip=_BLOCK),
+    _boxes("sharding_copies", fill=Column("fill")),
+    _boxes("sharding_moves", fill=Column("fill"), tooltip=_MOVE),
+    _boxes("sharding_stays", **_HATCHED),
+    _boxes("sharding_groups", line=Role("background"), line_width=1.6),
+    _texts("sharding_marks"),
+    _texts("sharding_heads", text_colour=Role("text"), align="left", is_bold=True),
+    _texts("sharding_words", text_colour=Role("text"), align=Column("align")),
+)
+"""What is drawn, from back to front."""
+ROLES = theme_roles(SHARDING_MARKS)
 """Colours of the theme: model name -> property -> role."""
 
 
@@ -38,35 +59,8 @@ def figure_of_sharding(sources: dict[str, Columns], height: float, style: Style)
         style: sizes of text and lines.
     """
     made = _frame(height)
-    tables = {name: ColumnDataSource(columns, name=name) for name, columns in sources.items()}
-    for name in SOURCES:
-        if name in _BOXES:
-            boxes = made.add_glyph(tables[name], Quad(**_AT, name=f"{name}_boxes", **_looks(name, style)))
-            if name in _TOOLTIPS:
-                made.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS[name], visible=False))
-    for name, face, align in (("marks", "normal", "center"), ("heads", "bold", "left"), ("words", "normal", "align")):
-        look = {"text_color": palette.INK} if name == "marks" else {}
-        place: dict[str, Any] = {"x": "x", "y": "y", "text": "text", "text_align": align, "text_baseline": "middle"}
-        size = f"{style.font}px"
-        words = Text(**place, name=f"sharding_{name}_text", text_font_size=size, text_font_style=face, **look)
-        made.add_glyph(tables[f"sharding_{name}"], words)
+    draw(made, SHARDING_MARKS, {name: ColumnDataSource(columns, name=name) for name, columns in sources.items()}, style)
     return made
-
-
-_BOXES = tuple(name for name, columns in SOURCES.items() if columns[:4] == SIDES)
-
-
-def _looks(name: str, style: Style) -> dict[str, Any]:
-    """Return fill, border and hatching of the boxes of a source."""
-    hatched = {"fill_color": None, "line_width": 0.5 * style.line, "hatch_pattern": "/", "hatch_weight": 0.6,
-               "hatch_scale": 11 * style.factor}  # fmt: skip
-    looks: dict[str, dict[str, Any]] = {
-        "sharding_blocks": {"fill_color": "fill", "line_color": "edge", "line_width": 0.5 * style.line},
-        "sharding_copies": {"fill_color": "fill", "line_color": None},
-        "sharding_moves": {"fill_color": "fill", "line_color": None},
-        "sharding_groups": {"fill_color": None, "line_width": 1.6 * style.line},
-    }
-    return looks.get(name, hatched)
 
 
 def _frame(height: float) -> figure:

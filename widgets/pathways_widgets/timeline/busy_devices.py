@@ -13,7 +13,7 @@ import numpy as np
 from pathways_nb.trace.metrics import BUSY, busy_between, client_name
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.views import Columns, Window, Words
-from pathways_widgets.timeline.client_shares import numbered, sharing, tints
+from pathways_widgets.timeline.client_shares import client_numbers, sharing, tints
 from pathways_widgets.timeline.lanes import Lanes
 
 BINS = 300
@@ -32,6 +32,7 @@ def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
     """
     clients = sharing(events)
     edges = np.linspace(*window, BINS * _FEW // max(len(clients), _FEW) + 1)
+    # An event that begins before the window may still be busy in it.
     near = (events["end"] > window[0]) & (events["start"] < window[1]) & events.is_("kind", *BUSY)
     parts = [
         part
@@ -62,9 +63,11 @@ def _island(events: Events, lanes: Lanes, island: int, edges: np.ndarray, client
     parts = [busy_between(events.select(events.is_("client", name)), devices, edges) for name in clients] or [used]
     # Estimated stamps of two clients may overlap, so their sum may exceed the busy time; a device counts once.
     share = used / np.maximum(np.diff(edges) * devices, 1e-30) / np.maximum(np.sum(parts, axis=0), 1e-30)
+    # (bins,) share of the devices that the clients below already take.
     floor = np.zeros(len(used))
-    for number, part in zip(numbered(clients, clients) or [0], parts, strict=True):
+    for number, part in zip(client_numbers(clients, clients) or [0], parts, strict=True):
         ceiling = floor + share * part
+        # Bins without work need no boxes, and there are many of these in a sparse run.
         some = part > 0
         box = {"left": edges[:-1], "right": edges[1:], "share": ceiling - floor}
         box |= {"top": bottom - ceiling * (bottom - top), "bottom": bottom - floor * (bottom - top)}

@@ -24,8 +24,9 @@ def sharing(events: Events) -> tuple[str, ...]:
     return clients if len(clients) > 1 else ()
 
 
-def numbered(clients: Sequence[str], names: Iterable[str]) -> list[int]:
+def client_numbers(clients: Sequence[str], names: Iterable[str]) -> list[int]:
     """Return the number of each of ``names`` among ``clients``."""
+    # 0 is left for work of no client.
     numbers = {name: 1 + position for position, name in enumerate(clients) if name}
     return [numbers.get(name, 0) for name in names]
 
@@ -38,6 +39,6 @@ def tints(numbers: np.ndarray) -> np.ndarray:
 def legend_of(events: Events) -> list[tuple[int, str, str]]:
     """Return number, name and colour of each client, for the legend."""
     clients = sharing(events)
-    numbers = numbered(clients, clients)
+    numbers = client_numbers(clients, clients)
     colours = tints(np.array(numbers, int)).tolist()
     return [(number, client_name(name), TINTS[i]) for number, name, i in zip(numbers, clients, colours, strict=True)]

@@ -6,26 +6,21 @@ itself is computed in ``trace.causality.critical_path``; everything else is draw
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
-from bokeh.models import Segment
-from bokeh.plotting import figure
 
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS
+from pathways_widgets.drawing.line_marks import LineMark
+from pathways_widgets.drawing.picture_marks import Role, theme_roles
 from pathways_widgets.drawing.time_axis import TIME_RANGE
-from pathways_widgets.drawing.views import Columns, RunLike, Window
+from pathways_widgets.drawing.views import ENDS, Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
 from pathways_widgets.timeline.timeline_view import Timeline
 
 PATH = "timeline_path"
 """The source of the line."""
-_LINE = "timeline_path_line"
-ENDS = ("x0", "y0", "x1", "y1")
-WIDTH = 2.0
-"""Width of the line in pixels."""
+_LINE = LineMark(source=PATH, name="timeline_path_line", line=Role("text"), line_width=2.0)
 _MOST = 3000
 
 
@@ -42,15 +37,9 @@ class CriticalTimeline(Timeline):
         super().__init__(islands, pixels, names)
         self._columns = {**self._columns, PATH: ENDS}
         self.sources[PATH] = {end: [] for end in ENDS}
-        self.roles = self.roles | {_LINE: {"line_color": "text"}}
-
-    @cached_property
-    def root(self) -> figure:
-        """The Bokeh figure; made when first needed."""
-        made: figure = super().root
-        line = Segment(**{end: end for end in ENDS}, line_width=WIDTH * self.style.line, name=_LINE)
-        made.add_glyph(self.tables[PATH], line)
-        return made
+        *below, texts = self.marks
+        self.marks = (*below, _LINE, texts)
+        self.roles = self.roles | theme_roles([_LINE])
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """Return what the timeline draws, and the pieces of the line.
@@ -63,6 +52,7 @@ class CriticalTimeline(Timeline):
         span = self.properties[TIME_RANGE]
         seen = window or (span["start"], span["end"])
         pixel = (seen[1] - seen[0]) / self._pixels
+        # Levels of memory are no work, so no path leads through them.
         self.sources[PATH] = path_columns(run.events.without(GAUGE_KINDS), self._digest, pixel)
         return self.sources
 
@@ -78,13 +68,17 @@ def path_columns(events: Events, digest: Digest, pixel: float) -> Columns:
     segments = critical_path(events).segments
     owners = [segment.event for segment in segments]
     for i in range(len(owners) - 2, -1, -1):  # a gap gets the event that follows it
+        # From the end, so that several gaps in a row get the event after the last of them.
         owners[i] = owners[i] if owners[i] >= 0 else owners[i + 1]
+    # (segments,) the lane of the event of each segment; ids rise, so bisection finds them.
     track = digest.track[np.searchsorted(events["id"], np.array(owners, np.int64))]
     y = (np.array(digest.top)[track] + np.array(digest.bottom)[track]) / 2 if len(track) else np.zeros(0)
     left, right = (np.array([segment[i] for segment in segments], float) for i in (0, 1))
+    # (4, pieces) ends of the lines: along the lane of each segment, and from lane to lane where one follows.
     along, between = np.stack([left, y, right, y]), np.stack([right[:-1], y[:-1], right[:-1], y[1:]])
     pieces = np.concatenate([along, between[:, y[:-1] != y[1:]]], axis=1)
     if pieces.shape[1] > _MOST:
+        # Rounded to whole pixels in time, many pieces are equal, and each is drawn once.
         grid = np.array([[pixel], [1.0], [pixel], [1.0]])
         pieces = np.unique(np.round(pieces / grid), axis=1) * grid
     return dict(zip(ENDS, pieces, strict=True))

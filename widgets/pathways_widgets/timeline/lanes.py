@@ -50,6 +50,7 @@ class Lanes:
     @property
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
+        # One unit for each device, or for a whole island its share of the picture.
         heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
         whole = (height + self.below(island) for island, height in enumerate(heights))
         return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *whole, 1.0]))
@@ -75,10 +76,12 @@ class Lanes:
     @property
     def pixels(self) -> int:
         """Height in pixels of a lane of one device; lower where there are many lanes."""
+        # Many lanes are lower, so that more of them are on a screen at once.
         return round(self.lane if self.bounds[-1] <= 16 else 0.63 * self.lane)
 
     @property
     def _grouped_height(self) -> float:
+        # All islands together take about 24 lanes, an island at least one and at most four.
         return min(max(24 / len(self.islands), 1.0), 4.0)
 
     @property
@@ -88,6 +91,7 @@ class Lanes:
         found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
         for island, devices in enumerate(self.islands):
             top, bottom = self.devices(island)
+            # The curve of busy devices is the lowest lane of its island.
             found[self.bounds[island + 2] - BUSY_HEIGHT / 2] = "busy"
             if island in self.hosts:
                 found[sum(self.host(island)) / 2] = f"{self.name(island)} · host"
@@ -127,6 +131,7 @@ class Lanes:
             device: its first device.
             devices: number of devices; 0 means all of the island.
         """
+        # What is on no island of this picture is drawn in the lane of the controller.
         placed = 0 <= island < len(self.islands)
         if kind == "transfer":
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
@@ -136,7 +141,9 @@ class Lanes:
             return self.host(island)
         (top, bottom), size = self.devices(island), max(self.islands[island], 1)
         unit = (bottom - top) / size
+        # No box reaches into the lanes below those of the island.
         last = min(device + devices, size) if devices else size
+        # Grouped lanes are thin: a margin of a whole lane would be larger than the box.
         margin = MARGIN * min(1.0, unit)
         return top + device * unit + margin, top + last * unit - margin
 

@@ -67,6 +67,7 @@ class Digest:
             return
         fresh = events.select(np.arange(known, len(events)))
         self.start = np.concatenate([self.start, fresh["start"]])
+        # No box may have a negative width, whatever the stamps say.
         self.end = np.concatenate([self.end, np.maximum(fresh["end"], fresh["start"])])
         self.track = np.concatenate([self.track, self._tracks_of(fresh)])
         self.well = np.concatenate([self.well, fresh.is_("status", "ok")])
@@ -78,6 +79,7 @@ class Digest:
 
     def _tracks_of(self, events: Events) -> np.ndarray:
         """Return the track of each event, computed once for each label: a million events have few labels."""
+        # (labels,) track of each label that occurs; the others are never looked up.
         by_label = np.zeros(len(events.labels), np.int32)
         for number in np.unique(events.label).tolist():
             by_label[number] = self._track(events.labels[number])
@@ -87,6 +89,7 @@ class Digest:
         """Return the track of a label; a new one if there is none yet."""
         kind, island, device, devices = label.kind, label.island, label.device, label.devices
         code = code_of(kind, label.name)
+        # Forward and backward work has different colours, so it is in different rows of one band.
         row = (kind, code_of(kind, "") != code, island, device, devices)
         track = self._tracks.get((row, label.client))
         if track is None:
@@ -138,11 +141,14 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
     span = max(window[1] - window[0], 1e-12)
     none = np.zeros(0, np.int64)
     boxes = Boxes(inside, track=none, start=none, busy=none, count=none, members=none, box_of=none)
+    # Tracks without an event in the window need no box.
     tracks = max(int(np.count_nonzero(np.bincount(digest.track[inside]))), 1)
     # Start with bins of a pixel, or so wide that all tracks together can fit into ``most`` boxes.
     width = span / min(PIXELS, max(most // tracks, 1), max(MOST_CELLS // max(len(digest.code), 1), 1))
+    # First every event alone; then bins, twice as wide each time, until the boxes are few enough.
     while len(boxes) > most:
         boxes = _merge(digest, inside, window[0], width)
+        # All of the window is one bin: fewer boxes than tracks there cannot be.
         if width > 2 * span:
             break
         width *= 2
@@ -158,26 +164,31 @@ def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> B
         origin: left edge of the first bin, in seconds.
         width: width of a bin, in seconds.
     """
-    start, lasts = digest.start[inside], digest.end[inside] - digest.start[inside]
-    short = (lasts < width) & digest.well[inside]
-    start, lasts, alone, members = start[short], lasts[short], inside[~short], inside[short]
+    start, durations = digest.start[inside], digest.end[inside] - digest.start[inside]
+    # What failed is never merged: it is what a reader looks for.
+    short = (durations < width) & digest.well[inside]
+    start, durations, alone, members = start[short], durations[short], inside[~short], inside[short]
+    # An event that began before the window counts in the first bin.
     bins = np.maximum((start - origin) // width, 0).astype(np.int64)
     per_track = int(bins.max(initial=0)) + 1
+    # (members,) track and bin as one number, so that counting is one pass over the events.
     cell = digest.track[members] * per_track + bins
     count = np.bincount(cell)
+    # (boxes,) the cells that have events; each becomes a box.
     used = np.flatnonzero(count)
     position = np.zeros(len(count), np.int64)
+    # (cells,) the box of each cell.
     position[used] = np.arange(len(used))
     first = np.full(len(count), np.inf)
     np.minimum.at(first, cell, start)
-    busy = np.bincount(cell, lasts)[used]
+    busy = np.bincount(cell, durations)[used]
     track = (used // per_track).astype(np.int32)
     group = np.array(digest.row, np.int64)[track] * per_track + used % per_track
     start = _side_by_side(group, first[used], busy)
     return Boxes(alone, track, start, busy, count[used], members, position[cell])
 
 
-def _side_by_side(group: np.ndarray, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+def _side_by_side(group: np.ndarray, start: np.ndarray, durations: np.ndarray) -> np.ndarray:
     """Return starts such that no box of a group begins before the one before it ends.
 
     A box is delayed by the boxes before it, not shortened, so its busy time stays. Groups are shifted far apart on one
@@ -186,11 +197,15 @@ def _side_by_side(group: np.ndarray, start: np.ndarray, lasts: np.ndarray) -> np
     Args:
         group: the group of each box: its row and its bin.
         start: the start of each box, in seconds.
-        lasts: the duration of each box, in seconds.
+        durations: the duration of each box, in seconds.
     """
+    # By group, within it by start: the order in which the boxes are placed.
     order = np.lexsort((start, group))
-    group, before = group[order], np.cumsum(lasts[order]) - lasts[order]
-    apart = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])]) * (2 * (start.max(initial=0) + lasts.sum()))
+    # (boxes,) busy time of the boxes before each. A start minus that must not fall from box to box, or two would
+    # overlap; the running maximum delays each box by just so much.
+    group, before = group[order], np.cumsum(durations[order]) - durations[order]
+    # More than any start or sum: so the maximum of one group never reaches into the next.
+    apart = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])]) * (2 * (start.max(initial=0) + durations.sum()))
     found = np.empty_like(start)
     found[order] = np.maximum.accumulate(start[order] - before + apart) - apart + before
     return found

@@ -1,19 +1,94 @@
 """The timeline with the ops inside launches: what each device really ran, below the launches that contain it.
 
-Everything but the lanes is drawn by ``timeline_view``; an op is one more box, whose tooltip names its source.
+Below each island's devices is one lane per device for compute and one for collectives. Ops are drawn as events of the
+kinds in ``palette.OPS``, so that the timeline's boxes, text and merging apply to them; the tooltip of an op names its
+source. Where each island is one lane, its ops have two lanes, in which each device has its share of the height.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, ClassVar
 
-from pathways_nb.trace.launch_ops import Ops
-from pathways_nb.trace.record import Events
+import numpy as np
+
+from pathways_nb.trace.launch_ops import OpLabel, Ops
+from pathways_nb.trace.metrics import BUSY
+from pathways_nb.trace.record import STORED, UNKNOWN, Events
+from pathways_nb.trace.rows import QUALITIES, STATUSES, Label
+from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Moment, RunLike, Window
+from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, MARGIN, Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
-from pathways_widgets.timeline.op_lanes import OpLanes, with_ops
 from pathways_widgets.timeline.timeline_view import Timeline
+
+_ROWS = ("compute", "collectives")
+_HALVES = {"op gather": (0.0, 0.5), "op reduce": (0.5, 1.0)}
+"""Collectives on streams of their own share the lane: gathers above, reductions below."""
+
+
+@dataclass(frozen=True)
+class OpLanes(Lanes):
+    """The lanes of runs on given islands, with those of their ops."""
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
+        heights = [
+            self._height(devices) + self._op_height(devices) + self.below(island)
+            for island, devices in enumerate(self.islands)
+        ]
+        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
+
+    def devices(self, island: int) -> tuple[float, float]:
+        """Return the upper and lower edge of an island's devices."""
+        top = self.bounds[island + 1]
+        return top, top + self._height(self.islands[island])
+
+    def ops(self, island: int) -> tuple[float, float]:
+        """Return the upper and lower edge of an island's ops."""
+        top = self.devices(island)[1]
+        return top, top + self._op_height(self.islands[island])
+
+    @property
+    def labels(self) -> dict[float, str]:
+        """Centre of each lane -> its label."""
+        found = super().labels
+        for island, devices in enumerate(self.islands):
+            top, bottom = self.ops(island)
+            named = [""] if self.grouped else [f"dev {device} · " for device in range(devices)]
+            rows = [f"{name}{row}" for name in named for row in _ROWS]
+            unit = (bottom - top) / max(len(rows), 1)
+            found |= {top + (number + 0.5) * unit: row for number, row in enumerate(rows)}
+        return found
+
+    def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
+        """Return the upper and lower edge of the box of an event or an op.
+
+        Args:
+            kind: kind of the event, or one of ``palette.OPS``.
+            island: index of its island; -1 for none.
+            device: its first device.
+            devices: number of devices; 0 means all of the island.
+        """
+        if kind not in palette.OPS:
+            return super().band(kind, island, device, devices)
+        (top, bottom), row = self.ops(island), int(palette.OPS[kind] == "collective")
+        first, last = _HALVES.get(kind, (0.0, 1.0))
+        size = max(self.islands[island], 1)
+        unit = (bottom - top) / (2 * size)
+        # Grouped: all devices of one kind of op share a lane. Else the two lanes of a device are neighbours.
+        number = row * size + device if self.grouped else 2 * device + row
+        margin = MARGIN * min(1.0, unit)
+        return top + (number + first) * unit + margin, top + (number + last) * unit - margin
+
+    def _height(self, devices: int) -> float:
+        return self._grouped_height if self.grouped else devices
+
+    def _op_height(self, devices: int) -> float:
+        return 2 * self._height(devices)
 
 
 class OpTimeline(Timeline):
@@ -41,16 +116,51 @@ class OpTimeline(Timeline):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         moment = Moment.of(run)
+        # Joining ops and events takes long; while the user pans, both are the same objects.
         if self._known is None or self._known[0] is not moment.events or self._known[1] is not moment.ops:
             self._known = moment.events, moment.ops, with_ops(moment.events, moment.ops)
         super().update(replace(moment, events=self._known[2]), window)
         title = self.properties["timeline_title"]
-        title["text"] = f"{title['text']} · {_said(moment.ops)}"
+        said = "no ops: record with pw.profile"
+        if count := len(moment.ops):
+            said = f"{count:,} are ops, the source of {moment.ops.joined_words} of their time known"
+        title["text"] = f"{title['text']} · {said}"
         return self.sources
 
 
-def _said(ops: Ops) -> str:
-    """Return how many of the boxes are ops, and the share of their time whose source is known."""
+def with_ops(events: Events, ops: Ops) -> Events:
+    """Return the events of a run, followed by its ops as events on one device each.
+
+    Args:
+        events: of the run.
+        ops: inside its launches.
+    """
     if not len(ops):
-        return "no ops: record with pw.profile"
-    return f"{len(ops):,} are ops, the source of {ops.joined_words} of their time known"
+        return events
+    clients = list(dict.fromkeys(label.client for label in events.labels))
+    # (ops, 4) what makes a label as an event: label of the op, client, island, device. Few different ones occur.
+    keys = np.stack([ops["label"], _clients(events, ops, clients), ops["island"], ops["device"]], 1)
+    used, label = np.unique(keys, axis=0, return_inverse=True)
+    labels = [_label(ops.labels[op], clients[client], *where) for op, client, *where in used.tolist()]
+    stored = {"label": label.reshape(-1) + len(events.labels), **{name: ops[name] for name in ("start", "end", "run")}}
+    stored |= {"quality": np.full(len(ops), QUALITIES.index("exact"))}
+    stored |= {"status": np.full(len(ops), STATUSES.index("ok"))}
+    stored |= {name: np.full(len(ops), unknown) for name, unknown in UNKNOWN.items()}
+    both = {name: np.concatenate([events.stored(name), stored[name].astype(STORED[name])]) for name in STORED}
+    ids = np.concatenate([events["id"], -1 - np.arange(len(ops))])  # of no event of a record
+    return Events([*events.labels, *labels], both, ids)
+
+
+def _clients(events: Events, ops: Ops, clients: Sequence[str]) -> np.ndarray:
+    """Return for each op the position in ``clients`` of the client of its run."""
+    of_labels = np.array([clients.index(label.client) for label in events.labels], np.int32)
+    launched = events.is_("kind", *BUSY)
+    runs, first = np.unique(events["run"][launched], return_index=True)
+    found: np.ndarray = of_labels[events.label[launched][first]][np.searchsorted(runs, ops["run"])]
+    return found
+
+
+def _label(op: OpLabel, client: str, island: int, device: int) -> Label:
+    """Return the label of an op as an event; its source takes the place of the line of Python."""
+    where: dict[str, Any] = {"place": f"in {op.launch}", "island": island, "device": device, "devices": 1}
+    return Label(f"op {op.kind}", op.name, op.program, client, op.node, line=op.source, **where)

@@ -17,9 +17,9 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, QUALITIES, STATUSES, Label
 from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import Columns, Words, node_id
+from pathways_widgets.drawing.views import SIDES, Columns, Words, node_id
 from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
-from pathways_widgets.timeline.client_shares import numbered, sharing, tints
+from pathways_widgets.timeline.client_shares import client_numbers, sharing, tints
 from pathways_widgets.timeline.lanes import MARGIN
 from pathways_widgets.timeline.level_of_detail import MOST_CELLS, Boxes, Digest
 
@@ -32,7 +32,6 @@ _SEEN = 3
 """Least width in pixels of the pattern of a bad end: what failed before its launch has no duration."""
 _STRIP = 4
 """Height in pixels of the strip in the client's colour along the lower edge of a box; at most a third of the box."""
-SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "timeline_boxes": [
         *SIDES,
@@ -86,12 +85,16 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
         scale: size of a pixel, which decides what fits on a box.
     """
     columns = _boxes(digest, boxes, events)
+    # (boxes,) whether a box is wide enough for a border or a pattern.
     wide = columns["duration"] >= _NARROW * scale.seconds
     guessed = {
         f"timeline_{name}": wide & (columns["quality"].numbers == QUALITIES.index(name)) for name in palette.DASHES
     }
+    # A dashed edge takes the place of the solid one.
     solid = wide & ~np.any(list(guessed.values()), 0)
+    # A quad always has a border: that of a narrow box has the colour of the box itself.
     columns["edge"] = np.where(solid, len(palette.KINDS), columns["code"]).astype(np.uint8)
+    # (boxes,) lanes: a strip in the colour of the client must leave the colour of the kind visible.
     high = np.minimum(_STRIP * scale.font / 11 * scale.lanes, (columns["bottom"] - columns["top"]) / 3)
     columns["strip"] = (columns["bottom"] - np.where(columns["tint"], high, 0)).astype(np.float32)
     hatched = {f"timeline_{name}": _hatched(columns, name, wide, scale.seconds) for name in palette.HATCHES}
@@ -103,6 +106,7 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
 
 def title_of(boxes: Boxes, events: Events) -> str:
     """Return the title: the number of events, of boxes if some are merged, and how exact their stamps are."""
+    # The events that are drawn, alone or merged; others are outside of the window.
     seen = np.concatenate([boxes.alone, boxes.members])
     quality = events.stored("quality")[seen]
     simulated = np.count_nonzero(quality == QUALITIES.index("simulated"))
@@ -118,13 +122,14 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
     """Return the columns of the boxes."""
     top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
     track = np.concatenate([digest.track[boxes.alone], boxes.track])
+    # Times keep 64 bits: within hours of a run, 32 cannot tell microseconds apart. Lanes need only 32.
     start = np.concatenate([digest.start[boxes.alone], boxes.start])
-    lasts = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
+    durations = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
     codes = code[track] if len(track) else np.zeros(0, np.uint8)
     bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
-    numbers = np.array(numbered(sharing(events), digest.client), np.int32)
+    numbers = np.array(client_numbers(sharing(events), digest.client), np.int32)
     clients = numbers[track] if len(track) else np.zeros(0, np.int32)
-    columns: Columns = {"left": start, "right": start + lasts, "duration": lasts, "code": codes}
+    columns: Columns = {"left": start, "right": start + durations, "duration": durations, "code": codes}
     columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
     columns |= {"client": clients, "tint": tints(clients)}
     return columns | _details(boxes, events, codes)
@@ -133,12 +138,15 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
 def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     """Return the columns that tooltips and links need."""
     alone, merged = boxes.alone, len(boxes.track)
+    # (alone,) position of the label of each box among those that occur: texts are made once for each label.
     used, which = np.unique(events.label[alone], return_inverse=True)
     labels = [events.labels[number] for number in used.tolist()]
 
     def text(of_labels: list[str], of_merged: list[str]) -> Words:
         first = len(of_labels)
+        # Words of labels come first, those of merged boxes after them.
         words = {word: first + number for number, word in enumerate(dict.fromkeys(of_merged))}
+        # One word may stand for all merged boxes: ``np.resize`` repeats it.
         numbers = np.fromiter((words[word] for word in of_merged), np.uint32, len(of_merged))
         return Words([*of_labels, *words], np.concatenate([which, np.resize(numbers, merged)]).astype(np.uint32))
 
@@ -163,6 +171,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 def _reasons(events: Events, alone: np.ndarray, merged: int) -> Words:
     """Return why events began, as far as it was told, with what released them: ``"turn, after f"``."""
     why, by = (events.stored(name)[alone].astype(int) for name in ("why", "released_label"))
+    # Few pairs of reason and releasing label occur, however many events there are.
     pairs, which = np.unique(np.stack([why, by]), axis=1, return_inverse=True)
     words = []
     for reason, label in pairs.T.tolist():
@@ -180,7 +189,9 @@ def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
     whole_of = np.array([words.index(whole) for whole in wholes], np.int64)
     numbers = events.label[boxes.members]
     box, node = _pairs(boxes.box_of, numbers, len(found), len(ids))
+    # A box of very many nodes names their programs only: a list of ids would be longer than all other columns.
     is_dense = np.bincount(box, minlength=len(found)) > MOST_IDS
+    # (pairs,) whether the box of a pair of box and node is named node by node.
     few = ~is_dense[box]
     for position, number in zip(box[few].tolist(), node[few].tolist(), strict=True):
         found[position].append(ids[number])
@@ -200,6 +211,7 @@ def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[
         ones: bound of the first column.
         others: bound of the second column.
     """
+    # Both numbers as one, which counts and sorts faster than rows of two.
     pairs = one * others + other
     if ones * others <= MOST_CELLS:  # for few possible pairs a table is faster than sorting
         table = np.zeros(ones * others, bool)
@@ -238,8 +250,10 @@ def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Col
         pixel: seconds of one pixel.
     """
     if name in STATUSES:
+        # Every bad end, however narrow its box: it is what a reader looks for.
         which = np.flatnonzero(columns["status"].numbers == STATUSES.index(name))
     else:
+        # On a narrow box a pattern would hide the colour.
         codes = [palette.CODES[kind.name] for kind in palette.KINDS if kind.pattern == name]
         which = np.flatnonzero(np.isin(columns["code"], codes) & wide)
     found = {column: columns[column][which] for column in (*SIDES, "code", "client")}
@@ -251,6 +265,7 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     alone = slice(0, len(boxes.alone))
     wide = columns["duration"][alone] / scale.seconds
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
+    # The widest boxes first, since only so many texts are written; stable, so that equals keep their order.
     order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
     chosen = order[(wide[order] >= scale.font) & (high[order] >= scale.font)]
     numbers = events.label[boxes.alone[chosen]].tolist()
@@ -259,9 +274,11 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
         for number, i in zip(numbers, chosen.tolist(), strict=True)
     ]
     middle = (columns["left"] + columns["right"])[chosen] / 2
+    # A text may be wider than its box, so neighbours in a lane could meet.
     free = _without_overlap(columns["top"][chosen], middle / scale.seconds, texts, scale.font)
     chosen, middle, texts = chosen[free], middle[free], [texts[i] for i in free.tolist()]
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
+    # The middle of a gang of an even number of devices is the line between two lanes.
     half = (bottom - top) / 2
     lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # for a gang, a lane near its centre
     marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts}
@@ -281,6 +298,7 @@ def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font
     found = []
     for i, (lane, x, text) in enumerate(zip(top.tolist(), middle.tolist(), texts, strict=True)):
         left, right = x - 0.3 * font * len(text), x + 0.3 * font * len(text)
+        # The intervals that are taken in a lane are sorted and do not overlap: only both neighbours need a look.
         row = taken.setdefault(lane, [])
         place = bisect(row, (left, right))
         if (place == 0 or row[place - 1][1] <= left) and (place == len(row) or right <= row[place][0]):

@@ -29,11 +29,6 @@ from bokeh.models import (
     FixedTicker,
     GlyphRenderer,
     Grid,
-    HoverTool,
-    Legend,
-    LegendItem,
-    LinearColorMapper,
-    Quad,
     Range1d,
     TapTool,
 )
@@ -43,26 +38,39 @@ from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.legends import (
+    LEGEND_ROLES,
+    Swatch,
+    add_legend,
+    legend_shapes,
+    shown_swatches,
+    swatch_items,
+)
 from pathways_widgets.drawing.palette import DASHES
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of
+from pathways_widgets.drawing.point_marks import TextMark
+from pathways_widgets.drawing.scene import Shape
+from pathways_widgets.drawing.still_frame import AXIS, LABELS, LINE, RIGHT, Frame, title
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
-    LEGEND_ROLES,
     TIME_RANGE,
-    hover,
     last_end,
-    shown,
     time_figure,
     time_roles,
     time_span,
+    with_margins,
 )
-from pathways_widgets.drawing.views import DIMMED, Columns, RunLike, View, Window, empty_source
+from pathways_widgets.drawing.tooltips import Tooltip
+from pathways_widgets.drawing.views import Columns, RunLike, View, Window, empty_source
 from pathways_widgets.timeline.busy_devices import busy_columns
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
-from pathways_widgets.timeline.timeline_columns import SIDES, SOURCES, TimelineScale, columns_of, title_of
+from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
 
-_AT: dict[str, Any] = {side: side for side in SIDES}
+_THIN = 0.6
+"""Width in pixels of the lines between devices; those between islands have one pixel."""
 _LABELS = "const {y, text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
 _SEEN = """
     const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
@@ -82,6 +90,41 @@ _TOOLTIPS = [
 ]
 _OPTIONAL = ("begins by", "moves", "line", "line or source")
 """Rows of the tooltip that only some boxes have."""
+_COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
+"""What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
+LEGENDS = (
+    *(
+        tuple(
+            Swatch(f"{kind.letter} {kind.name}", BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")))
+            for kind in kinds
+        )
+        for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
+    ),
+    tuple(
+        Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
+        for name, dash in DASHES.items()
+    ),
+)
+"""The legends from the lanes upwards: work of the controller, work on devices, guessed times."""
+
+
+def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
+    """Return the marks of a timeline, from back to front; ``tooltip`` is that of the boxes."""
+    clients = Column("tint", TINTS)
+    busy = Tooltip((("busy", "@share{0%} of island @island@whose"),))
+    boxes: dict[str, Any] = {"source": "timeline_boxes", "is_dimmed": True}
+    look: dict[str, Any] = {"fill": Column("code", _COLOURS), "line": Column("edge", _COLOURS), "line_width": 0.5}
+    return (
+        BoxMark(source="timeline_busy", fill=clients, tooltip=busy),
+        BoxMark(**boxes, **look, tooltip=tooltip),
+        BoxMark(**boxes, renderer="timeline_strips", top="strip", fill=clients),
+        *(BoxMark(source=f"timeline_{name}", hatch=hatch) for name, hatch in palette.HATCHES.items()),
+        *(
+            BoxMark(source=f"timeline_{name}", renderer=f"timeline_{name}_edges", line=palette.BOX_EDGE, dash=dash)
+            for name, dash in DASHES.items()
+        ),
+        TextMark(source="timeline_marks"),
+    )
 
 
 class Timeline(View):
@@ -97,6 +140,7 @@ class Timeline(View):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
+        self.marks = timeline_marks(Tooltip(tuple(self.tooltips), ("left", "duration"), ("bytes",), _OPTIONAL))
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
@@ -105,9 +149,16 @@ class Timeline(View):
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
         made = _frame(self.lanes, self.tables["timeline_labels"], self.style)
-        _draw_boxes(made, self.tables, self.style, self.tooltips)
+        drawn = draw(made, self.marks, self.tables, self.style)
+        # What a click selects is the first mark whose rows fade while others are selected.
+        boxes = next(renderer for mark, renderer in drawn.items() if mark.is_dimmed)
+        made.select_one({"name": "timeline_strips"}).visible = False
+        made.add_tools(
+            TapTool(renderers=[boxes]),
+            BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
+        )
         _draw_lines(made, self.lanes, self.style)
-        _draw_legend(made, self.style)
+        _draw_legends(made, self.style)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -121,27 +172,60 @@ class Timeline(View):
         events, span = everything.without(GAUGE_KINDS), time_span(everything)
         self._add_lanes(events)
         self._digest.extend(events)
-        visible, around = shown((0.0, last_end(everything)), window)
+        # Columns for the window and its margins; what fits on a box is decided by the window alone.
+        visible, around = with_margins((0.0, last_end(everything)), window)
         boxes = choose_boxes(self._digest, around)
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         clients = legend_of(events)
+        # Edges that no box has need no words in the legend.
+        guessed = {name: len(self.sources[f"timeline_{name}"]["left"]) > 0 for name in DASHES}
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
-            "timeline_legend2": {"visible": any(len(self.sources[f"timeline_{name}"]["left"]) for name in DASHES)},
+            "timeline_legend2": {"visible": any(guessed.values())},
+            **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
         }
         self._lay_out()
         return self.sources
+
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
+        """Return the same as shapes, and their height in pixels.
+
+        Args:
+            run: what to draw.
+            width: width of the page in pixels.
+            top: pixels above the picture.
+        """
+        factor = self.style.factor
+        left, right = factor * LABELS, width - RIGHT
+        self._pixels = right - left
+        self.update(run)
+        clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
+        # From the top: the last legend of a figure is its uppermost.
+        rows = [shown_swatches(swatches, self.properties) for swatches in reversed(LEGENDS)]
+        shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
+        first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
+        bottom = first + height * self.lanes.pixels
+        span = self.properties[TIME_RANGE]
+        frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (height, 0.0))
+        shapes += [title(self.properties["timeline_title"]["text"], top, width), *frame.time_axis()]
+        shapes += shapes_of(self.marks, self.sources, frame, self.properties)
+        inner, bounds = _lines(self.lanes)
+        shapes += [*frame.rows(inner, "background", _THIN), *frame.rows(bounds, "island")]
+        shapes += frame.names(self.lanes.labels)
+        return shapes, bottom + factor * AXIS - top
 
     def _add_lanes(self, events: Events) -> None:
         """Add what lanes have none yet: one for an island's host work, groups for its hosts; then place events anew."""
         working = {label.island for label in events.labels if label.kind == HOST_KIND}
         hosts = tuple(island for island in range(len(self.lanes.islands)) if island in working)
         per_host = devices_per_host(events.labels, self.lanes.islands)
+        # Groups of hosts are lines and names only; a lane for host work moves all lanes below it, so events are placed
+        # again.
         if any(per_host) and per_host != self.lanes.per_host:
             self.lanes = replace(self.lanes, per_host=per_host)
         if set(hosts) - set(self.lanes.hosts):
@@ -152,6 +236,7 @@ class Timeline(View):
         """Name the lanes; with host work or several hosts, also set what depends on the number of lanes."""
         labels = self.lanes.labels
         self.sources["timeline_labels"] = {"y": list(labels), "text": list(labels.values())}
+        # Without these the figure was made with the right lanes, and nothing has to be sent.
         if self.lanes.hosts or any(self.lanes.per_host):
             inner, bounds = _lines(self.lanes)
             self.properties["timeline"]["height"] = _height(self.lanes, self.style)
@@ -184,56 +269,10 @@ def _frame(lanes: Lanes, labels: ColumnDataSource, style: Style) -> figure:
     return fig
 
 
-def _draw_boxes(
-    fig: figure, tables: dict[str, ColumnDataSource], style: Style, tooltips: list[tuple[str, str]]
-) -> None:
-    """Add the glyphs of boxes, strips, busy devices, patterns and text, from back to front, and the tools."""
-    edged = [*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE]
-    colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
-    boxes = fig.quad(
-        left="left",
-        right="right",
-        top="top",
-        bottom="bottom",
-        source=tables["timeline_boxes"],
-        fill_color={"field": "code", "transform": colours},
-        line_color={"field": "edge", "transform": colours},
-        line_width=0.5 * style.line,
-        **DIMMED,
-    )
-    clients = {"field": "tint", "transform": LinearColorMapper(TINTS, low=-0.5, high=len(TINTS) - 0.5)}
-    strip = _AT | {"top": "strip", "fill_color": clients, "line_color": None}
-    strips = fig.quad(**strip, source=tables["timeline_boxes"], nonselection_fill_alpha=0.15)
-    strips.name, strips.visible = "timeline_strips", False
-    busy = fig.quad(**_AT, source=tables["timeline_busy"], fill_color=clients, line_color=None)
-    fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island@whose")]))
-    for name in palette.HATCHES:
-        pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
-        fig.add_glyph(tables[f"timeline_{name}"], pattern)  # no glyphs for selections: they cost time to make
-    for name, dash in DASHES.items():
-        edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=style.line, line_dash=list(dash))
-        fig.add_glyph(tables[f"timeline_{name}"], edge).name = f"timeline_{name}_edges"
-    fig.text(
-        "x",
-        "y",
-        "text",
-        source=tables["timeline_marks"],
-        text_color=palette.INK,
-        text_font_size=f"{style.font}px",
-        text_align="center",
-        text_baseline="middle",
-    )
-    fig.add_tools(hover(boxes, tooltips, ("left", "duration"), _OPTIONAL))
-    fig.add_tools(
-        TapTool(renderers=[boxes]),
-        BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
-    )
-
-
 def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
     """Add lines between lanes, over the boxes of gangs; heavier ones between islands."""
     inner, bounds = _lines(lanes)
-    for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
+    for name, ticks, width in (("timeline_lanes", inner, _THIN), ("timeline_islands", bounds, 1.0)):
         grid = Grid(
             axis=None, dimension=1, ticker=FixedTicker(ticks=ticks, name=f"{name}_ticks"), name=name, level="guide"
         )
@@ -241,46 +280,16 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
         fig.add_layout(grid)
 
 
-def _draw_legend(fig: figure, style: Style) -> None:
-    """Add a legend of rows whose entries hide their kind: guessed times, work on devices, work of the controller."""
-    nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
-    swatches = {kind: _swatch(fig, kind, nowhere) for kind in palette.KINDS}
-    _filter(fig, list(swatches.values()))
-    rows = [
-        [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
-        for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
-    ]
-    for position, items in enumerate([*rows, _guesses(fig, nowhere)]):
-        legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
-        legend.click_policy = "hide"
-        legend.location = "top_left"
-        legend.border_line_color = None
-        legend.label_text_font_size = f"{style.font}px"
-        legend.glyph_width = legend.glyph_height = int(12 * style.factor)
-        legend.padding = legend.margin = 2
-        legend.spacing = 10
-        fig.add_layout(legend, "above")
-
-
-def _swatch(fig: figure, kind: palette.EventStyle, nowhere: ColumnDataSource) -> GlyphRenderer:
-    """Return the box of a legend entry, which is drawn nowhere: it carries the entry's colour and visibility."""
-    return fig.add_glyph(nowhere, Quad(**_AT, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern)))
-
-
-def _guesses(fig: figure, nowhere: ColumnDataSource) -> list[LegendItem]:
-    """Return the legend entries of dashed edges, which hide these edges."""
-    found = []
-    for name in DASHES:
-        edges = fig.select_one({"name": f"timeline_{name}_edges"})
-        swatch = fig.add_glyph(nowhere, edges.glyph.clone())
-        found.append(LegendItem(label=palette.GUESSES[name], renderers=[swatch, edges]))
-    return found
-
-
-def _hatch(name: str) -> dict[str, Any]:
-    """Return the look of one of ``HATCHES``, or of no pattern."""
-    look = {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6}
-    return look | {"hatch_pattern": palette.HATCHES[name]} if name else {}
+def _draw_legends(fig: figure, style: Style) -> None:
+    """Add the legends, whose entries hide their kind, or the dashed edges."""
+    rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
+    # In the order of ``palette.KINDS``: the script takes the position of a swatch for the code of its kind.
+    _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
+    for name, item in zip(DASHES, rows[-1], strict=True):
+        # A click hides all renderers of an entry: the swatch, and the edges themselves.
+        item.renderers += [fig.select_one({"name": f"timeline_{name}_edges"})]
+    for position, items in enumerate(rows):
+        add_legend(fig, f"timeline_legend{position}", items, style, click_policy="hide")
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
@@ -293,6 +302,7 @@ def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
         swatch.js_on_change("visible", changed)
     for renderer in fig.renderers:
         if "code" in renderer.data_source.data:
+            # One filter for boxes, texts and patterns, so that they are hidden together.
             renderer.view.filter = seen
 
 

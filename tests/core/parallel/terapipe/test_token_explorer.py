@@ -10,10 +10,10 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.terapipe.explorer import TokenExplorer
 from pathways_nb.parallel.terapipe.problem import Problem
 from pathways_nb.parallel.terapipe.slice_costs import Hinge
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, nearly_equal
+from pathways_nb.parallel.terapipe.token_explorer import TokenExplorer
 from tests.core.parallel.terapipe.cases import hinge
 
 SMALL: dict[str, Any] = {"length": 256, "stages": 8, "granularity": 16, "uniform": 5}

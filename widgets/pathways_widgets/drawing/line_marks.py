@@ -1,0 +1,127 @@
+"""Marks that are lines or areas: between two points, across the whole plot, and polygons.
+
+A field that is a text names a column; ``Column`` says that another value, such as a width, differs from row to row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from bokeh.models import Bezier, HSpan, Patch, Segment
+from bokeh.models.glyph import Glyph
+
+from pathways_widgets.drawing.picture_marks import (
+    Colour,
+    Column,
+    PictureMark,
+    colour,
+    colours_in,
+    numbers_in,
+    pixels,
+    values_in,
+)
+from pathways_widgets.drawing.scene import Curve, Polygon, Shape
+from pathways_widgets.drawing.still_frame import Frame
+from pathways_widgets.drawing.style import Style
+from pathways_widgets.drawing.views import Columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineMark(PictureMark):
+    """A line for each row, from ``x0``, ``y0`` to ``x1``, ``y1``.
+
+    Args:
+        line: its colour; without one it is invisible, and only the pointer finds it.
+        line_width: its width in pixels.
+        dash: lengths in pixels of its dashes and of the gaps between them; empty for a solid line.
+        ends: the columns of both ends.
+        is_bent: whether it is a Bézier curve, with the control points ``cx0``, ``cy0`` and ``cx1``, ``cy1``.
+    """
+
+    line: Colour = ""
+    line_width: float | Column = 1.0
+    dash: tuple[int, ...] = ()
+    ends: tuple[str, str, str, str] = ("x0", "y0", "x1", "y1")
+    is_bent: bool = False
+
+    def glyph(self, style: Style) -> Glyph:
+        """Return Bokeh's glyph."""
+        look = {"line_width": pixels(self.line_width, style.line), "line_dash": list(self.dash)}
+        # Without a colour the pointer would find nothing, so an invisible line is a transparent one.
+        look |= {"line_color": colour(self.line)} if self.line else {"line_alpha": 0.0}
+        look |= dict(zip(("x0", "y0", "x1", "y1"), self.ends, strict=True)) | {"name": self.name or None}
+        return Bezier(**look, **{end: end for end in ("cx0", "cy0", "cx1", "cy1")}) if self.is_bent else Segment(**look)
+
+    def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
+        """Yield the lines."""
+        if not self.line:
+            return
+        x0, y0, x1, y1 = self.ends
+        # In the order of SVG: the control points are between the ends.
+        corners = [(x0, y0), ("cx0", "cy0"), ("cx1", "cy1"), (x1, y1)] if self.is_bent else [(x0, y0), (x1, y1)]
+        points = [(frame.x(numbers_in(x, rows)).tolist(), frame.y(numbers_in(y, rows)).tolist()) for x, y in corners]
+        count = len(points[0][0])
+        widths = values_in(self.line_width, rows, count)
+        # The style has scaled pixels in columns already; a number is for a screen.
+        factor = frame.column_factor if isinstance(self.line_width, Column) else frame.line
+        dash, gap = self.dash or (0, 0)
+        for row, (line, width) in enumerate(zip(colours_in(self.line, rows, count), widths, strict=True)):
+            ends = tuple((x[row], y[row]) for x, y in points)
+            if math.isnan(ends[0][0]):  # only in a legend
+                continue
+            yield Curve(ends, line, factor * width, self.is_bent, dash, gap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanMark(PictureMark):
+    """A line across the whole plot for each row, at the height in its column ``y``.
+
+    Args:
+        line: its colour.
+        line_width: its width in pixels.
+        dash: lengths in pixels of its dashes and of the gaps between them; empty for a solid line.
+    """
+
+    line: Colour = ""
+    line_width: float = 1.0
+    dash: tuple[int, ...] = ()
+
+    def glyph(self, style: Style) -> Glyph:
+        """Return Bokeh's glyph."""
+        look = {"line_color": colour(self.line), "line_width": self.line_width * style.line}
+        return HSpan(y="y", line_dash=list(self.dash), name=self.name or None, **look)
+
+    def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
+        """Yield the lines."""
+        (dash, gap), y = self.dash or (0, 0), frame.y(numbers_in("y", rows)).tolist()
+        for down, line in zip(y, colours_in(self.line, rows, len(y)), strict=True):
+            yield Curve(((frame.left, down), (frame.right, down)), line, self.line_width * frame.line, False, dash, gap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AreaMark(PictureMark):
+    """Polygons whose corners are the rows, in the columns ``x`` and ``y``; rows that are no numbers separate them.
+
+    Args:
+        fill: colour inside; one for all, since a polygon has no row of its own.
+    """
+
+    fill: str = ""
+
+    def glyph(self, style: Style) -> Glyph:
+        """Return Bokeh's glyph."""
+        return Patch(x="x", y="y", fill_color=self.fill, line_color=None, name=self.name or None)
+
+    def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
+        """Yield the polygons."""
+        x, y = numbers_in("x", rows), numbers_in("y", rows)
+        begin = 0
+        # A polygon ends at a row without numbers, the last one at the end of the table as well.
+        for end in [*np.flatnonzero(np.isnan(x)).tolist(), len(x)]:
+            if end > begin:
+                corners = zip(frame.x(x[begin:end]).tolist(), frame.y(y[begin:end]).tolist(), strict=True)
+                yield Polygon(tuple(corners), self.fill)
+            begin = end + 1
