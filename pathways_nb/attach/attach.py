@@ -23,7 +23,7 @@ from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.results.run import runs
-from pathways_nb.runtime import islands as islands_module
+from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.session import default_controller, interrupted
@@ -124,6 +124,7 @@ def attach(
         _refuse_for_real(kind, simulated)
     _refuse_elsewhere(kind, address=address, name=name, transfers=transfers, unresponsive_after=unresponsive_after)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
+    # Only checked here: the session makes the policy when it makes its core.
     policy_of(policy)
     limits.check_memory(hbm)
     limits.check_latency(dcn_latency)
@@ -141,7 +142,8 @@ def attach(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
         )
         return _attach_cluster(asked_for, before)
-    found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
+    # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
+    found, devices = local_islands.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
         islands = 2 if islands is None else islands
@@ -149,6 +151,7 @@ def attach(
         islands, devices_per_island = _virtual(islands, devices_per_island)
     asked = _hashable(islands), devices_per_island
     attach_options = AttachOptions(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
+    # A cell that is run again keeps its devices, compiled programs and values.
     if isinstance(before, Controller) and before.attach_options == attach_options:
         return before
     made = _controller(attach_options, islands, devices)
@@ -170,7 +173,7 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
     made = simulator.controller(asked, before)
     if asked.simulated is not None and asked.simulated.values:
         # The simulator moves no values. A second controller of the same shape on CPU devices computes them.
-        made.twin = _controller(
+        made.value_session = _controller(
             AttachOptions("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
         )
     default_controller.replace(made)
@@ -179,15 +182,17 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
 
 def _attach_cluster(asked: AttachOptions, before: Session | None) -> Controller:
     """Return a controller on a Ray cluster: the attached one if its options are equal, else a new current one."""
-    from pathways_nb.attach import cluster  # late: most processes never need it
+    from pathways_nb.attach import ray_attach  # late: most processes never need it
 
-    spelled = cluster.spelled_out(asked)
+    spelled = ray_attach.spelled_out(asked)
     name = asked.cluster.name if asked.cluster is not None else None
+    # By name, what is left out is as the shared controller has it, so only what was given can be compared.
     wanted = spelled if name is None else asked
+    # A cluster that is lost never comes back: the same options then mean a new one.
     if isinstance(before, Controller) and before.attach_options == wanted and not before.lost():
         return before
     if name is None:
-        made = cluster.controller(spelled)
+        made = ray_attach.controller(spelled)
     else:
         from pathways_nb.attach import shared
 
@@ -248,9 +253,9 @@ def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any])
         devices: the accelerators that JAX lists; empty on CPU.
     """
     if attach_options.kind != "cpu":
-        attachment = islands_module.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
+        attachment = local_islands.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
-        hbm = [int(attach_options.hbm or islands_module.capacity(island)) for island in attachment.islands]
+        hbm = [int(attach_options.hbm or local_islands.capacity(island)) for island in attachment.islands]
         return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))
     count, each = attach_options.islands, attach_options.devices_per_island or 0
     # 0 means no budget: virtual CPU devices report no memory of their own.
@@ -258,12 +263,12 @@ def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any])
 
     def start(session: Session) -> LocalDriver:
         """Return the driver, with CPU clients made for it; called when the driver is first needed."""
-        return _local(session, islands_module.attach_cpu(count, each, attach_options.pin))
+        return _local(session, local_islands.attach_cpu(count, each, attach_options.pin))
 
     return Controller(attach_options, start, (each,) * count, budgets)
 
 
-def _local(session: Session, attachment: islands_module.Attachment) -> LocalDriver:
+def _local(session: Session, attachment: local_islands.LocalAttachment) -> LocalDriver:
     """Return the driver that runs a session's instructions on the devices of ``attachment``."""
     latency = session.attach_options.dcn_latency
     return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)

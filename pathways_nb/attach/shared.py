@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pathways_nb.attach.cluster import (
+from pathways_nb.attach.ray_attach import (
     by_device,
     cores_of,
     lose_cluster,
@@ -26,7 +26,7 @@ from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, c
 from pathways_nb.runtime.shared.remote_core import RemoteMachine
 from pathways_nb.runtime.shared.shared_driver import SharedDriver
 from pathways_nb.session import elasticity
-from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, named
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, option_name
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.words import counted
@@ -73,7 +73,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     connection = ray_cluster.connect(options.address, say_line, shared=True)
     connection.notice_after(options.unresponsive_after)
     try:
-        actor, said = found_or_made(connection.ray, name, spelled)
+        actor, said = find_or_make(connection.ray, name, spelled)
         terms, sizes, budgets = ask(connection.ray, actor, "about", gate=connection.gate)
         ray_cluster.tell_open_ports(connection, say_line)
         _check_same(asked, terms, name)
@@ -87,6 +87,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     def start(session: Session) -> SharedDriver:
         """Return the driver of this kernel, which joins the controller."""
         link = RayControllerLink(connection.ray, actor, connection.gate)
+        # Removed before this kernel joined: its own resource manager must not place anything there.
         for where in link.welcome.gone:
             session.resources.remove(where)
         islands = tuple(link.island(view) for view in link.welcome.islands)
@@ -126,7 +127,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     return made
 
 
-def found_or_made(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str]:
+def find_or_make(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str]:
     """Return the actor of a shared controller, and a line that says whether it was there.
 
     A mistyped name would make another controller without a word, so the line offers a near one that exists.
@@ -135,17 +136,17 @@ def found_or_made(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str
     if found is not None:
         return found, f"joined the controller {name!r}"
     meant = did_you_mean(name, others(ray))
-    return _made(ray, name, spelled), f"made the controller {name!r}, which was not there.{meant}"
+    return _create(ray, name, spelled), f"made the controller {name!r}, which was not there.{meant}"
 
 
-def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
+def _create(ray: Any, name: str, spelled: AttachOptions) -> Any:
     options = spelled.cluster or ClusterOptions()
     per_host, devices = options.devices_per_host or 1, spelled.devices_per_island or 0
     platform = platform_of(ray, spelled.islands * devices)
     say_line(f"starting the controller {name!r} with {counted(spelled.islands, 'island')} of hosts …")
     terms = Terms(
         spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
-        named(spelled.policy), spelled.pin, by_device(options, platform),
+        option_name(spelled.policy), spelled.pin, by_device(options, platform),
         options.unresponsive_after or UNRESPONSIVE_AFTER,
     )  # fmt: skip
     return create(ray, name, terms, cores_of(spelled, platform))
@@ -163,12 +164,13 @@ def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
         ("devices_per_island", asked.devices_per_island, terms.devices),
         ("devices_per_host", options.devices_per_host, terms.per_host),
         ("transfers", options.transfers, "device" if terms.by_device else "ray"),
-        ("policy", None if asked.policy == "stride" else named(asked.policy), terms.policy_name),
+        ("policy", None if asked.policy == "stride" else option_name(asked.policy), terms.policy_name),
         ("pin", None if asked.pin else False, terms.pin),
         ("dispatch", None if asked.dispatch == "parallel" else asked.dispatch, terms.dispatch),
         ("hbm", asked.hbm, terms.hbm),
         ("unresponsive_after", options.unresponsive_after, terms.unresponsive_after),
     )
+    # ``None`` stands for what was not given, or is the default: the kernel takes what there is.
     for option, wanted, has in pairs:
         if wanted is not None and wanted != has:
             raise UsageError(

@@ -91,6 +91,7 @@ def spelled_out(asked: AttachOptions, attached: Session | None) -> AttachOptions
     chip, islands, devices = (given[name] if value is None else value for name, value in said.items())
     if found["chip"] and chip != THIS_MACHINE:
         find(Chip, "chips", chip, f"attach({shortened(asked.kind)}): chip {chip!r}")
+    # ``sim:here`` has the shape of what is attached, so that a real program runs in it unchanged.
     like = _islands_here(attached) if chip == THIS_MACHINE else (8,)
     islands = len(like) if islands is None else islands
     devices = like[0] if devices is None else devices
@@ -109,6 +110,7 @@ def _counts(kind: str, options: SimulatorOptions, islands: Any, each: Any) -> tu
     """
     per_host = {} if options.devices_per_host is None else {"devices_per_host": options.devices_per_host}
     limits.check_counts("attach", islands=islands, devices_per_island=each, **per_host)
+    # Plain integers: options are compared with those attached before, and saved with runs.
     islands, each = operator.index(islands), operator.index(each)
     said = f"attach({kind!r}, islands={shortened(islands)}, devices_per_island={shortened(each)})"
     limits.check_simulated(said, islands, islands * each)

@@ -18,7 +18,7 @@ from pathways_nb.parallel.batch_walk import parts
 from pathways_nb.parallel.fsdp import loss_checks
 from pathways_nb.parallel.pipelines import parts_against_whole
 from pathways_nb.parallel.pipelines.examination import Examination
-from pathways_nb.program.program import Program
+from pathways_nb.session.calls.program import Program
 from pathways_nb.util.waiting import Promise
 
 _CHECKS: list[tuple[Any, str]] = [(loss_checks, "examined"), (Examination, "examine"), (Program, "accept")]

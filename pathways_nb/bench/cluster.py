@@ -165,7 +165,7 @@ def _staged(places: Sequence[pw.VirtualSlice]) -> tuple[pw.Program, Any]:
 def _messages(controller: pw.Controller, places: Sequence[pw.VirtualSlice]) -> float:
     """Return the messages that each host gets for a program, which has a stage on each."""
     program, start = _staged(places)
-    controller.settle()
+    controller.wait_all()
     with counted_messages(controller) as count:
         for _ in range(CALLS):
             program(start).wait()
@@ -177,7 +177,7 @@ def _dispatches(controller: pw.Controller, places: Sequence[pw.VirtualSlice]) ->
     program, start = _staged(places[:STAGES])
 
     def programs(dispatch: Any) -> None:
-        controller.settle()
+        controller.wait_all()
         controller.machine.dispatch = dispatch  # nothing is under way
         pw.wait([program(start) for _ in range(CALLS)])
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from pathways_nb.bench import _first_calls
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines import activations
 from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
+from pathways_nb.runtime.local_islands import LocalAttachment
 
 MICROBATCHES, ROWS, TOKENS, BLOCKS = 8, 16, 128, 4
 ROUNDS = 5
@@ -136,8 +137,8 @@ def _covered(events: Any) -> float:
 @contextmanager
 def _live_bytes() -> Iterator[list[int]]:
     """Yield a list that gets the bytes of all live arrays of the busiest island beyond those at the beginning."""
-    clients = {device.client for island in pw.attach("cpu", islands=2, devices_per_island=2).driver.attachment.islands
-               for device in island.devices}  # fmt: skip
+    attachment = cast(LocalAttachment, pw.attach("cpu", islands=2, devices_per_island=2).driver.attachment)
+    clients = {device.client for island in attachment.islands for device in island.devices}
     first = {client: _bytes(client) for client in clients}
     found, stop = [1], threading.Event()
 

@@ -17,12 +17,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pathways_nb as pw
 from pathways_nb.bench._users import REASONS, SoakProgram, User, UserPopulation, fresh, kinds
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.runtime.local_islands import LocalAttachment
 from pathways_nb.session.calls import submit
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4
@@ -237,4 +238,5 @@ def _bytes(island: IslandMemory) -> int:
 
 def _arrays(controller: pw.Controller) -> int:
     """Return the number of live arrays on the islands."""
-    return sum(len(island.devices[0].client.live_arrays()) for island in controller.driver.attachment.islands)
+    attachment = cast(LocalAttachment, controller.driver.attachment)
+    return sum(len(island.devices[0].client.live_arrays()) for island in attachment.islands)

@@ -25,7 +25,7 @@ from pathways_nb.cost.calibration import this_machine
 from pathways_nb.cost.calibration.calibrated import Calibration, OutdatedError, load
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime import islands as islands_module
+from pathways_nb.runtime import local_islands
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.host_info import machine
@@ -128,7 +128,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
     """
     # What is under way would share the cores with what is measured.
     if controller.driver_or_none is not None:
-        controller.settle()
+        controller.wait_all()
     asked = controller.attach_options
     if asked.kind == "cpu":
         policy = "stride" if asked.policy == "fifo" else "fifo"  # equal options would give the same controller
@@ -147,7 +147,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
 @contextlib.contextmanager
 def usual() -> Iterator[Session]:
     """Yield a controller of the devices that ``pw.attach("auto")`` would attach, for the length of the block."""
-    kind, _ = islands_module.accelerators()
+    kind, _ = local_islands.accelerators()
     with attach(kind or "cpu") as controller:
         yield controller
 

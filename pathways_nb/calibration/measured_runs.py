@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec
 from pathways_nb.calibration.kernels import AXIS, Kernel
 from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.program.computation import Computation, shard_map
-from pathways_nb.program.program import program
 from pathways_nb.session.calls.client import put, record, wait
+from pathways_nb.session.calls.program import program
 from pathways_nb.session.session import Session
 
 _SPLIT = PartitionSpec(AXIS)

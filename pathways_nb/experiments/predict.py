@@ -12,10 +12,10 @@ from typing import Any
 
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.graph import Graph
-from pathways_nb.program.program import Program
 from pathways_nb.runtime.sim.makespan import makespan
 from pathways_nb.session import default_controller, tenant_scope
 from pathways_nb.session.calls import submit
+from pathways_nb.session.calls.program import Program
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST
 from pathways_nb.util.words import a_type_of

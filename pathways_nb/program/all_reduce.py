@@ -20,7 +20,7 @@ import numpy as np
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
-from pathways_nb.program.exchange import Part, marked
+from pathways_nb.program.exchange_sums import ExchangeSum, marked_as_sum
 from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.program.specs import Spec
 from pathways_nb.util.words import a_type_of, counted
@@ -74,8 +74,10 @@ def all_reduce(
     if not is_number(bucket_mb) or not bucket_mb > 0:
         raise UsageError(f"all_reduce(bucket_mb={bucket_mb!r}): a positive number of megabytes is needed.")
     leaves, structure = _flattened(trees, places)
+    # Exchanges of one program are told apart by their numbers.
     number = next(_numbers)
     body = _sum_of(mean)
+    # One computation for each place and not for each leaf: leaves of equal shape then share an executable.
     add = [_Sum(body, "jit", place, None, None, Statics.of(body, (), (), (), ())) for place in places]
     sums: list[list[Any]] = [[] for _ in places]
     for position, leaf in enumerate(leaves):
@@ -83,7 +85,8 @@ def all_reduce(
         if not nothing:
             _check_numbers(leaf, mean)
         for own, found in enumerate(sums):
-            with marked(Part(number, position, own, len(places), int(bucket_mb * _MB))):
+            # Every place adds all parts in the order of ``across``, so all sums are equal to the last bit.
+            with marked_as_sum(ExchangeSum(number, position, own, len(places), int(bucket_mb * _MB))):
                 found.append(leaf.parts[own] if nothing else add[own](*leaf.parts))
     return tuple(jax.tree.unflatten(structure, found) for found in sums)
 

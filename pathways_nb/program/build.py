@@ -22,7 +22,7 @@ from pathways_nb.program.action_marks import numbered
 from pathways_nb.program.exchange_groups import check_place, grouped, sum_of
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.host_work import HostWork
-from pathways_nb.program.items import Const, FlatProgram, Group, Item, Operand, constant
+from pathways_nb.program.items import Const, FlatProgram, Group, Operand, ProgramItem, constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +30,12 @@ class Code:
     """What a node computes: its items in order, the values it reads from outside and those it makes for others."""
 
     name: str
-    items: tuple[Item, ...]
+    items: tuple[ProgramItem, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
     @property
-    def computations(self) -> tuple[Item, ...]:
+    def computations(self) -> tuple[ProgramItem, ...]:
         """The items with declared shardings: none, one, or several that were fused."""
         return tuple(item for item in self.items if item.place is not None)
 
@@ -85,13 +85,13 @@ class Builder:
         """The position of the group that makes each value; arguments are absent."""
         self.open: dict[int, int] = {}
         """By place, the group that ordinary operations may still join."""
-        self.free: dict[int, Item] = {}
+        self.free: dict[int, ProgramItem] = {}
         """The item that makes each value that depends on no place."""
         self.copies: dict[tuple[int, int], int] = {}
         """The number that such a value has at a place where its item was repeated, by value and place."""
         self.home: dict[int, int] = dict(homes)
         """The place of each value that has one."""
-        self.sums: list[Item] = []
+        self.sums: list[ProgramItem] = []
         """The sums of an exchange that are not in groups yet."""
         self.exchanged: dict[tuple[int, ...], None] = {}
         """The values that an exchange adds, leaf by leaf."""
@@ -101,23 +101,23 @@ class Builder:
         """Small results that another place computes, too: the position of the result, and the value at that place."""
 
     def build(self) -> list[Group]:
-        """Return the groups of the program in order, after placing every item.
-
-        Sets ``results`` and ``kept``. What has effects but no place, such as a print, runs at the place of the first
-        computation, and results that depend on no place are made there; without computations, at the first slice.
-        """
+        """Return the groups of the program in order, after placing every item; sets ``results`` and ``kept``."""
+        # Where nothing else says where: effects without operands (a print), and results that depend on no place.
         default = next((item.place for item in self.flat.ops if item.place is not None), min(self.places))
         assert default is not None
         for item in self.flat.ops:
-            if self.sums and (item.part is None or item.part.exchange != sum_of(self.sums[0]).exchange):
+            # ``pw.all_reduce`` makes the sums of one exchange one after another, so any other item shows that they are
+            # complete. Only then is their order known.
+            if self.sums and (item.exchange_sum is None or item.exchange_sum.exchange != sum_of(self.sums[0]).exchange):
                 self._end_exchange()
-            if item.part is not None:
+            if item.exchange_sum is not None:
                 self.sums.append(item)
                 continue
             place = item.place if item.place is not None else self._place_by_operands(item)
             if place is None and item.has_effects:
                 place = default
             if place is None:
+                # In no group yet: each place that reads it repeats it, so a step counter never crosses islands.
                 self.free.update(dict.fromkeys(item.outputs, item))
             elif item.place is not None:
                 self._new_group(place, self._bring(item, place))
@@ -153,21 +153,23 @@ class Builder:
 
     def _is_at_hand(self, value: int, place: int, read: set[int]) -> bool:
         """Return whether a value is small, and a place has made it already or reads all that it is computed from."""
+        # Nothing is sent for it: its other operands lie at the place already, because something there reads them.
         missing = self._missing(value, place)
         made = {output for item in missing for output in item.outputs}
         needed = {v for item in missing for v in item.values() if (v, place) not in self.copies} - made
         small = all(self.flat.avals[v].bytes <= SMALL for v in (value, *made))
         return small and needed <= read and (bool(needed) or not missing)
 
-    def _place_by_operands(self, item: Item) -> int | None:
+    def _place_by_operands(self, item: ProgramItem) -> int | None:
         """Return the place that holds most bytes of an item's operands; ``None`` if no operand has a place."""
         weight: Counter[int] = Counter()
         for value in item.values():
             if value in self.home:
                 weight[self.home[value]] += self.flat.avals[value].bytes
+        # Of places with equal bytes the first operand's, so that equal programs get equal graphs.
         return weight.most_common(1)[0][0] if weight else None
 
-    def _bring(self, item: Item, place: int) -> Item:
+    def _bring(self, item: ProgramItem, place: int) -> ProgramItem:
         """Return an item with every operand that depends on no place replaced by its copy at ``place``."""
         inputs = (x if isinstance(x, Const) else self._copy(x, place) for x in item.inputs)
         return replace(item, inputs=tuple(inputs))
@@ -184,9 +186,9 @@ class Builder:
             self._join(place, replace(item, inputs=tuple(inputs), outputs=tuple(fresh)))
         return self.copies.get((value, place), value)
 
-    def _missing(self, value: int, place: int) -> list[Item]:
+    def _missing(self, value: int, place: int) -> list[ProgramItem]:
         """Return the operations behind a value that depend on no place and must still be repeated at ``place``."""
-        found: dict[int, Item] = {}
+        found: dict[int, ProgramItem] = {}
         pending = [value]
         while pending:
             item = self.free.get(current := pending.pop())
@@ -204,21 +206,22 @@ class Builder:
             return output
         return self._copy(operand, default)
 
-    def _new_group(self, place: int, *items: Item) -> None:
+    def _new_group(self, place: int, *items: ProgramItem) -> None:
         """Add computations as a group of their own, which no operation joins."""
         self.groups.append(Group(place))
         for item in items:
             self._add(len(self.groups) - 1, item)
 
-    def _join(self, place: int, item: Item) -> None:
+    def _join(self, place: int, item: ProgramItem) -> None:
         """Add an ordinary operation to the open group of its place, or open a new group for it."""
         group = self.open.get(place)
+        # An operand that is made after the open group would hold up all that waits for that group.
         if group is None or any(self.made_in.get(value, -1) > group for value in item.values()):
             self.groups.append(Group(place))
             group = self.open[place] = len(self.groups) - 1
         self._add(group, item)
 
-    def _add(self, group: int, item: Item) -> None:
+    def _add(self, group: int, item: ProgramItem) -> None:
         self.groups[group].items.append(item)
         for value in item.outputs:
             self.made_in[value] = group
@@ -254,6 +257,7 @@ def build(
     for group in groups:
         used.update(value for item in group.items for value in item.values())
     nodes: list[Node] = []
+    # One node for each parameter, not for each leaf: a model has hundreds of arrays.
     for parameter in dict.fromkeys(parameters):
         leaves = tuple(v for v, p in zip(flat.inputs, parameters, strict=True) if p == parameter)
         nodes.append(Node(len(nodes), "argument", parameter, None, (), leaves))
@@ -288,5 +292,6 @@ def _code(group: Group, used: Counter[int], results: set[Any]) -> Code:
         # All outputs, read or not: then equal calls have equal code and share one executable.
         outputs = group.items[0].outputs
     else:
+        # What nobody else reads is no output: XLA can then fuse it away, and no memory is held for it.
         outputs = tuple(v for item in group.items for v in item.outputs if used[v] > here[v] or v in results)
     return Code(group.name, tuple(group.items), inputs, outputs)

@@ -78,7 +78,7 @@ class Computation(Unique):
         self._jitted: dict[Any, Callable[..., Any]] = {}
         self.staged: dict[Any, Any] = {}
         """Calls made outside programs, traced at their lines, by signature."""
-        self.gathered: OrderedDict[Any, Any] = OrderedDict()
+        self.batch_programs: OrderedDict[Any, Any] = OrderedDict()
         """Programs made of batched calls of which this is the newest computation."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ class Computation(Unique):
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is None:
-            return context.runner().call(self, args, kwargs)
+            return context.call_outside(self, args, kwargs)
         if trace.inside:
             return self._inline(trace, args, kwargs)
         return self.stage(trace, self.signature(args, kwargs))
@@ -110,9 +110,11 @@ class Computation(Unique):
             The outputs, traced.
         """
         trace.refuse_futures(call)
+        # A place counts as used even where nothing reads what is computed there, so it is noted before dead code goes.
         trace.places[self.place.serial] = self.place
         mesh = trace.mesh_of(self.place)
         leaf_specs = tuple(self._leaf_specs(call))
+        # JAX caches a trace by its function, so one function for each of what else decides the trace.
         key = (call.tree, call.static_key, mesh, leaf_specs, call.contexts)
         if key not in self._jitted:
             self._jitted[key] = self._build(call, mesh, leaf_specs)
@@ -137,11 +139,13 @@ class Computation(Unique):
         call.refuse_narrowed()
         for index, (leaf, spec) in enumerate(zip(call.leaves, leaf_specs, strict=True)):
             if any(specs.problems(jax.numpy.shape(leaf), spec, self.place)):
+                # ``names`` walks the arguments again, so only on the way to an error.
                 what = f"{self.name}: {call.names[index]}"
                 specs.check_leaf(jax.numpy.shape(leaf), spec, self.place, what, self._in_option)
 
     def _inline(self, trace: context.Tracing, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer = trace.inside[-1]
+        # At the same place it is a part of the other's body; elsewhere it would need a node within a node.
         if outer.place is not self.place:
             raise UsageError(
                 f"{self.name} on {self.place.label} is called inside {outer.name} on {outer.place.label}: a node is "
@@ -157,10 +161,12 @@ class Computation(Unique):
                 f"{counted(len(dynamic), 'argument')}; give one pw.P for all, or one for each."
             )
         positional = specs.spread(prefix, dynamic, self._in_option, self.name)
+        # By keyword: specs are positional, as in ``jax.jit``, so these are replicated.
         rest: list[specs.Spec] = [None] * (len(call.leaves) - len(positional))
         return [spec or PartitionSpec() for spec in (*positional, *rest)]
 
     def _build(self, call: Signature, mesh: AbstractMesh, leaf_specs: tuple[specs.Spec, ...]) -> Callable[..., Any]:
+        # The jitted function outlives the call and must not keep its arrays.
         call = call.without_leaves()
         # Without a cycle, a computation of a cell that is run again goes at once, and its place gives its devices back.
         owner = weakref.ref(self)
@@ -183,14 +189,16 @@ class Computation(Unique):
             in_shardings=tuple(None if spec is None else place_on(spec) for spec in leaf_specs),
             out_shardings=out_shardings,
             donate_argnums=call.donated,
+            # Specs and donated arguments are counted by position, also those of arguments that nobody reads.
             keep_unused=True,
         )
 
     def _trace_body(self, call: Signature, mesh: AbstractMesh, leaf_specs: Any, leaves: tuple[Any, ...]) -> Any:
         leaves = tuple(map(cross, leaves))
         args, kwargs = call.rebuild(leaves)
-        with context.inside(context.Body(self.name, self.place)), jax.sharding.use_abstract_mesh(mesh):
+        with context.inside(context.TracedBody(self.name, self.place)), jax.sharding.use_abstract_mesh(mesh):
             out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
+        # Here the path of an output is known: JAX's own error on an uneven sharding names neither it nor the place.
         self._check_outputs(out)
         return jax.tree.map(cross, out)
 
@@ -214,7 +222,7 @@ class Computation(Unique):
         return f"<computation {self.name} on {self.place.label}>"
 
 
-class Named(NamedTuple):
+class ComputationName(NamedTuple):
     """What a computation's equation name says: serial of its place, declared seconds, compiler options, plain name."""
 
     place: int
@@ -223,16 +231,18 @@ class Named(NamedTuple):
     name: str
 
 
-def named(equation: str) -> Named | None:
+def parse_name(equation: str) -> ComputationName | None:
     """Return the parts of an equation's name if it is a computation's, else ``None``."""
+    # A user's own jitted function has another name, and stays an ordinary operation.
     match = _NAME.fullmatch(equation)
     if match is None:
         return None
-    return Named(int(match[1]), float(match[2]) if match[2] else None, _options[int(match[3] or 0)], match[4])
+    return ComputationName(int(match[1]), float(match[2]) if match[2] else None, _options[int(match[3] or 0)], match[4])
 
 
 def _position(options: Mapping[str, Any]) -> int:
     """Return the position of compiler options among all, which it joins if it is new."""
+    # Never removed: names in traces that JAX keeps refer to them by position.
     if dict(options) not in _options:
         _options.append(dict(options))
     return _options.index(dict(options))

@@ -1,7 +1,7 @@
-"""The surroundings of a trace, and the interface to whatever carries out calls.
+"""The surroundings of a trace, and the way to the function that carries out calls made outside any.
 
-Tracing happens on the caller's thread, so the trace under way is a context variable. ``session`` registers a ``Runner``
-on import; computations and programs know nothing else of it, which keeps this package below ``runtime``.
+Tracing happens on the caller's thread, so the trace under way is a context variable. ``session.calls.program``
+registers the function on import; computations know nothing else of it, which keeps this package below ``runtime``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -22,12 +22,12 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Deferred, Signature
 
 MeshOf = Callable[[VirtualSlice], jax.sharding.AbstractMesh]
+CallOutside = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Carries out a call of a computation or a program, with its positional and keyword arguments, outside any trace."""
 T = TypeVar("T")
-ComputationT = TypeVar("ComputationT", contravariant=True)
-ProgramT = TypeVar("ProgramT", contravariant=True)
 
 
-class Body(NamedTuple):
+class TracedBody(NamedTuple):
     """A computation whose body is being traced: its name and its virtual slice."""
 
     name: str
@@ -43,7 +43,7 @@ class Tracing:
     captured: Callable[[object], str]
     """Returns the name of the variable that holds a captured object, for errors."""
     places: dict[int, VirtualSlice] = field(default_factory=dict)
-    inside: list[Body] = field(default_factory=list)
+    inside: list[TracedBody] = field(default_factory=list)
     host_work: list[str] = field(default_factory=list)
     """Names of the host functions that were called so far."""
     padded: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -60,12 +60,13 @@ class Tracing:
         return self.inside[-1].name if self.inside else self.program
 
     def cropped(self, array: Any, shape: Sequence[int]) -> Any:
-        """Return a padded array without its padding, which is at the end of its dimensions; ``kept`` finds it again."""
+        """Return a padded array without its padding, which is at the end of its dimensions; see ``padded_array``."""
         value = jax.lax.slice(array, [0] * len(shape), shape)
+        # By identity, with the value itself, so that no other object can get its id.
         self.padded[id(value)] = value, array
         return value
 
-    def kept(self, value: Any) -> Any:
+    def padded_array(self, value: Any) -> Any:
         """Return the padded array that a traced value was cropped from, else the value itself."""
         return self.padded.get(id(value), (value, value))[1]
 
@@ -83,33 +84,9 @@ class Tracing:
                 )
 
 
-class Runner(Protocol[ComputationT, ProgramT]):
-    """Carries out calls of computations and programs that are made outside any trace."""
-
-    def call(self, computation: ComputationT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a computation."""
-
-    def call_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a program."""
-
-    def run_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a program, wait for it, and return its run."""
-
-    def peaks_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the memory that one run of a program needs at its peak, for each placement."""
-
-    def cost_model(self) -> Any:
-        """Return the cost model of the attached devices if they are simulated, else ``None``."""
-
-    def compiled_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what each node of a program was compiled to."""
-
-    def graph_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the program's graph for these arguments."""
-
-
 _tracing: ContextVar[Tracing | None] = ContextVar("pathways_tracing", default=None)
-_runner: list[Runner[Any, Any]] = []
+_call_outside: list[CallOutside] = []
+"""The registered function; none until ``session.calls.program`` is imported, as ``import pathways_nb`` does."""
 
 
 def tracing() -> Tracing | None:
@@ -141,6 +118,7 @@ def close_left_open() -> None:
         return
     frame: FrameType | None = sys._getframe()
     while frame is not None:
+        # A function of JAX is under way on this thread, so the trace is its own and goes on.
         if frame.f_code.co_filename.startswith(_JAX):
             return
         frame = frame.f_back
@@ -155,7 +133,7 @@ _reset: Callable[[], object] = getattr(_core, "reset_trace_state", lambda: None)
 
 
 @contextlib.contextmanager
-def inside(body: Body) -> Iterator[None]:
+def inside(body: TracedBody) -> Iterator[None]:
     """Return a context in which calls of computations are part of a body that is being traced."""
     trace = tracing()
     if trace is not None:
@@ -167,11 +145,21 @@ def inside(body: Body) -> Iterator[None]:
             trace.inside.pop()
 
 
-def set_runner(runner: Runner[Any, Any]) -> None:
-    """Register the runner that carries out calls."""
-    _runner[:] = [runner]
+def carry_out_calls_by(function: CallOutside) -> None:
+    """Register the function that carries out calls made outside any trace."""
+    _call_outside[:] = [function]
 
 
-def runner() -> Runner[Any, Any]:
-    """Return the registered runner."""
-    return _runner[0]
+def call_outside(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Carry out a call made outside any trace.
+
+    Args:
+        target: the computation or the program.
+        args: positional arguments.
+        kwargs: keyword arguments.
+
+    Returns:
+        Its outputs as futures.
+    """
+    __tracebackhide__ = True
+    return _call_outside[0](target, args, kwargs)

@@ -54,16 +54,20 @@ def without_edges(closed: jex.ClosedJaxpr) -> Inner:
 
 def _outputs(jaxpr: jex.Jaxpr) -> tuple[tuple[int, ...], tuple[int, ...]]:
     inputs = {var: at for at, var in enumerate(jaxpr.invars)}
+    # For what comes out of an edge, what goes into it.
     before = {
         e.outvars[0]: e.invars[0] for e in jaxpr.eqns if e.primitive is _edge and isinstance(e.invars[0], jex.Var)
     }
     outputs = [(at, var) for at, var in enumerate(jaxpr.outvars) if isinstance(var, jex.Var)]
     leaving = {before[var]: at for at, var in outputs if var in before}
+    # Residuals that are an input: the edge in between is all that makes them another value.
     entered = {at: inputs[before[var]] for at, var in outputs if var in before and before[var] in inputs}
-    twin = {at: leaving[var] for at, var in outputs if var in leaving and var not in before and var not in inputs}
-    kept = tuple(at for at in range(len(jaxpr.outvars)) if at not in entered and at not in twin)
+    # What leaves without an edge is a residual of a gradient. If the same value also leaves through an edge, the
+    # residual is found there, as JAX would have found it without the edge.
+    duplicate = {at: leaving[var] for at, var in outputs if var in leaving and var not in before and var not in inputs}
+    kept = tuple(at for at in range(len(jaxpr.outvars)) if at not in entered and at not in duplicate)
     position = {at: index for index, at in enumerate(kept, len(inputs))} | entered
-    return kept, tuple(position[twin.get(at, at)] for at in range(len(jaxpr.outvars)))
+    return kept, tuple(position[duplicate.get(at, at)] for at in range(len(jaxpr.outvars)))
 
 
 def _joined(jaxpr: jex.Jaxpr, kept: tuple[int, ...]) -> jex.Jaxpr:
@@ -80,6 +84,7 @@ def _joined(jaxpr: jex.Jaxpr, kept: tuple[int, ...]) -> jex.Jaxpr:
         else:
             eqns.append(eqn.replace(invars=[one(atom) for atom in eqn.invars]))
     outvars = [one(jaxpr.outvars[at]) for at in kept]
+    # JAX wants as many paths as outputs, and some outputs are gone.
     return jaxpr.replace(eqns=eqns, outvars=outvars, debug_info=jaxpr.debug_info._replace(result_paths=None))
 
 
@@ -89,6 +94,8 @@ def _of_no_mesh(aval: Any) -> Any:
 
 _edge.def_impl(lambda value: value)
 _edge.def_abstract_eval(_of_no_mesh)
+# It is linear, so the tangent crosses as the value does. The cotangent crosses the other way by an edge of its own,
+# since it comes with the types of the other mesh.
 ad.deflinear2(_edge, lambda cotangent, value: [_edge.bind(cotangent)])
 batching.defvectorized(_edge)
 mlir.register_lowering(_edge, lambda context, value: [value])

@@ -25,12 +25,16 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from pathways_nb.cost.jaxpr.primitives import ON_DEVICES
 from pathways_nb.program.action_marks import unnumbered
 from pathways_nb.program.build import Code
-from pathways_nb.program.guarded_callbacks import Kept, guarded
+from pathways_nb.program.guarded_callbacks import KeptExceptions, guarded
 from pathways_nb.program.items import Const, closed_over, equations
 
 
 def emit(
-    code: Code, mesh: Mesh, arriving: Sequence[Any], traced: tuple[tuple[str, int], ...] = (), kept: Kept | None = None
+    code: Code,
+    mesh: Mesh | AbstractMesh,
+    arriving: Sequence[Any],
+    traced: tuple[tuple[str, int], ...] = (),
+    kept: KeptExceptions | None = None,
 ) -> Callable[..., list[Any]]:
     """Return the node as a function of its input arrays, which returns its output arrays as a list.
 
@@ -61,6 +65,7 @@ def emit(
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             values: dict[int, Any] = dict(zip(code.inputs, arrays, strict=True))
             for item, body in zip(code.items, bodies, strict=True):
+                # ``zip_longest``: a computation has a spec for each value, an ordinary operation has none.
                 operands = [
                     x.value if isinstance(x, Const) else laid_out(x, values[x], spec)
                     for x, spec in zip_longest(item.inputs, item.in_specs)
@@ -83,7 +88,7 @@ def _plain(name: str) -> str:
     return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node")
 
 
-def out_shardings(code: Code, mesh: Mesh) -> list[NamedSharding | None]:
+def out_shardings(code: Code, mesh: Mesh | AbstractMesh) -> list[NamedSharding | None]:
     """Return the declared sharding of each output; ``None`` leaves the choice to the compiler.
 
     Args:
@@ -98,6 +103,7 @@ def out_shardings(code: Code, mesh: Mesh) -> list[NamedSharding | None]:
         if spec is None and not code.inputs:
             spec = PartitionSpec()
         found.append(None if spec is None else NamedSharding(mesh, spec))
+    # A node without outputs returns zeros instead, see ``emit``.
     return found or [NamedSharding(mesh, PartitionSpec())]
 
 
@@ -128,10 +134,12 @@ def digest(code: Code, *texts: str) -> str:
             callbacks by identity, so a cache must keep the code of a node that has any.
         *texts: the lowered text, and what else distinguishes executables.
     """
+    # The null byte keeps texts apart: ("ab", "c") is another node than ("a", "bc").
     found = hashlib.sha256("\0".join(texts).encode())
     for item in code.items:
         found.update(repr(list(_callbacks(item.jaxpr))).encode())
         for const in [*closed_over(item.jaxpr), *(x.value for x in item.inputs if isinstance(x, Const))]:
+            # Typed keys have no form in NumPy.
             data = jax.random.key_data(const) if jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key) else const
             found.update(np.asarray(data).tobytes())
     return found.hexdigest()
@@ -170,13 +178,15 @@ def _param_key(value: Any) -> Hashable:
 
 
 def _on_mesh(
-    closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
+    closed: jex.ClosedJaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: KeptExceptions | None
 ) -> jex.ClosedJaxpr:
     """Return a closed jaxpr on a concrete mesh."""
     return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced, kept), closed.consts)
 
 
-def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...], kept: Kept | None) -> jex.Jaxpr:
+def _rebind(
+    jaxpr: jex.Jaxpr, mesh: Mesh | AbstractMesh, traced: tuple[tuple[str, int], ...], kept: KeptExceptions | None
+) -> jex.Jaxpr:
     """Return a jaxpr with the abstract mesh it was traced on replaced by a concrete one, at any depth.
 
     Only shardings that name devices (``ON_DEVICES``) get the concrete mesh. The others describe types and stay

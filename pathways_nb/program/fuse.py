@@ -7,7 +7,7 @@ groups in program order. Therefore a group may join the group before it at its p
 - every group at another place that reads from that group begins only after this group has ended anyway.
 
 The actions of a pipeline never join a group, because the schedule says which launches there are; nor do groups with
-different compiler options. Host work is never fused: it runs beside its place, as if it were at a place of its own.
+different compiler options. Host work is never fused: a host works while its devices do, like a place of its own.
 
 It follows that the graph stays free of cycles, that the order of groups still respects all dependencies, and that the
 makespan stays the same if the duration of a fused node is the sum of its parts (tested with random graphs).
@@ -44,7 +44,9 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
         first = groups[members[0]]
         if groups[i].host or groups[i].action or first.action or groups[i].compiler_options != first.compiler_options:
             return False
+        # What has ended when the fused node begins, and the parts of that node.
         there = earlier[members[0]] | sum(1 << member for member in members)
+        # The second condition: whoever reads from the node elsewhere waits for group i anyway, so it begins no later.
         return all(there >> need & 1 for need in needs[i]) and all(
             earlier[reader] >> i & 1 for member in members for reader in readers[member]
         )

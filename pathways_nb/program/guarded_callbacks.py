@@ -23,7 +23,7 @@ NOTE = "raised in a host callback"
 
 
 @dataclass(eq=False)
-class Kept:
+class KeptExceptions:
     """The exceptions of the callbacks of one node.
 
     Args:
@@ -41,7 +41,7 @@ class Kept:
 class _Guarded:
     callback: Callable[..., Any]
     outputs: Sequence[Any]
-    kept: Kept
+    kept: KeptExceptions
 
     def __call__(self, *arrays: Any) -> Any:
         try:
@@ -64,7 +64,7 @@ class _Guarded:
             )
 
 
-def guarded(params: Mapping[str, Any], kept: Kept | None) -> Mapping[str, Any]:
+def guarded(params: Mapping[str, Any], kept: KeptExceptions | None) -> Mapping[str, Any]:
     """Return an equation's parameters; those of a host callback with one whose exceptions ``kept`` gets."""
     if kept is None or not callable(params.get("callback")):
         return params
@@ -77,12 +77,14 @@ class LaunchToTheEnd:
     """A compiled node that is launched and waited for, so that a callback's exception is that of this launch."""
 
     compiled: Any
-    kept: Kept
+    kept: KeptExceptions
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """Launch it, wait, and raise the first exception of a callback."""
+        # One launch at a time: the callbacks do not know of which launch they are.
         with self.kept.lock:
             self.kept.errors.clear()
+            # Waits: only at the end of all devices is it known that no callback raised.
             arrays = jax.block_until_ready(list(self.compiled(*inputs)))
             first = next(iter(self.kept.errors), None)
             self.kept.errors.clear()

@@ -94,6 +94,8 @@ class HostWork:
         ]
 
     def _array(self, leaf: Any, aval: Aval, path: str) -> np.ndarray:
+        # A Python number has no dtype of its own. An array that came in another one would hide a mistake if it were
+        # converted.
         array = np.asarray(leaf, aval.dtype) if isinstance(leaf, (bool, int, float, complex)) else np.asarray(leaf)
         if array.shape != aval.shape or array.dtype != aval.dtype:
             raise UsageError(
@@ -160,6 +162,7 @@ def _abstract(*operands: Any, work: HostWork) -> Any:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, work: HostWork) -> Any:
+    # A zero tangent belongs to an argument that does not depend on what is differentiated, such as the batch.
     through = any(not isinstance(tangent, ad.Zero) for tangent in tangents)
     if through and any(jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact) for aval in work.outputs):
         raise UsageError(
@@ -168,6 +171,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, work: HostWork) -> 
             f"a computation with pw.jit."
         )
     made = _host.bind(*primals, work=work)
+    # Constants to the derivative: they depend on nothing that is differentiated, or are whole numbers.
     return made, [ad.Zero(jax.typeof(one).to_tangent_aval()) for one in made]
 
 

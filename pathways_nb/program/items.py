@@ -23,9 +23,9 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.graph import ActionKey
 from pathways_nb.program import specs
 from pathways_nb.program.action_marks import mark_of
-from pathways_nb.program.computation import Named, named
+from pathways_nb.program.computation import ComputationName, parse_name
 from pathways_nb.program.edge import without_edges
-from pathways_nb.program.exchange import Part, part_of
+from pathways_nb.program.exchange_sums import ExchangeSum, exchange_sum_of
 from pathways_nb.program.host_work import HostWork, host_work
 from pathways_nb.program.one_equation import one_equation
 from pathways_nb.program.signature import Aval
@@ -45,7 +45,7 @@ Operand = int | Const
 
 
 @dataclass(frozen=True, eq=False)
-class Item(Operation[Operand]):
+class ProgramItem(Operation[Operand]):
     """One equation of a program, at a declared place if it is a computation; operands are values or constants.
 
     ``place`` is the serial of a virtual slice; ``line`` is the source line of the call.
@@ -65,7 +65,7 @@ class Item(Operation[Operand]):
     """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
     action: ActionKey | None = None
     """The action of a pipeline that it is; ``None`` of other items."""
-    part: Part | None = None
+    exchange_sum: ExchangeSum | None = None
     """The sum of an exchange that it is (``pw.all_reduce``); ``None`` of other items."""
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of XLA that its computation declares."""
@@ -91,7 +91,7 @@ class Group:
     """Items at one place that run as one node: a computation, ordinary operations, or several groups fused."""
 
     place: int
-    items: list[Item] = field(default_factory=list)
+    items: list[ProgramItem] = field(default_factory=list)
     fused: tuple[str, ...] = ()
     """The names of the groups that were fused into this one; empty if it was not fused."""
 
@@ -129,7 +129,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class FlatProgram(FlatJaxpr[Item, Operand]):
+class FlatProgram(FlatJaxpr[ProgramItem, Operand]):
     """A whole program: its items in program order. A value is its position in ``avals``."""
 
     inputs: tuple[int, ...]
@@ -159,7 +159,7 @@ class _ProgramWalk(Walk[Operand]):
     """The walk over a traced program, which appends its items."""
 
     avals: list[Aval] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
+    items: list[ProgramItem] = field(default_factory=list)
     backward: bool = False
     """Whether the current equation, or a call around it, was made by the transposition of a backward pass."""
 
@@ -172,7 +172,7 @@ class _ProgramWalk(Walk[Operand]):
     def equation(self, eqn: Any, inputs: list[Operand]) -> Sequence[Operand]:
         # The mark holds for all equations inside a call, whose own name stacks need not repeat it.
         outside, self.backward = self.backward, self.backward or "transpose" in str(eqn.source_info.name_stack)
-        carried = _named(eqn)
+        carried = _computation_name(eqn)
         if carried is not None:
             outputs = self._computation(eqn, carried, tuple(inputs))
         elif (work := host_work(eqn)) is not None:
@@ -190,8 +190,9 @@ class _ProgramWalk(Walk[Operand]):
         alone = one_equation(eqn)
         name = eqn.primitive.name
         self.items.append(
-            Item(
+            ProgramItem(
                 name,
+                # A variable that is read twice is one input, and a literal is part of the jaxpr.
                 tuple(inputs[position] for position in alone.inputs),
                 tuple(outputs[position] for position in alone.outputs),
                 eqn,
@@ -202,17 +203,19 @@ class _ProgramWalk(Walk[Operand]):
         )
         return list(outputs)
 
-    def _computation(self, eqn: Any, carried: Named, inputs: tuple[Operand, ...]) -> list[Operand]:
+    def _computation(self, eqn: Any, carried: ComputationName, inputs: tuple[Operand, ...]) -> list[Operand]:
         """Append a call of a computation as an item and return its outputs, some of which may be its inputs."""
+        # ``jax.checkpoint`` writes this into the name stack of what the backward pass computes again.
         again = "rematted" in str(eqn.source_info.name_stack)
         action = mark_of(str(eqn.source_info.name_stack))
-        part = None if self.backward else part_of(str(eqn.source_info.name_stack), len(inputs))
+        # A transposed sum keeps the mark in its name stack, but adds nothing: it hands its cotangent to each part.
+        which = None if self.backward else exchange_sum_of(str(eqn.source_info.name_stack), len(inputs))
         suffix = "" if action else " (again)" if again else " (bwd)" if self.backward else ""
         # A residual that is an input or another output has no output of its own once the edges are removed.
         body, kept, found_at = without_edges(called(eqn))
         outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
         self.items.append(
-            Item(
+            ProgramItem(
                 eqn.primitive.name,
                 inputs,
                 outputs,
@@ -226,7 +229,7 @@ class _ProgramWalk(Walk[Operand]):
                 line=_line(eqn),
                 seconds=carried.seconds,
                 action=action,
-                part=part,
+                exchange_sum=which,
                 compiler_options=carried.compiler_options,
             )
         )
@@ -236,7 +239,7 @@ class _ProgramWalk(Walk[Operand]):
         """Append host work as an item and return its outputs."""
         outputs = tuple(self.new(var.aval) for var in eqn.outvars)
         self.items.append(
-            Item(
+            ProgramItem(
                 eqn.primitive.name,
                 tuple(inputs),
                 outputs,
@@ -266,13 +269,15 @@ def _is_nest(eqn: Any) -> bool:
             f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
             f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
         )
-    return inside is not None or _is_inlined(eqn)
+    # JAX 0.12 inlines ``jax.jit(inline=True)`` only after tracing, where earlier versions did so at once.
+    return inside is not None or getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
-def constant(value: Any, output: int) -> Item:
+def constant(value: Any, output: int) -> ProgramItem:
     """Return an item that makes a constant, for a result that depends on no argument."""
+    # A jaxpr without inputs, so that the value is made on devices like any other.
     made = jax.make_jaxpr(lambda: jax.numpy.asarray(value))()
-    return Item("constant", (), (output,), title="constant", jaxpr=made)
+    return ProgramItem("constant", (), (output,), title="constant", jaxpr=made)
 
 
 def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
@@ -298,13 +303,8 @@ def _ends_mean(eqn: Any) -> bool:
     return eqn.primitive.name == "div" and isinstance(eqn.invars[1], jex.Literal)
 
 
-def _named(eqn: Any) -> Named | None:
-    return named(str(eqn.params.get("name", "")))
-
-
-def _is_inlined(eqn: Any) -> bool:
-    """Return whether a call is declared ``jax.jit(inline=True)``, which JAX 0.12 inlines only after tracing."""
-    return getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
+def _computation_name(eqn: Any) -> ComputationName | None:
+    return parse_name(str(eqn.params.get("name", "")))
 
 
 def _way_out(primitive: str, inside: str) -> str:
@@ -325,8 +325,9 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
     """Yield the names of the computations inside an equation's parameters, at any depth."""
     for jaxpr in _jaxprs(params):
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
-            carried = _named(eqn) or host_work(eqn)
+            carried = _computation_name(eqn) or host_work(eqn)
             if carried is not None:
+                # What is inside a computation is a part of it, and is not looked at.
                 yield carried.name
             else:
                 yield from _computations_in(eqn.params)

@@ -2,7 +2,7 @@
 
 JAX traces, lowers and compiles under them, and keeps what it made for equal ones only. So a call is traced and lowered
 by the thread and at the line that makes it, and its signature holds the contexts there (``current``). What happens
-later for a call, in this thread (``entered``) or in a thread of ours (``adopt``), happens under the same contexts.
+later for a call, in this thread (``entered``) or in one of this package's (``adopt``), happens under the same contexts.
 
 The tuple that is part of the keys of JAX's own caches is not public. Where it is missing, the values of the public
 contexts stand for it.
@@ -27,7 +27,7 @@ _PUBLIC = (
     *("debug_nans", "debug_infs"),
 )
 """The public contexts on which values depend."""
-_BESIDE = ("jax_default_prng_impl", "jax_enable_custom_prng", "jax_optimization_level", "jax_memory_fitting_level",
+_FURTHER = ("jax_default_prng_impl", "jax_enable_custom_prng", "jax_optimization_level", "jax_memory_fitting_level",
            "jax_debug_nans", "jax_debug_infs")  # fmt: skip
 """Settings that JAX reads while it traces, compiles or runs, and that are not in its tuple."""
 _WITHOUT_MEANING = frozenset({"jax_disable_jit"})
@@ -53,12 +53,12 @@ class _Settings(NamedTuple):
 
 
 def _private() -> _Settings:
-    """Return all settings in the keys of JAX's own caches, and those beside them."""
+    """Return all settings in the keys of JAX's own caches, and those in ``_FURTHER``."""
     from jax._src import config
 
     states, trace_context = config.config_states, config.trace_context
-    names = (*_BESIDE, *config.trace_context_names())
-    prng, custom, optimization, memory, nans, infs = (states[name] for name in _BESIDE)
+    names = (*_FURTHER, *config.trace_context_names())
+    prng, custom, optimization, memory, nans, infs = (states[name] for name in _FURTHER)
 
     def read() -> tuple[Any, ...]:
         # Attributes by name and one tuple: it is read at every call, and costs about half a microsecond.
@@ -80,6 +80,7 @@ def _settings() -> _Settings:
         found = _private()
         values = found.read()
         hash(values)
+        # Then names and values would not belong together.
         if len(values) < len(found.names):
             raise TypeError(f"{len(values)} values of {len(found.names)} settings")
         return found
@@ -202,7 +203,7 @@ _thread = _Thread()
 
 
 def adopt(contexts: Contexts) -> None:
-    """Give a thread of ours the contexts of what it does next; they stay until it adopts others.
+    """Give a thread of this package the contexts of what it does next; they stay until it adopts others.
 
     The first ones set every setting, so that none follows a later ``jax.config.update``.
     """
@@ -210,6 +211,7 @@ def adopt(contexts: Contexts) -> None:
     if before is contexts:
         return
     _thread.contexts = None  # should a setting be refused half-way, the next ones set all again
+    # Entered and never left: the setting stays for this thread until the next call changes it.
     for manager in _changes(() if before is None else before.values, contexts.values):
         manager.__enter__()
     _thread.contexts = contexts

@@ -69,6 +69,8 @@ def _check(value: Any, held: np.dtype[Any]) -> None:
         return
     array = np.asarray(value)
     if array.dtype.kind != "c":
+        # ``fmin`` and ``fmax`` pass over NaN, which every float type holds; 0 is in every range, and an empty array
+        # needs it.
         low, high = (extreme.reduce(array, axis=None, initial=0) for extreme in (np.fmin, np.fmax))
         if limits.min <= low and high <= limits.max:
             return

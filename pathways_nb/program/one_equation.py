@@ -29,10 +29,7 @@ def one_equation(eqn: Any) -> OneEquation:
             first.setdefault(atom, position)
     kept = tuple(position for position, var in enumerate(eqn.outvars) if not isinstance(var, jex.DropVar))
     invars, outvars = list(first), [eqn.outvars[position] for position in kept]
-    body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
+    # JAX expects a name for each input and output of a jaxpr; here they have none.
+    names = jex.DebugInfo("pathways", "operation", ("",) * len(invars), ("",) * len(outvars))
+    body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=names)
     return OneEquation(jex.ClosedJaxpr(body, ()), tuple(first.values()), kept)
-
-
-def _debug_info(invars: list[Any], outvars: list[Any]) -> jex.DebugInfo:
-    """Return debug info with empty names, which JAX expects for the inputs and outputs of a jaxpr."""
-    return jex.DebugInfo("pathways", "operation", tuple("" for _ in invars), tuple("" for _ in outvars))

@@ -48,7 +48,7 @@ class Aval:
     padded: tuple[int, ...] | None = field(default=None, hash=False)
 
     @property
-    def kept(self) -> Aval:
+    def on_devices(self) -> Aval:
         """The array on devices, padding included."""
         return self if self.padded is None else Aval(self.padded, self.dtype, self.weak_type)
 
@@ -97,6 +97,7 @@ def aval_of(leaf: Any, exact: bool = False) -> Aval | None:
     Raises:
         NarrowingError: it has such a number.
     """
+    # First: a future looks like an array below, and reading it there could wait or raise.
     if isinstance(leaf, Deferred):
         return leaf.aval
     if isinstance(leaf, Aval):
@@ -104,6 +105,7 @@ def aval_of(leaf: Any, exact: bool = False) -> Aval | None:
     if isinstance(leaf, (bool, int, float, complex)):
         return Aval((), held_as(leaf, _WIDEST.get(type(leaf), type(leaf)), exact), weak_type=True)
     if isinstance(leaf, (np.ndarray, np.generic)):
+        # Objects, texts and times. Structures (V) are not refused here: bfloat16 and its like are of that kind.
         if leaf.dtype.kind in "OUSMmT":
             return None
         return Aval(leaf.shape, held_as(leaf, leaf.dtype, exact))
@@ -158,6 +160,8 @@ class Statics:
         names = [p.name for p in parameters.parameters.values() if p.kind in _NAMED] if parameters else []
 
         def resolve(numbers: frozenset[int], given: frozenset[str]) -> tuple[frozenset[int], frozenset[str]]:
+            # As ``jax.jit`` does: negative numbers count from the end, and a number also means the parameter given by
+            # name.
             counted = frozenset(n + len(names) if n < 0 and names else n for n in numbers)
             return counted, given | {names[n] for n in counted if 0 <= n < len(names)}
 
@@ -178,6 +182,7 @@ class Statics:
         Raises:
             UsageError: the arguments do not fit the function's parameters.
         """
+        # The usual call: ``inspect.Signature.bind`` would cost more than the rest of this method, at every call.
         if not kwargs and self._plain is not None and len(args) == len(self._plain):
             return args, kwargs, self._plain
         if self.parameters is None:
@@ -216,6 +221,7 @@ class Statics:
 
     def donated_leaves(self, owned: Iterator[tuple[int, str, Any]]) -> tuple[int, ...]:
         """Return the positions of donated leaves among the leaves of all ``(number, name, value)``."""
+        # Most calls donate nothing, and must not flatten each argument on its own.
         if not (self.donated_numbers or self.donated_names):
             return ()
         found: list[int] = []
@@ -321,6 +327,7 @@ class Signature:
             UsageError: a leaf is not an array, a number or a future, or JAX would hold another number.
         """
         try:
+            # In C, since a step has hundreds of leaves. Which leaf is at fault is looked up after an error only.
             found = tuple(map(aval_of, self.leaves, _EXACT))
         except NarrowingError:
             self.refuse_narrowed()

@@ -112,8 +112,10 @@ def problems(shape: tuple[int, ...], spec: Spec, place: VirtualSlice) -> Iterato
         parts = 1
         for axis in axes:
             parts *= sizes[axis]
+        # JAX has no arrays whose parts are uneven.
         if parts > 1 and shape[dimension] % parts:
             names = " × ".join(f"{axis!r}" for axis in axes)
+            # The nearest smaller number of devices that divides it, to offer in the error.
             fitting = [n for n in range(parts, 0, -1) if shape[dimension] % n == 0]
             yield (
                 f"dimension {dimension} of size {shape[dimension]} is not divisible by the {parts} devices of "

@@ -37,7 +37,7 @@ _MOST = 2**32 - 1
 _NOTHING = np.float32(1)
 """The value that is passed on where there is no argument."""
 _LONG_ENOUGH, _TRIES = 2e-3, 80
-"""Seconds of one calibration run, long beside a launch, and the number of runs."""
+"""Seconds of one calibration run, long compared with a launch, and the number of runs."""
 
 
 class _Work(Computation):

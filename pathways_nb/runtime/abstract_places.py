@@ -9,7 +9,7 @@ from typing import Any
 
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-from pathways_nb.runtime.lowering.layouts import Undeclared, kept
+from pathways_nb.runtime.lowering.layouts import Undeclared, on_mesh
 from pathways_nb.runtime.lowering.transfers import lies_at
 from pathways_nb.runtime.run_state import Entry
 
@@ -28,7 +28,7 @@ def sharding_for(where: Any, argument: Undeclared) -> Any:
         argument: the argument.
     """
     there = where is not None and where[0] == argument.where and where[1] is not None
-    return (kept(where[1], argument.otherwise.mesh) if there else None) or argument.otherwise
+    return (on_mesh(where[1], argument.otherwise.mesh) if there else None) or argument.otherwise
 
 
 def is_at(entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:

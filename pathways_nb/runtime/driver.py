@@ -44,12 +44,13 @@ from pathways_nb.controller.state_machine import NOTABLE, StateMachine
 from pathways_nb.errors import CancelledError, LostError, UsageError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.holds import Hold, hold
 from pathways_nb.runtime.launch_causes import LaunchCauses
+from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
@@ -78,7 +79,7 @@ class Driver(ABC):
 
     def __init__(
         self,
-        attachment: Any,
+        attachment: Attachment,
         machine: StateMachine,
         clock: Clock,
         note: Callable[[Row], None],
@@ -86,7 +87,8 @@ class Driver(ABC):
         ended: Condition,
         event_loop: type[EventLoop] = EventLoop,
     ):
-        self.attachment, self.machine, self.clock, self.dcn_latency = attachment, machine, clock, dcn_latency
+        self.attachment: Attachment = attachment
+        self.machine, self.clock, self.dcn_latency = machine, clock, dcn_latency
         self.launched, self.ended = Condition(), ended
         self.entries: dict[int, Entry] = {}
         self.runs: dict[int, Execution] = {}
@@ -160,8 +162,8 @@ class Driver(ABC):
         """Let an island's devices run again."""
 
     @abstractmethod
-    def _joined(self, island: Any) -> None:
-        """Take in another island."""
+    def _joined(self, island: int) -> None:
+        """Take in another island, which the attachment has by now."""
 
     @abstractmethod
     def _end(self, patience: float) -> None:
@@ -382,10 +384,10 @@ class Driver(ABC):
 
         self.event_loop.safely(both)
 
-    def add(self, island: Any, budget: int) -> None:
+    def add(self, island: Island, budget: int) -> None:
         """Add an island."""
         self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
-        self._joined(island)
+        self._joined(island.index)
         self.event_loop.tell(Added(island.index, len(island.devices), budget))
 
     def reached_by(self, client: str) -> float:

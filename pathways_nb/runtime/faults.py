@@ -42,7 +42,7 @@ class Fault(Unique):
         after: number of matching launches that succeed first.
         probability: with which each further matching launch fails.
         seed: of the generator that decides this.
-        settle: waits for the calls made inside the ``with`` block, whose launches may come late.
+        wait_all: waits for the calls made inside the ``with`` block, whose launches may come late.
     """
 
     _not_pickled = "cannot be pickled: it waits for this process's devices. Call pw.inject_fault(...) in the other one."
@@ -58,7 +58,7 @@ class Fault(Unique):
     hits: int = 0
     passed: int = 0
     over: bool = False
-    settle: Callable[[], None] = field(default=lambda: None, repr=False)
+    wait_all: Callable[[], None] = field(default=lambda: None, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +98,6 @@ class Fault(Unique):
     ) -> None:
         try:
             if kind is None:
-                self.settle()
+                self.wait_all()
         finally:
             self.cancel()

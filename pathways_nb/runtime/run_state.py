@@ -44,7 +44,7 @@ class Entry:
     """Whether another buffer, or the user, has the same array; then its memory must not be taken over."""
     sharding: Any = None
     """Of the array, known before it exists; ``None`` for host values."""
-    shadow: Any = None
+    value_holder: Any = None
     """In the simulator: what has its value, if anything."""
     where: Placement | None = None
     """Its devices, if it was put there and not made by a run."""

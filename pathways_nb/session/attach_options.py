@@ -57,11 +57,12 @@ class AttachOptions:
         """Return the options as JSON-ready data, with a user's policy, a chip and a network replaced by their names."""
         parts = [part for part in (self, self.simulated, self.cluster) if part is not None]
         plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
-        plain |= {name: named(plain[name]) for name in ("policy", "chip", "network") if name in plain}
+        # A function or a chip of the user's has no form in JSON; its name says what was measured.
+        plain |= {name: option_name(plain[name]) for name in ("policy", "chip", "network") if name in plain}
         return {name: value for name, value in plain.items() if name not in ("simulated", "cluster")}
 
 
-def named(value: Any) -> str | None:
+def option_name(value: Any) -> str | None:
     """Return the name of a function, a chip or a network; text and ``None`` unchanged."""
     if value is None or isinstance(value, str):
         return value

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import NotAttachedError, PlaceError
+from pathways_nb.runtime.sim.sim_driver import SimDriver
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, interrupts
 
 
-class _State:
+class _Current:
     current: Session | None = None
     replaced: tuple[Session, Session | None] | None = None
     """The newest controller and the one it replaced, until it is known whether a ``with`` block restores the latter."""
     default: Callable[[], Session] | None = None
 
 
-_state = _State()
+_state = _Current()
 
 
 def close_replaced() -> None:
@@ -64,6 +66,12 @@ def get() -> Session:
             'nothing is attached: call pw.attach("auto") first (or pw.attach("cpu", islands=2, devices_per_island=4)).'
         )
     return session
+
+
+def cost_model() -> CostModel | None:
+    """Return the cost model of the current controller's devices if they are simulated, else ``None``."""
+    driver = get().driver
+    return driver.model if isinstance(driver, SimDriver) else None
 
 
 def allow_default(attach: Callable[[], Session]) -> None:

@@ -92,8 +92,8 @@ def log_of(path: str | Path) -> Log:
 def _forget_old(folder: Path) -> None:
     """Remove all but the last of this user's files."""
     with contextlib.suppress(OSError):  # another kernel removes them, too
-        mine = [one for one in folder.glob("pathways-doctor-*.txt") if one.stat().st_uid == os.getuid()]
-        for old in sorted(mine, key=lambda one: one.stat().st_mtime)[:-_FILES]:
+        own = [one for one in folder.glob("pathways-doctor-*.txt") if one.stat().st_uid == os.getuid()]
+        for old in sorted(own, key=lambda one: one.stat().st_mtime)[:-_FILES]:
             old.unlink()
 
 

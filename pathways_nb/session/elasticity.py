@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Iterator
-from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime import islands as islands_module
 from pathways_nb.runtime.faults import Fault
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
@@ -27,7 +26,7 @@ def remove(session: Session, island: int, first: int, count: int | None) -> None
     forks.refuse()
     with session.life:
         where = _checked(session, island, first, count)
-        session.flush()
+        session.flush()  # what was called before is dispatched before the change
         session.resources.remove(where)
         session.driver.remove(where)
         session.begin_epoch()
@@ -41,8 +40,8 @@ def withdraw(session: Session, island: int) -> None:
 
 def lose(session: Session, island: int) -> None:
     """Take an island out whose hosts died: what was only there is lost, and its places move or wait."""
-    with _living(session) as lives:
-        if lives:
+    with _hold_life(session) as held:
+        if held:
             where = Placement(island, 0, session.islands[island])
             session.resources.remove(where)
             session.driver.remove(where)
@@ -51,19 +50,20 @@ def lose(session: Session, island: int) -> None:
 
 def give_back(session: Session, island: int) -> None:
     """Take an island in again that has new hosts."""
-    with _living(session) as lives:
-        if lives:
+    with _hold_life(session) as held:
+        if held:
             _add(session, None, island)
 
 
 @contextlib.contextmanager
-def _living(session: Session) -> Iterator[bool]:
+def _hold_life(session: Session) -> Iterator[bool]:
     """Hold a session's life unless it is being reset or closed, which wait for the thread that asks.
 
     Yields:
         Whether it is held.
     """
     driver = session.driver_or_none
+    # Not ``with``: who closes the session holds its life and waits for this thread.
     while not (held := session.life.acquire(timeout=0.05)):
         if driver is None or session.driver_or_none is not driver:
             break
@@ -88,7 +88,7 @@ def follow_return(session: Session, island: int) -> None:
         session.begin_epoch()
 
 
-def follow_joining(session: Session, made: Any, budget: int) -> None:
+def follow_joining(session: Session, made: Island, budget: int) -> None:
     """Take in an island that a shared controller has added."""
     with session.life:
         _take_in(session, made, len(made.devices), budget)
@@ -129,17 +129,17 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         _check_added(session, count)
         count = operator.index(count)  # a NumPy number could not be saved
         island = len(session.islands)
-        made = _made(session, island, count)
+        made = session.driver.attachment.one_more(count)
         if made is None:  # a shared controller has added it, and tells all kernels
             return island
         _take_in(session, made, count, session.budgets[0])
-        if session.twin is not None:
-            add(session.twin, count, None)
+        if session.value_session is not None:
+            add(session.value_session, count, None)
     session.begin_epoch()
     return island
 
 
-def _take_in(session: Session, made: Any, devices: int, budget: int) -> None:
+def _take_in(session: Session, made: Island, devices: int, budget: int) -> None:
     session.driver.add(made, budget)
     session.islands, session.budgets = (*session.islands, devices), (*session.budgets, budget)
     session.resources.add(devices)
@@ -150,12 +150,6 @@ def _check_added(session: Session, count: int) -> None:
     limits.check_counts("add", devices=count)
     check = limits.check_simulated if session.attach_options.kind == "sim" else limits.check_virtual
     check(f"add(devices={shortened(count)})", len(session.islands) + 1, sum(session.islands) + count)
-
-
-def _made(session: Session, island: int, devices: int) -> Any:
-    if session.attach_options.kind in ("sim", "ray"):
-        return session.driver.attachment.one_more(devices)
-    return islands_module.one_more(island, devices, session.attach_options.pin)
 
 
 def _is_island(session: Session, island: object) -> bool:
@@ -220,7 +214,8 @@ def inject_fault(
     session.flush()  # what was called before is not meant
     if island is not None and not _is_island(session, island):
         raise UsageError(f"inject_fault(island={island!r}): there are {session.size_text}, numbered from 0.")
-    fault = Fault(node, program, client, place, island, times, after, probability, seed, settle=session.settle)
+    fault = Fault(node, program, client, place, island, times, after, probability, seed, wait_all=session.wait_all)
     faults = session.driver.faults
+    # Those that are over go: each launch asks all that are left.
     faults[:] = [*(known for known in faults if not known.over), fault]
     return fault

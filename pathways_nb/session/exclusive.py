@@ -67,13 +67,16 @@ class Exclusive:
         Returns:
             What ``work`` returns.
         """
-        mine = threading.get_ident()
-        if self._line and (first := self.first()) is not None and first[0] == mine:
+        thread = threading.get_ident()
+        # Its owner again: a call that fills the batch dispatches it, too.
+        if self._line and (first := self.first()) is not None and first[0] == thread:
             return work(*args)
-        ticket = mine, next(_numbers)
+        ticket = thread, next(_numbers)
+        # Made before it is needed, so that leaving is one call in C, which no interrupt divides.
         leave = chain(map(self._line.pop, (ticket,), (None,)), map(call, self._bells))
         try:
             self._line[ticket] = None
+            # More than one ticket only if threads compete: the free lock costs no more than a dictionary's entry.
             while len(self._line) > 1 and self.first() != ticket:
                 self._wait(session, ticket)
             return work(*args)
@@ -109,12 +112,12 @@ class Exclusive:
 
     def _say_who_holds_it(self, session: Session) -> bool:
         """Show which thread holds the lock unless it is tracing or compiling, and return whether it was shown."""
-        owner, mine = self.owner, threading.current_thread().name
+        owner, name = self.owner, threading.current_thread().name
         if owner is None or held_up.is_making(owner):
             return False
         session.say(
-            f"thread {mine!r} waits for {self.what}, which thread {owner.name!r}{held_up.where_of(owner)} holds "
-            f"without tracing{held_up.lock_of(owner)}. If that waits for something that {mine!r} does later, neither "
+            f"thread {name!r} waits for {self.what}, which thread {owner.name!r}{held_up.where_of(owner)} holds "
+            f"without tracing{held_up.lock_of(owner)}. If that waits for something that {name!r} does later, neither "
             f"goes on: a function that is traced must wait for no other thread. Let it wait before the call."
         )
         return True

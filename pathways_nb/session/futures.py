@@ -20,8 +20,8 @@ from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageEr
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
-from pathways_nb.program.program import program
-from pathways_nb.program.signature import Aval, Deferred
+from pathways_nb.program.program_tracer import ProgramTracer
+from pathways_nb.program.signature import Aval, Deferred, Statics
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.lowering.transfers import listed
@@ -74,35 +74,28 @@ class Future(Unique, NotAnArray, Deferred):
             sharding: the ``jax.sharding`` of the value.
         """
         self._buffer, self._entry, self._sharding, self._held = held.buffer, entry, sharding, held
-        if self._flush is not None:
+        if self._flush is not None:  # of a batched call; else the class has it, and each future is smaller
             self._flush = None
 
-    def crop(self, shape: tuple[int, ...]) -> None:
-        """Record that its array has padding at its end: the value is the part of this shape."""
-        self.aval = replace(self.aval, shape=shape, padded=self.aval.shape)
+    def crop(self, shape: tuple[int, ...], padded: tuple[int, ...]) -> None:
+        """Record that its array, of shape ``padded``, ends in padding: the value is its part of shape ``shape``."""
+        self.aval = replace(self.aval, shape=shape, padded=padded)
 
-    def cast(self, shadow: Any) -> None:
-        """Attach the value of a simulated future: ``shadow`` is a future of real devices or a host value."""
+    def set_value_holder(self, holder: Any) -> None:
+        """Attach the value of a simulated future: ``holder`` is a future of real devices or a host value."""
         assert self._entry is not None
-        self._entry.shadow = shadow
+        self._entry.value_holder = holder
 
     @property
-    def shadow(self) -> Any:
-        """What has the value: the future itself, or a simulated one's shadow; ``None`` if nothing has."""
+    def value_holder(self) -> Any:
+        """What has the value: the future itself, or what a simulated one has; ``None`` if nothing has."""
         if self._session.attach_options.simulated is None:
             return self
-        return self._entry.shadow if self._entry is not None else None
+        return self._entry.value_holder if self._entry is not None else None
 
     def await_flush(self, flush: Callable[[], None]) -> None:
         """Mark the call as batched and not dispatched; ``flush`` dispatches it."""
         self._flush = flush
-
-    def take(self, other: Future) -> None:
-        """Become ``other``, the dispatched future of the same value."""
-        assert other._held is not None
-        assert other._entry is not None
-        self.place, self.copies = other.place, other.copies
-        self.bind(other._held, other._entry, other._sharding)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call could not be dispatched, or was interrupted before it was."""
@@ -142,6 +135,7 @@ class Future(Unique, NotAnArray, Deferred):
         """
         if self._flush is not None:
             self._flush()
+        # By identity of the entry: after a reset, another driver counts its buffers from 0 again.
         return self._buffer if entries.get(self._buffer) is self._entry else None
 
     def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
@@ -155,6 +149,7 @@ class Future(Unique, NotAnArray, Deferred):
         where = self._entry.placement if self._entry is not None and self._session is session else None
         if where is not None and session.attach_options.kind not in ("sim", "ray"):
             island = session.driver.attachment.islands[where.island]
+            # A reset may have made other devices: then the placement names devices on which it never lay.
             where = where if self._sharding.device_set <= set(island.devices) else None
         return self._sharding, where
 
@@ -254,6 +249,7 @@ class Future(Unique, NotAnArray, Deferred):
         __tracebackhide__ = True
         self._refuse_traced()
         entry = self._entry
+        # The usual case, a value that is there, ends here: ``pw.wait`` asks a thousand futures of a step one by one.
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.resolved:
             self._wait(self._line())
 
@@ -262,11 +258,12 @@ class Future(Unique, NotAnArray, Deferred):
 
         If it is kept with padding, the value is copied: JAX has no array whose parts are uneven.
 
-        Operations on it launch on those devices beside the controller's own, unseen by its scheduler and its record.
-        It stays as it is: a call that donates the future later works on a copy. Most code wants ``.result()``.
+        Operations on it launch on those devices in addition to the controller's own, unseen by its scheduler and its
+        record. It stays as it is: a call that donates the future later works on a copy. Most code wants ``.result()``.
         """
         __tracebackhide__ = True
         array = self._live()
+        # The user has the array from now on, so no node may take over its memory.
         if (entry := self._entry) is not None and self.aval.padded is None:
             entry.shared = True
         return array
@@ -282,11 +279,11 @@ class Future(Unique, NotAnArray, Deferred):
                 f"Fetch it, y.result(), or pass the future to a computation."
             )
         if isinstance(array, Abstract):
-            if isinstance(self.shadow, Future):
-                return self.shadow.array()
+            if isinstance(self.value_holder, Future):
+                return self.value_holder.array()
             raise _no_value(self, line)
         if self.aval.padded is not None:
-            return context.runner().call_program(_COPY, (self,), {}).array()
+            return context.call_outside(_COPY, (self,), {}).array()
         return array
 
     @property
@@ -302,6 +299,7 @@ class Future(Unique, NotAnArray, Deferred):
         """Return the host value, needed by the user's ``line``."""
         __tracebackhide__ = True
         value = _to_host(self._wait(line, needed=True), self, line)
+        # A copy, since a view would keep the padding in memory.
         return value if self.aval.padded is None else value[tuple(map(slice, self.shape))].copy()
 
     def _refuse_traced(self) -> None:
@@ -325,6 +323,7 @@ class Future(Unique, NotAnArray, Deferred):
     def _wait(self, line: str, needed: bool = False) -> Any:
         __tracebackhide__ = True
         self._refuse_traced()
+        # A wait shows that a plain ``attach`` was meant and no ``with`` block: the replaced controller is closed.
         default_controller.close_replaced()
         self._dispatch()
         entry, driver = self._entry, self._session.driver_or_none
@@ -337,6 +336,7 @@ class Future(Unique, NotAnArray, Deferred):
             driver.event_loop.refuse_policies()
             tenant = tenant_scope.current()
             began = driver.reached_by(tenant.name if tenant is not None else "")
+            # A driver that has stopped resolves nothing more; ``check`` then says why.
             driver.ended.wait(lambda: entry.resolved or driver.broken)
             driver.check()
             self._note("wait", began, line)
@@ -362,11 +362,13 @@ class Future(Unique, NotAnArray, Deferred):
         driver = self._session.driver_or_none
         if driver is not None:
             label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0, line=line)
+            # In simulated time a thread can be ahead of the clock: its own calls take time as well.
             end = max(began, driver.clock())
             self._session.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
         if self._session.attach_options.simulated is not None:
+            # No other thread may wait in its place: simulated time advances when the client threads wait.
             return self._polled(self._line()).__await__()
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
 
@@ -451,7 +453,7 @@ class Future(Unique, NotAnArray, Deferred):
         return self
 
 
-_COPY = program(jnp.copy, name="without padding")
+_COPY = ProgramTracer(jnp.copy, Statics.of(jnp.copy, (), (), (), ()), "without padding")
 
 
 def _no_value(future: Future, line: str) -> UsageError:
@@ -468,10 +470,10 @@ def _to_host(array: Any, future: Future, line: str) -> Any:
     driver = future._session.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if isinstance(array, Abstract):
-        shadow = future.shadow
-        if shadow is None:
+        holder = future.value_holder
+        if holder is None:
             raise _no_value(future, line)
-        return shadow.result() if isinstance(shadow, Future) else np.array(shadow)[()]
+        return holder.result() if isinstance(holder, Future) else np.array(holder)[()]
     if isinstance(array, RemoteArray):
         value: Any = array.host_value()
         future._note("fetch", began, line)

@@ -49,6 +49,7 @@ class NotAnArray:
         __tracebackhide__ = True
         self._refuse(f"y[{index!r}]", f"y.result()[{index!r}]", f"y[{index!r}]")
 
+    # By identity, as futures are kept in sets and dictionaries: ``==`` is refused below.
     __hash__ = object.__hash__
 
     def _refuse_captured(self) -> None:
@@ -72,6 +73,7 @@ class NotAnArray:
 def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:
     def refuse(self: NotAnArray, other: Any = None) -> NoReturn:
         __tracebackhide__ = True
+        # An operand without a short text would make the advice unreadable.
         text = "1" if not isinstance(other, (int, float)) else repr(other)
         value = "y.result()"
         wrong, host = (f"{text} {symbol} y", f"{text} {symbol} {value}") if swapped else (

@@ -53,15 +53,15 @@ def cancel(session: Session | None) -> None:
     since = _begun.cell if _begun.cell is not None else next((number for _, number in _begun.blocks), None)
     if session is None or driver is None or since is None:
         return
-    mine = threading.get_ident()
-    gathered = sum(batcher.interrupt(mine) for _, batcher in tuple(session.recordings))
-    runs = [run for run in driver.runs.copy().values() if run.thread == mine and run.asked >= since]
+    thread = threading.get_ident()
+    batched = sum(batcher.interrupt(thread) for _, batcher in tuple(session.recordings))
+    runs = [run for run in driver.runs.copy().values() if run.thread == thread and run.asked >= since]
     runs = [run for run in runs if not (run.stopped or run.finished)]
     begun = sum(run.begun for run in runs)
     if runs:
         driver.cancel([run.serial for run in runs])
-    if runs or gathered:
-        _say(gathered + len(runs) - begun, begun)
+    if runs or batched:
+        _say(batched + len(runs) - begun, begun)
 
 
 def _say(cancelled: int, begun: int) -> None:
@@ -84,7 +84,7 @@ def _after_cell(result: Any) -> None:
 
 
 def _rendered() -> list[str]:
-    """Return the traceback of an interrupt as IPython shows it, with the user's lines and one of ours below each."""
+    """Return the traceback of an interrupt as IPython shows it: the user's lines, one of this package below each."""
     kind, error, traceback = sys.exc_info()
     style = _shell().InteractiveTB
     lines: list[str] = style.structured_traceback(

@@ -79,7 +79,7 @@ class Session(Unique):
     def __init__(
         self,
         attach_options: AttachOptions,
-        start: Callable[[Any], Driver],
+        start: Callable[[Session], Driver],
         devices: tuple[int, ...],
         budgets: tuple[int, ...] = (),
         clock: Clock = time.perf_counter,
@@ -103,7 +103,7 @@ class Session(Unique):
         """Called once, when the devices are released for good."""
         self.lost: Callable[[], str] = lambda: ""
         """Returns why its devices will never come back; empty while they may."""
-        self.twin: Session | None = None
+        self.value_session: Session | None = None
         """Only of a simulated session attached with ``values=True``: the real devices that compute the values."""
         self.recordings: list[tuple[Run, Pending]] = []
         self.scopes: list[Session | None] = []
@@ -139,6 +139,7 @@ class Session(Unique):
             with self.life:
                 if self.closed:
                     return self.driver
+                # Again, under the lock: another thread may have started it meanwhile.
                 driver = self.driver_or_none or self._start()
         return driver
 
@@ -147,6 +148,7 @@ class Session(Unique):
             raise LostError(why)
         forks.started()
         driver = self.driver_or_none = self._start_driver(self)
+        # In simulated time neither a thread's switch nor a garbage collection takes any.
         if self.clock is time.perf_counter:
             self._interval = ShortInterval()
             self._pauses = Pauses(self.clock, self.note)
@@ -163,7 +165,7 @@ class Session(Unique):
         """Return the abstract mesh of a virtual slice, with the axis types that its devices give it."""
         return self.located(place)[1].abstract_mesh
 
-    def located(self, place: VirtualSlice) -> tuple[Placement, Mesh]:
+    def located(self, place: VirtualSlice) -> tuple[Placement, Mesh | AbstractMesh]:
         """Return the placement of a virtual slice and the mesh of its devices."""
         placement = self.place([place])[place.serial]
         return placement, self.driver.attachment.islands[placement.island].mesh(placement, place)
@@ -182,10 +184,12 @@ class Session(Unique):
         for place in places:
             if place not in self._placed:
                 self._placed.add(place)
+                # Not at exit, where nobody needs the devices any more.
                 weakref.finalize(place, self.resources.forget, place.serial).atexit = False
         try:
             return self.resources.place(places)
         except PlaceError:
+            # Hosts that died may be on their way back, and with them the devices that are missing.
             self.driver.wait_for_devices()
             return self.resources.place(places)  # also where none are rebuilt: they may be back since
 
@@ -198,12 +202,13 @@ class Session(Unique):
         kinds = {self.attach_options.kind, other.attach_options.kind}
         return not self.closed and not self.lost() and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
-    def settle(self) -> None:
+    def wait_all(self) -> None:
         """Wait until all calls made so far have ended, failed ones included, and the buffers they dropped are freed."""
         self.flush()
         driver, runs = self.driver, tuple(self.driver.runs)
         driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
         if not driver.broken:
+            # The buffers that a run drops are freed in the event loop: one turn later all are.
             driver.event_loop.in_turn(lambda: None)
 
     # ---- records
@@ -247,6 +252,7 @@ class Session(Unique):
         with self.life:
             if self.driver_or_none is not None:
                 self._close_driver()
+            # Islands that were added later ended with the driver.
             self.islands, self.budgets = self._asked
             self.machine = self._machine()
             self.opened.clear()
@@ -255,8 +261,8 @@ class Session(Unique):
             self.begin_epoch()
             self.record.clear()
             self.recordings.clear()
-            if self.twin is not None:
-                self.twin.reset()
+            if self.value_session is not None:
+                self.value_session.reset()
             if self.attach_options.simulated is not None:
                 _ = self.driver  # as at the beginning: this thread takes part
 
@@ -268,8 +274,8 @@ class Session(Unique):
             if not self.closed:
                 self.closed = True
                 self._close_driver()
-                if self.twin is not None:
-                    self.twin.close()
+                if self.value_session is not None:
+                    self.value_session.close()
                 self.on_close()
 
     def _close_driver(self) -> None:

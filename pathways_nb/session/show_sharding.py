@@ -120,7 +120,7 @@ def _own(array: Any, shape: tuple[int, ...]) -> Seat:
         return _seated(sharding, place or _slice_of(sharding.mesh, "place"), where)
     devices = tuple(sharding.devices_indices_map(shape))
     where = _placement(devices) if where is None else where
-    return Seat(sharding, counted(len(devices), "device"), *_named(devices, where), where)
+    return Seat(sharding, counted(len(devices), "device"), *_device_names(devices, where), where)
 
 
 def _seat(spec: Any, place: Any, option: str, place_option: str) -> Seat:
@@ -146,6 +146,7 @@ def _seat(spec: Any, place: Any, option: str, place_option: str) -> Seat:
         return _seated(NamedSharding(place, spec or PartitionSpec()), slice_, None)
     slice_.take_variable_name(source_lines.users_variables())
     session = default_controller.peek()
+    # Only looked up: to draw a place must not place it.
     where = None if session is None else session.resources.placements.get(place.serial)
     mesh = AbstractMesh(place.shape, place.axes, axis_types=(AxisType.Auto,) * len(place.axes))
     return _seated(NamedSharding(mesh, spec or PartitionSpec()), slice_, where)
@@ -187,6 +188,7 @@ def _slice_of(place: Any, option: str) -> VirtualSlice:
             f"show_sharding({option}={shortened(place)}): this is {a_type_of(place)}, no place. Write a virtual slice, "
             f"such as pw.virtual_slice(4), or a jax.sharding.Mesh."
         )
+    # A mesh has all that is needed of a place: sizes and names of axes.
     return VirtualSlice(place.axis_sizes, tuple(map(str, place.axis_names)), name="mesh")
 
 
@@ -197,6 +199,7 @@ def _check_spec(spec: Any, option: str, place: VirtualSlice) -> None:
         ShardingError: naming the entry.
     """
     check_tree(spec, option, "show_sharding", place)
+    # JAX accepts it, and would choose at the time of a call.
     if PartitionSpec.UNCONSTRAINED in tuple(spec or ()):
         raise ShardingError(
             f"show_sharding: {option} = {show(spec)} leaves a dimension to the compiler, so there is nothing to draw. "
@@ -234,11 +237,12 @@ def _seated(sharding: NamedSharding, place: VirtualSlice, where: Placement | Non
         devices = tuple(mesh.devices.flat)
         where = where or _placement(devices)
     else:
+        # Not placed yet: devices have no names but their positions in the place.
         devices = tuple((place.serial, number) for number in range(mesh.size))
-    return Seat(sharding, words, *_named(devices, where), where, place)
+    return Seat(sharding, words, *_device_names(devices, where), where, place)
 
 
-def _named(devices: Sequence[Any], where: Placement | None) -> tuple[Sequence[Hashable], Sequence[int]]:
+def _device_names(devices: Sequence[Any], where: Placement | None) -> tuple[Sequence[Hashable], Sequence[int]]:
     """Return what tells devices apart, and their numbers.
 
     Devices of a placement are known by island and number, so that the same ones compare equal whoever names them.
@@ -258,6 +262,7 @@ def _placement(devices: Sequence[Any]) -> Placement | None:
     session = default_controller.peek()
     driver = None if session is None else session.driver_or_none
     for island in driver.attachment.islands if driver is not None else ():
+        # A placement is a range of an island's devices; any other selection has none.
         if devices[0] in island.devices:
             first = island.devices.index(devices[0])
             if tuple(island.devices[first : first + len(devices)]) == tuple(devices):

@@ -13,6 +13,7 @@ from pathways_nb.controller.store import Buffer
 from pathways_nb.controller.turns import ContendedTurns, shares_line
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
+from pathways_nb.runtime.lowering.attachment import IslandDevice
 from pathways_nb.session.session import Session
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.intervals import joined
@@ -85,6 +86,7 @@ def turns_of(session: Session) -> dict[str, ContendedTurns]:
 def _long(session: Session) -> Iterator[str]:
     """Yield the lines of programs that were called a while ago, oldest first: where they are, and for how long."""
     driver, now = session.driver, time.perf_counter()
+    # A copy, since the event loop goes on meanwhile.
     long = [run for run in list(driver.runs.values()) if now - run.called >= _LONG and 0 in run.done]
     begun = session.machine.begun if long else frozenset()
     for run in sorted(long, key=lambda run: run.asked)[:_LARGEST]:
@@ -120,7 +122,7 @@ def _holder(entry: Buffer) -> str:
     return f"{entry.name or 'argument'}{f' of {entry.owner}' if entry.owner else ''}: {size(entry.bytes)}{location}"
 
 
-def _in_use(devices: Sequence[Any]) -> str:
+def _in_use(devices: Sequence[IslandDevice]) -> str:
     """Return the memory in use and its limit as text; empty on devices that do not report it (CPU, some proxies)."""
     try:
         stats = [device.memory_stats() or {} for device in devices]

@@ -57,6 +57,7 @@ class Tenant(Unique):
                 _entered.set((*_entered.get(), (self, driver)))
             interrupted.enter(self)
             _stack.set((*_stack.get(), self))
+        # An interrupt may come between these steps: what was done is undone.
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -75,8 +76,9 @@ class Tenant(Unique):
                 is_last = not _blocks[self.name]
             if kind is KeyboardInterrupt:
                 interrupted.cancel(session)
+            # After an error nothing is waited for: its programs are cancelled when the client closes.
             if session is not None and kind is None:
-                session.flush()
+                session.flush()  # while it is the current tenant: its batched calls are made for it
                 if is_last:
                     _wait_for(session, self.name)
         except KeyboardInterrupt:
@@ -113,7 +115,7 @@ class Tenant(Unique):
     def cancel(self) -> None:
         """Cancel its programs: none of their nodes is dispatched any more, and their results say so."""
         session = default_controller.get()
-        session.flush()  # what is gathered of it opens it
+        session.flush()  # its batched calls open it
         if self.name in session.opened:
             session.driver.cancel(session.driver.runs_of(self.name))
 
@@ -209,6 +211,7 @@ def registered_name(session: Session) -> str:
     tenant = current()
     if tenant is None:
         return ""
+    # By identity: a new ``pw.client`` of this name may have another share, and the core must hear of it.
     if session.opened.get(tenant.name) is not tenant:
         session.driver.open(tenant.name, tenant.share, tenant.priority, tenant.memory)
         session.opened[tenant.name] = tenant

@@ -16,7 +16,7 @@ ROOMS = [
     *"errors util jaxpr plan timing trace trace.causality cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
     *"program controller runtime.lowering runtime runtime.local runtime.sim runtime.hosts runtime.cluster runtime.shared".split(),
     *"widgets.drawing widgets.graph widgets.timeline widgets.memory widgets.figures widgets.schedules".split(),
-    *"widgets.shardings widgets.explorers widgets results parallel comparisons shardings session session.calls session.checkpoints".split(),
+    *"widgets.shardings widgets.explorers widgets results shardings session session.calls session.checkpoints parallel comparisons".split(),
     *"attach calibration experiments notebook course".split(),
     *("", "examples", "bench", "__main__"),
 ]

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import pathways_nb as pw
-from pathways_nb.runtime import islands
+from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
 from pathways_nb.runtime.hosts.device_route import DeviceRoute
@@ -48,7 +48,7 @@ class LocalLink:
 
     def __init__(self, cluster: Cluster, island: int, number: int, hosts: int):
         self.cluster, self.where, self.dead = cluster, (island, number), threading.Event()
-        self.attachment = islands.attach_cpu(1, hosts * cluster.per_host, pin=False)
+        self.attachment = local_islands.attach_cpu(1, hosts * cluster.per_host, pin=False)
         devices = self.attachment.islands[0].devices
         self.facts = HostFacts(f"host-{island}-{number}", os.getpid(), {}, "cpu", "cpu", cluster.per_host, 0)
         route = DeviceRoute(devices, "127.0.0.1") if cluster.by_device else None

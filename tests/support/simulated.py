@@ -35,7 +35,7 @@ both = pw.program(lambda x: b(a(x)), name="both")
 
 def settled(controller: pw.Controller) -> None:
     """Whatever has been called or dropped by now has come to its end."""
-    controller.settle()
+    controller.wait_all()
     controller.driver.event_loop.in_turn(lambda: None)
 
 

@@ -15,7 +15,7 @@ from pathways_nb.parallel.batch_walk.equation_pair import EquationPair
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, level
 from pathways_nb.parallel.flat_function import FlatFunction
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program.host import host
+from pathways_nb.program.host_function import host
 from pathways_nb.program.items import equations
 from pathways_nb.program.one_equation import one_equation
 

@@ -30,10 +30,10 @@ from pathways_nb.parallel.fsdp.step_program import Form, StepComputation, progra
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.parallel.parameter_trees import struct_of
 from pathways_nb.plan import source_lines
-from pathways_nb.program import context
-from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.results.run import Run
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls.program import Program
 
 
 class FsdpStep:
@@ -199,8 +199,9 @@ class FsdpStep:
         """
         known = self._functions.batch if batch is None else self._shapes_of(tuple(batch))
         fsdp_checks.has_batch(known, self._spec.loss)
-        model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else context.runner().cost_model()
+        model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else default_controller.cost_model()
         fsdp_checks.has_model(model)
+        assert model is not None, "has_model refuses it"
         spec, traced = self._spec, self._functions.traced(known)
         return Planner(traced, spec.mode, model, spec.sizes, spec.state_bytes, streams, self.name)
 

@@ -27,8 +27,9 @@ from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_
 from pathways_nb.parallel.parameter_trees import only_trainable, struct_of
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts
-from pathways_nb.program.program import apart
+from pathways_nb.program.program_tracer import apart
 from pathways_nb.program.specs import axes_of
+from pathways_nb.session import default_controller
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +200,7 @@ class StepFunctions:
         """
         spec, found = self.spec, self.examined(jax.tree.map(struct_of, batch))
         compare = None  # a trace and simulated devices have no numbers
-        if context.tracing() is None and context.runner().cost_model() is None:
+        if context.tracing() is None and default_controller.cost_model() is None:
             compare = lambda *_: loss_checks.compared(  # noqa: E731
                 spec.loss, found, self.used(params), batch, self.parts
             )

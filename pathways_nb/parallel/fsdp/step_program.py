@@ -17,8 +17,8 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.context import Tracing, tracing
-from pathways_nb.program.program import Program, program
 from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.session.calls.program import Program, program
 
 Form = Literal["init", "lay_out", "step", "value_and_grad", "whole"]
 
@@ -67,7 +67,7 @@ class StepComputation(Computation):
 
         def with_padding(one: Parameter, leaf: Any) -> Any:
             # Another step may have padded it for other devices; then it is cropped, and padded anew inside.
-            stored = trace.kept(leaf)
+            stored = trace.padded_array(leaf)
             return stored if stored.shape == one.padded else leaf
 
         if self._form_of_step == "init":

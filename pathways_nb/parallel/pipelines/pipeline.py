@@ -24,7 +24,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.schedule import schedule as named_schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import jit
-from pathways_nb.program.program import Program, program
+from pathways_nb.session.calls.program import Program, program
 from pathways_nb.util.words import counted
 
 

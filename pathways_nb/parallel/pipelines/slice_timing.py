@@ -23,7 +23,7 @@ from pathways_nb.plan.graph import ActionKey
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.action_marks import marked
-from pathways_nb.program.program import Program, program
+from pathways_nb.session.calls.program import Program, program
 
 
 class SliceTimer:
@@ -101,7 +101,10 @@ class SliceTimer:
         assert trace is not None, "it runs inside a program"
         # A first stage reads tokens, which are integers and have no gradient.
         by_input = all(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in jax.tree.leaves(shapes.x))
-        with context.inside(context.Body("slice", self.on)), jax.sharding.use_abstract_mesh(trace.mesh_of(self.on)):
+        with (
+            context.inside(context.TracedBody("slice", self.on)),
+            jax.sharding.use_abstract_mesh(trace.mesh_of(self.on)),
+        ):
             parts = trace_stage(self.call, shapes, at, None, 1.0, by_input)
         specs = tuple(PartitionSpec() for _ in jax.tree.leaves(shapes.params))
         return StageComputations(0, parts, StagePlacement(self.on, specs, PartitionSpec(), [True] * len(specs)))

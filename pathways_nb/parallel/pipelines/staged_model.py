@@ -39,6 +39,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts, specs
 from pathways_nb.program.computation import jit
+from pathways_nb.session import default_controller
 
 
 @dataclass(eq=False)
@@ -240,7 +241,7 @@ class StagedModel:
             return of_parts("pipeline", model.name, verdict.unknown, model.whole, values, batch, count, found.means)
 
         # Inside another program values are traced, and simulated devices have none.
-        real = context.tracing() is None and context.runner().cost_model() is None
+        real = context.tracing() is None and default_controller.cost_model() is None
         conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)
 
         def note() -> None:
@@ -319,7 +320,7 @@ class StagedModel:
     def _inside(self, stage: int) -> Iterator[None]:
         """Return a context in which a stage is traced; one that is split over devices is the code of one of them."""
         mesh = self._mesh_of(stage) if self.fsdp is None else AbstractMesh((), ())
-        body = context.Body(f"stage {stage}", self.place_of(stage))
+        body = context.TracedBody(f"stage {stage}", self.place_of(stage))
         with context.inside(body), jax.sharding.use_abstract_mesh(mesh):
             yield
 

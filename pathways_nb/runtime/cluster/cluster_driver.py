@@ -31,7 +31,7 @@ from pathways_nb.controller.events_and_instructions import (
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler
@@ -530,9 +530,9 @@ class ClusterDriver(Driver):
         self.messenger.bring_back(island)
         self.messenger.post(island, messages.Devices(frozenset()))
 
-    def _joined(self, island: HostIsland) -> None:
-        self.messenger.islands.append(island)
-        self.messenger.listen(island)
+    def _joined(self, island: int) -> None:
+        self.messenger.islands.append(self.islands[island])
+        self.messenger.listen(self.islands[island])
 
     def close(self, patience: float = 60.0) -> None:
         """Cancel what is queued, end all threads and let go of the hosts; results on them are lost."""

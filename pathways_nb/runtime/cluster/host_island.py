@@ -124,7 +124,7 @@ class HostIsland:
         """Note that it has no hosts any more, because of one of them."""
         self.lost = f"{link.facts.name}, process {link.facts.process}: {why}"
 
-    def mesh(self, placement: Placement, place: VirtualSlice) -> Any:
+    def mesh(self, placement: Placement, place: VirtualSlice) -> AbstractMesh:
         """Return the abstract mesh of a virtual slice on this island; the placement names its devices."""
         facts = self.links[0].facts
         device = AbstractDevice(facts.kind, None, facts.platform)
@@ -210,9 +210,9 @@ class HostAttachment:
     note: str = ""
     kind: str = "ray"
 
-    def one_more(self, devices: int) -> HostIsland:
-        """Return a new island with this number of devices."""
-        made: HostIsland = self.maker.make(len(self.islands), devices)
+    def one_more(self, devices: int) -> HostIsland | None:
+        """Return a new island with this number of devices; ``None`` if a shared controller makes it."""
+        made: HostIsland | None = self.maker.make(len(self.islands), devices)
         return made
 
     def release(self) -> None:

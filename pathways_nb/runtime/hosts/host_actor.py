@@ -97,7 +97,7 @@ class HostActor:
         import ray
 
         from pathways_nb.runtime.hosts.device_route import route_of
-        from pathways_nb.runtime.islands import capacity_of, on_cores
+        from pathways_nb.runtime.local_islands import capacity_of, on_cores
 
         if self._platform == "cpu":
             jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment

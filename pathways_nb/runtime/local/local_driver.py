@@ -12,16 +12,16 @@ import jax
 from pathways_nb.controller.events_and_instructions import Completed, Launch, Voided
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.driver import Driver, taken
 from pathways_nb.runtime.event_loop import Clock
-from pathways_nb.runtime.islands import Attachment, Island
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange
+from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.lowering.host_steps import HOST
-from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, on_mesh
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
@@ -89,7 +89,7 @@ class LocalDriver(Driver):
         there = (
             location is not None and location.device_set == mine.device_set and location.memory_kind == mine.memory_kind
         )
-        return (kept(location, mesh) if there else None) or mine
+        return (on_mesh(location, mesh) if there else None) or mine
 
     def take(self, leaf: Any, name: str) -> Any:
         """Return a copy of what its owner may change, or the value itself."""
@@ -123,8 +123,8 @@ class LocalDriver(Driver):
     def _restored(self, island: int) -> None:
         self._dispatchers[island].gone = set()
 
-    def _joined(self, island: Island) -> None:
-        self._dispatchers.append(self._dispatcher(island))
+    def _joined(self, island: int) -> None:
+        self._dispatchers.append(self._dispatcher(self.attachment.islands[island]))
         self._dispatchers[-1].start()
 
     def _dispatcher(self, island: Island) -> Dispatcher:

@@ -24,7 +24,7 @@ from typing import Any
 import jax
 
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime.islands import Island
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.trace.exact_stamps import OpSpan, Span
 
 _DEVICE_PLANE = re.compile(r"/device:(?:GPU|TPU):(\d+)")

@@ -89,6 +89,7 @@ class CompiledPlan:
     @cached_property
     def sent_results(self) -> tuple[int, ...]:
         """Slots of results that the run itself moves to other places, once for each move."""
+        # The user may hold these and donate them to the next call, which must wait until they were sent.
         results = set(self.plan.results)
         moved = (step.inputs[0] for step in self.plan.steps if step.kind == "move")
         return tuple(slot for slot in moved if slot in results)
@@ -112,6 +113,7 @@ class CompiledPlan:
         """Return the bytes that cross in a transfer; see ``bytes_crossing``."""
         value = self.plan.graph.values[self.plan.slots[self.plan.steps[index].outputs[0]].value]
         if self.plan.steps[index].on_host:
+            # A host takes a value as a whole, whatever its layout on devices.
             return value.bytes
         return bytes_crossing(value, self.target(index), source, devices_per_host)
 

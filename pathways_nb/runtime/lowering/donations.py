@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pathways_nb.plan.plan import Plan, Step
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 
 
 class Donations:
@@ -47,6 +47,8 @@ class Donations:
         found = []
         for position, slot in enumerate(step.inputs):
             value = self.plan.slots[slot].value
+            # An argument belongs to the caller: a computation may take over only arguments that the program donates as
+            # well.
             allowed = value in self._donated_values or (value in given_up and value not in self._arguments)
             if allowed and self._is_last(index, step, self._alike.get(slot, (slot,))):
                 found.append(position)
@@ -60,6 +62,7 @@ class Donations:
         Other islands and hosts read at their own pace.
         """
         steps, reads = self.plan.steps, self.plan.reads
+        # A result outlives the run. A reader on another island or host may still be reading when this launch begins.
         return self._results.isdisjoint(slots) and all(
             read <= index and steps[read].reader == step.reader for slot in slots for read in reads.get(slot, ())
         )
@@ -78,6 +81,7 @@ def _same_memory(plan: Plan) -> dict[int, list[int]]:
     for step in plan.steps:
         if step.kind == "move" and not step.on_host:
             (source,), (target,) = step.inputs, step.outputs
+            # JAX may hand over the same buffers where they lie on the wanted devices already.
             if plan.placements[plan.slots[source].place] == plan.placements[step.place]:
                 group = found.setdefault(source, [source])
                 group.append(target)

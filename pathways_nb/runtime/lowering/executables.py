@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
-from pathways_nb.program.guarded_callbacks import Kept, LaunchToTheEnd
+from pathways_nb.program.guarded_callbacks import KeptExceptions, LaunchToTheEnd
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.transfers import spread
 from pathways_nb.trace.record import Record
@@ -59,7 +59,8 @@ class CompileRequest:
     """What to compile: a node's code, its devices, and how its inputs arrive."""
 
     code: Code
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
+    """An abstract one where this process has no devices of the node's place."""
     structs: tuple[jax.ShapeDtypeStruct, ...]
     arriving: tuple[Any, ...]
     donated: tuple[int, ...]
@@ -87,43 +88,47 @@ class Executables:
         Returns:
             A promise of the executable.
         """
-        start, kept = self.clock(), Kept() if request.mesh.size > 1 else None
+        # On a single device no collective waits for a callback that raises, so XLA may raise its exception itself.
+        start, kept = self.clock(), KeptExceptions() if request.mesh.size > 1 else None
         lowered = _lower(request, kept)
         record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
         return self._pool.submit(self._get, lowered, kept, request, record)
 
-    def _get(self, lowered: Any, kept: Kept | None, request: CompileRequest, record: Record) -> Executable:
+    def _get(self, lowered: Any, kept: KeptExceptions | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
         start, options = self.clock(), sorted(_options(request).items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
         key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices, request.contexts)
         with self._lock:
+            # Only the look-up is under the lock: threads compile different nodes at once, and equal ones wait for the
+            # promise.
             found = self._compiled.get(key)
             if found is None:
-                ours = self._compiled[key] = Promise()
+                made = self._compiled[key] = Promise()
         if found is not None:
             return found.result()
         try:
-            ours.set_result(_compile(lowered, kept, request))
+            made.set_result(_compile(lowered, kept, request))
         except BaseException as error:
-            ours.set_exception(error)
+            # Whoever waits for the promise fails, too. The failure is not cached: the next call compiles again.
+            made.set_exception(error)
             with self._lock:
                 del self._compiled[key]
             raise
         record.add(Row(_relabel(request.label, "compile"), start, self.clock(), quality="exact"))
-        return ours.result()
+        return made.result()
 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
     return request.code.options_on(request.mesh.devices.flat[0].platform)
 
 
-def _lower(request: CompileRequest, kept: Kept | None) -> Any:
+def _lower(request: CompileRequest, kept: KeptExceptions | None) -> Any:
     node = jitted(request, kept)
     return quietly(lambda: node.lower(*request.structs))
 
 
-def jitted(request: CompileRequest, kept: Kept | None = None) -> Any:
+def jitted(request: CompileRequest, kept: KeptExceptions | None = None) -> Any:
     """Return the node as a jitted function of its inputs, not traced yet; ``kept`` takes exceptions of callbacks."""
     node = emit(request.code, request.mesh, request.arriving, kept=kept)
     return jax.jit(
@@ -139,7 +144,7 @@ def quietly(lower: Callable[[], Any]) -> Any:
     """Return what ``lower`` returns, one thread at a time, without the warning about donated memory that is of no use.
 
     The filters are the whole process's: threads that changed them at once would restore each other's. It is no context
-    manager of ours, whose generator an interrupt could leave with the lock.
+    manager of this package, whose generator an interrupt could leave with the lock.
     """
     with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
@@ -156,13 +161,15 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(lowered: Any, kept: Kept | None, request: CompileRequest) -> Executable:
+def _compile(lowered: Any, kept: KeptExceptions | None, request: CompileRequest) -> Executable:
     compiled = accept_small_elements(lowered.compile(_options(request) or None))
+    # Outputs that callbacks leave on the first device count as replicated: ``_Spread`` copies them to the others.
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)
     shardings = tuple(whole if is_on_one(sharding, request.mesh) else sharding for sharding in found)
     on_one = [at for at, sharding in enumerate(found) if sharding is not shardings[at]]
     cost = compiled.cost_analysis() or {}
+    # XLA counts what one device computes.
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
     temporary, reused = memory_of(compiled)
     code = request.code if has_callbacks(request.code) else None
@@ -195,7 +202,7 @@ class _Spread:
         return getattr(self.compiled, name)
 
 
-def is_on_one(sharding: Any, mesh: Mesh) -> bool:
+def is_on_one(sharding: Any, mesh: Mesh | AbstractMesh) -> bool:
     """Return whether the compiler has left an output on the first of several devices.
 
     It does so with what a host callback returns (``maximal``): the other devices' memory is undefined. JAX calls such a

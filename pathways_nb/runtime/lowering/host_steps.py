@@ -28,10 +28,11 @@ HOST: Final = HostMemory()
 
 
 def host_call(code: Code) -> HostCall:
-    """Return the call of a host node, in which constants stand beside the values that arrive."""
+    """Return the call of a host node, of the values that arrive and of its constants."""
     work, (item,) = code.host, code.items
     assert work is not None
     position = {value: at for at, value in enumerate(code.inputs)}
+    # (position among the arriving values, constant) of each operand; one of the two is a stand-in.
     operands = [(-1, np.asarray(x.value)) if isinstance(x, Const) else (position[x], None) for x in item.inputs]
 
     def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -16,8 +16,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.items import Const
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.specs import trimmed
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.sharding_propagation import Propagation
 
@@ -52,7 +53,7 @@ class Layouts:
     """Compiled plans, by the layouts of undeclared arguments in a call, and by those in which they are brought."""
 
     @classmethod
-    def of(cls, traced: Traced, plan: Plan, islands: Sequence[Any]) -> Layouts:
+    def of(cls, traced: Traced, plan: Plan, islands: Sequence[Island]) -> Layouts:
         """Find the declared layout of each argument, or guess it.
 
         Args:
@@ -72,6 +73,8 @@ class Layouts:
             value, where = traced.arguments[plan.leaves[argument]], plan.placements[serial]
             mesh = islands[where.island].mesh(where, places[serial])
             spec = declared.get((value, serial))
+            # A scalar, and anything on one device, has one layout only: nothing to guess, and one compilation serves
+            # all calls.
             if spec is None and mesh.size > 1 and traced.avals[value].shape:
                 if serial not in guesses:
                     guesses[serial] = _propagation(traced, plan, serial, declared)
@@ -87,9 +90,9 @@ class Layouts:
         return {**self.fixed, **dict(zip(keys, brought, strict=True))}
 
 
-def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
+def on_mesh(sharding: Any, mesh: Any) -> NamedSharding | None:
     """Return the sharding of a value on the devices of ``mesh`` as one of that mesh; ``None`` if its axes differ."""
-    if sharding.is_fully_replicated:
+    if sharding.is_fully_replicated:  # over whatever axes
         return NamedSharding(mesh, PartitionSpec())
     if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
         return NamedSharding(mesh, trimmed(sharding.spec))
@@ -104,6 +107,7 @@ def _declared(traced: Traced, plan: Plan) -> dict[tuple[int, int], PartitionSpec
             values, declared = (*item.inputs, *item.outputs), (*item.in_specs, *item.out_specs)
             for value, spec in zip(values, declared, strict=True):
                 if spec is not None and not isinstance(value, Const):
+                    # The first counts: later readers with another spec reshard it in their own executables.
                     found.setdefault((value, step.place), spec)
     return found
 
@@ -114,6 +118,7 @@ def _propagation(
     """Return the layouts of the values at one place."""
     places = {place.serial: place for place in traced.places}
     place = places[serial]
+    # What places of the same axes and shape declare for a value means the same here, and is the best guess.
     alike = {s for s, other in places.items() if (other.shape, other.axes) == (place.shape, place.axes) and s != serial}
     elsewhere = {value: spec for (value, other), spec in declared.items() if other in alike}
     found = Propagation(dict(zip(place.axes, place.shape, strict=True)), [aval.shape for aval in traced.avals])

@@ -89,8 +89,10 @@ def pieces(source: Shards, target: Shards) -> list[Piece]:
     least sends it.
     """
     position = {device: at for at, device in enumerate(source.devices)}
+    # For each dimension, where the shards of the source begin, and where the last of them ends.
     edges = [sorted(set(column)) for column in source.low.T.tolist()]
     ends = source.high.max(axis=0, initial=0).tolist()
+    # By the first corner of a shard, the devices that hold it: several hold a replicated one.
     holders: dict[tuple[int, ...], list[int]] = {}
     for at, corner in enumerate(map(tuple, source.low.tolist())):
         holders.setdefault(corner, []).append(at)
@@ -100,6 +102,7 @@ def pieces(source: Shards, target: Shards) -> list[Piece]:
         for corner, box in _cells(target.box(to), edges, ends):
             held = holders[corner]
             own = position.get(device)
+            # Replicas share the work: sending all from the first would leave the others' links idle.
             at = own if own in held else min(held, key=sent.__getitem__)
             sent[at] += 0 if at == own else volume(box)
             found.append(Piece(at, to, box))
@@ -115,6 +118,8 @@ def elements_crossing(source: Shards | None, target: Shards, hosts: Sequence[int
         hosts: the host of each target device, if devices of one host share what reaches it; the source is elsewhere.
     """
     if hosts is not None:
+        # (devices, 1 + 2 × dimensions): devices of one host that want the same range are equal rows, and one of them
+        # counts.
         rows = np.column_stack([np.asarray(hosts), target.low, target.high])
         return int(elements_lacking(None, target)[np.unique(rows, axis=0, return_index=True)[1]].sum())
     return int(elements_lacking(source, target).sum())
@@ -134,7 +139,9 @@ def elements_lacking(source: Shards | None, target: Shards) -> np.ndarray:
     if source is None:
         return lacking
     position = {device: at for at, device in enumerate(source.devices)}
+    # (target devices,) position among the source's devices; -1, which reads some row, is masked out at the end.
     own = np.array([position.get(device, -1) for device in target.devices])
+    # (target devices, dimensions) the overlap of what each wants and what it holds; negative where there is none.
     common = np.minimum(target.high, source.high[own]) - np.maximum(target.low, source.low[own])
     return lacking - np.where(own >= 0, np.prod(np.maximum(common, 0), axis=1), 0)
 
@@ -152,6 +159,7 @@ def bytes_crossing(
         devices_per_host: given if devices of one host share what reaches it.
     """
     wanted = target.shards(value.shape)
+    # Devices are numbered within their island: on another one, no device of the target is a device of the source.
     held = None if source is None or source.where.island != target.where.island else source.shards(value.shape)
     hosts = None
     if devices_per_host is not None:
@@ -167,14 +175,17 @@ def volume(box: Box) -> int:
 def _grid(sharding: NamedSharding, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of each shard, in the order of the mesh; they follow from the device's place on each axis."""
     sizes = sharding.mesh.shape
+    # (axes, devices) coordinates of the devices along each axis of the mesh, in the order of the mesh.
     places = np.indices(tuple(sizes.values())).reshape(len(sizes), -1)
     along = dict(zip(sizes, places, strict=True))
     low = np.zeros((places.shape[1], len(shape)), np.int64)
     high = np.tile(np.array(shape, np.int64), (places.shape[1], 1))
     for dimension, entry in enumerate(sharding.spec):
+        # (devices,) which part of this dimension each device holds. The first axis of an entry is the major one.
         index, parts = np.zeros(places.shape[1], np.int64), 1
         for axis in axes_of(entry):
             index, parts = index * sizes[axis] + along[axis], parts * sizes[axis]
+        # XLA rounds up: the last parts are shorter, or empty, where the parts do not divide the dimension.
         each = -(-shape[dimension] // parts)
         low[:, dimension] = np.minimum(index * each, shape[dimension])
         high[:, dimension] = np.minimum((index + 1) * each, shape[dimension])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.plan.footprint import Sizes, footprint_of
@@ -20,7 +20,8 @@ from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.lowering.donations import Donations
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
@@ -34,7 +35,7 @@ from pathways_nb.util.progress import Progress
 from pathways_nb.util.waiting import Promise
 
 
-class NodeCompiler(Protocol):
+class ExecutableMaker(Protocol):
     """Makes an executable of a node, or in the simulator an estimate that stands for one."""
 
     def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
@@ -52,7 +53,9 @@ class PlanCompiler:
         executables: makes executables of nodes.
     """
 
-    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: NodeCompiler):
+    def __init__(
+        self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Island], executables: ExecutableMaker
+    ):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
@@ -89,6 +92,7 @@ class PlanCompiler:
                     self.shardings[slot] = HOST
             else:
                 self._transfer(index, step)
+        # In a second pass, which waits: by then all nodes are with the compiling threads.
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
@@ -121,6 +125,7 @@ class PlanCompiler:
         temporary, reused = {}, {}
         for index, compiling in self.compiling.items():
             executable = compiling.result()
+            # XLA reports one number for all that is reused; it counts as memory of arguments first.
             from_arguments = min(executable.reused, sum(slots[slot] for slot in self.donations.of_arguments(index)))
             temporary[index] = executable.temporary
             reused[index] = from_arguments, executable.reused - from_arguments
@@ -144,6 +149,7 @@ class PlanCompiler:
             self.traced.contexts,
         )
         key = request.key()
+        # The microbatches of a stage are one node called many times: it is lowered and compiled once.
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
             self.progress.tell(lambda: self._under_way(index))
@@ -174,7 +180,9 @@ class PlanCompiler:
             step = self.plan.steps[index]
             mesh = self.meshes[step.place]
             for output, sharding in zip(step.outputs, self._executable(index).out_shardings, strict=False):
-                self.shardings[output] = _named(sharding, mesh)
+                # JAX names single devices and replicas in several ways; equal layouts must compare equal.
+                is_plain = not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
+                self.shardings[output] = NamedSharding(mesh, PartitionSpec()) if is_plain else sharding
         return self.shardings[slot]
 
     def _action(self, index: int, step: Step) -> CompiledStep:
@@ -229,10 +237,13 @@ class PlanCompiler:
     def _arriving(self, step: Step, held: Any) -> NamedSharding:
         """Return the layout in which a moved value arrives."""
         mesh, value = self.meshes[step.place], self.plan.slots[step.outputs[0]].value
+        # Added to a value that lies there: in its layout, nothing needs resharding before the sum.
         if (own := self._own_part(step, value)) is not None:
             return own
+        # As it left, if these axes can say that: shards go from device to device, whole.
         if (same := translated(held, mesh)) is not None:
             return same
+        # Else pieces must be cut anyway, so they are cut as the first reader wants them.
         if (spec := self._wanted(step.node, value)) is not None:
             return NamedSharding(mesh, spec)
         return analogous(held, mesh, self.traced.avals[value].shape) or NamedSharding(mesh, PartitionSpec())
@@ -255,8 +266,8 @@ class PlanCompiler:
         """Return the layout of the value at the step's place to which a moved value is added (``pw.all_reduce``)."""
         code = self.traced.codes.get(step.node)  # the result has none
         for item in code.computations if code is not None else ():
-            if item.part is not None and value in item.inputs:
-                part = item.inputs[item.part.own]
+            if item.exchange_sum is not None and value in item.inputs:
+                part = item.inputs[item.exchange_sum.own]
                 own = None if isinstance(part, Const) else self.slots.get((part, step.place))
                 if own is None or (self.shardings[own] is None and own not in self.made_by):
                     return None  # it is brought later, as the first reader wants it
@@ -309,8 +320,9 @@ class PlanCompiler:
 
     def _waits_for(self, step: Step) -> tuple[int, ...]:
         def elsewhere(producer: Step) -> bool:
-            ours, theirs = self.plan.placements[step.place], self.plan.placements[producer.place]
-            apart = theirs.first >= ours.first + ours.count or ours.first >= theirs.first + theirs.count
+            # A launch on a device they share is before this one in the device's own queue.
+            here, there = self.plan.placements[step.place], self.plan.placements[producer.place]
+            apart = there.first >= here.first + here.count or here.first >= there.first + there.count
             return producer.kind != "launch" or apart
 
         return tuple(p for p in step.producers if elsewhere(self.plan.steps[p]))
@@ -320,6 +332,8 @@ class PlanCompiler:
 
         def cost(index: int) -> tuple[bool, int]:
             slot = step.outputs[index]
+            # An output whose memory is taken over is deleted in JAX when its taker is launched, and cannot be waited
+            # for.
             return slot in self.donations.slots, self.traced.avals[self.plan.slots[slot].value].bytes
 
         return min(range(len(step.outputs)), key=cost, default=0)
@@ -333,10 +347,3 @@ def _first_readers(plan: Plan) -> dict[int, int]:
             if plan.steps[producer].island == step.island:
                 found.setdefault(producer, index)
     return found
-
-
-def _named(sharding: Any, mesh: Mesh) -> Any:
-    """Return a replicated sharding in one form: JAX names single devices and replicas in several ways."""
-    if not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated:
-        return NamedSharding(mesh, PartitionSpec())
-    return sharding

@@ -1,7 +1,7 @@
 """Guesses the layout of arrays for which no computation declares a spec, from the arrays they are combined with.
 
 An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and it is brought as
-the compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an
+the compiler would lay it out together with parameters and gradients (GSPMD, section 3.5): operands and outputs of an
 elementwise operation share one layout, whichever of them is known; other operations pass layouts forward only. A wrong
 guess is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
 
@@ -23,7 +23,7 @@ from pathways_nb.cost.jaxpr.primitives import CONTROL, op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
 from pathways_nb.jaxpr.flat import Walk, called
 from pathways_nb.program.build import Code
-from pathways_nb.program.items import Const, Item
+from pathways_nb.program.items import Const, ProgramItem
 from pathways_nb.program.specs import trimmed
 
 Shape = tuple[int, ...]
@@ -76,6 +76,7 @@ class Propagation(Walk[Hashable]):
         self._declare(here, [elsewhere[value] for value in here])
         for item in computations:
             self._estimate(item)
+        # Each pass may tell an operand of a later pass, so until nothing more is found.
         while self._forward():
             pass
 
@@ -90,6 +91,7 @@ class Propagation(Walk[Hashable]):
 
     def _root(self, array: Hashable) -> Hashable:
         while (other := self._alike.get(array, array)) != array:
+            # Halve the path on the way, so that long chains of elementwise operations stay quick.
             self._alike[array] = array = self._alike.get(other, other)
         return array
 
@@ -97,6 +99,7 @@ class Propagation(Walk[Hashable]):
         if any(isinstance(array, _Array) and array.is_constant for array in (one, other)):
             return
         shape = self._shape(one)
+        # A scalar has no layout, and one that is broadcast says nothing of the array.
         if shape and shape == self._shape(other):
             self._alike[self._root(one)] = self._root(other)
 
@@ -131,7 +134,7 @@ class Propagation(Walk[Hashable]):
             if spec is not None and not isinstance(value, Const):
                 self._splits.setdefault(self._root(value), read_spec(spec, len(self._shape(value))))
 
-    def _estimate(self, item: Item) -> None:
+    def _estimate(self, item: ProgramItem) -> None:
         """Set the outputs whose layout is the compiler's choice, by the same rules as the simulator."""
         if all(spec is not None or not self.shapes[x] for x, spec in zip(item.outputs, item.out_specs, strict=True)):
             return
@@ -144,6 +147,7 @@ class Propagation(Walk[Hashable]):
         before = len(self._splits)
         for eqn, inputs, outputs in self._others:
             known = [self._splits.get(self._root(array)) for array in inputs]
+            # Replicated operands say nothing: the output may still get a layout from its readers.
             if not any(any(split) for split in known if split):
                 continue
             operands = [

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -32,12 +32,13 @@ def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None
     """
     if not isinstance(sharding, NamedSharding) or sharding.mesh.size != mesh.size:
         return None
-    ours, theirs = _strides(mesh), _strides(sharding.mesh)
+    here, there = _strides(mesh), _strides(sharding.mesh)
     entries: list[tuple[str, ...]] = []
     for entry in sharding.spec:
-        wanted = [theirs[axis] for axis in axes_of(entry)]
+        wanted = [there[axis] for axis in axes_of(entry)]
         rows = joined(reversed(wanted))[::-1]  # from major to minor, as they were
-        axes = [axis for low, high in rows for axis, r in ours.items() if low <= r[0] < r[1] <= high]
+        axes = [axis for low, high in rows for axis, r in here.items() if low <= r[0] < r[1] <= high]
+        # Whole axes must fill the ranges: of an axis of 4 devices, no part is the 2 that another mesh calls "a".
         if math.prod(mesh.shape[axis] for axis in axes) != math.prod(high // low for low, high in wanted):
             return None
         entries.append(tuple(axes))
@@ -66,6 +67,7 @@ def analogous(sharding: Any, mesh: Mesh | AbstractMesh, shape: tuple[int, ...]) 
         return None
     entries = [axes_of(entry) for entry in sharding.spec]
     split = [entry for entry in entries if entry]
+    # With other names it is only known what all axes together mean: all devices.
     if not set().union(*split) <= set(mesh.axis_names):
         if len(split) != 1 or math.prod(sharding.mesh.shape[axis] for axis in split[0]) != sharding.mesh.size:
             return None
@@ -116,10 +118,13 @@ def _way(sharding: Any, target: Any, rank: int) -> Callable[[Any, Any], Any]:
         return jax.device_put if own else _send_pieces
     devices = sharding.mesh.devices
     if devices.size == target.mesh.size:
+        # The given layout on the target's devices, in their order: if that is what is asked for, JAX copies shard by
+        # shard and does not wait.
         kinds = (jax.sharding.AxisType.Auto,) * devices.ndim
         moved = Mesh(target.mesh.devices.reshape(devices.shape), sharding.mesh.axis_names, axis_types=kinds)
         if NamedSharding(moved, sharding.spec).is_equivalent_to(target, rank):
             return jax.device_put
+    # A launch needs its devices in one order; in another one, pieces are sent between them.
     return reshard if own and list(devices.flat) == list(target.mesh.devices.flat) else _send_pieces
 
 
@@ -168,6 +173,7 @@ def spread(array: Any, target: NamedSharding) -> Any:
         return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
     first, *others = target.mesh.devices.flat
     shard = shards_of(array)[first]
+    # The shardings of single devices, because a copy to the bare device of another client waits.
     copies = jax.device_put([shard] * len(others), [SingleDeviceSharding(device) for device in others])
     return jax.make_array_from_single_device_arrays(array.shape, target, [shard, *copies])
 
@@ -224,10 +230,13 @@ class _Crossing(NamedTuple):
 def _crossing(sharding: Any, target: Any, shape: tuple[int, ...]) -> _Crossing:
     source, wanted = Shards.of(sharding, shape), Shards.of(target, shape)
     found = pieces(source, wanted)
+    # For each device that sends, its ranges with their positions: a range that several devices want is cut out once.
     boxes: dict[int, dict[Box, int]] = {}
     for at, _, box in found:
         boxes.setdefault(at, {}).setdefault(box, len(boxes[at]))
     order = {at: position for position, at in enumerate(boxes)}
+    # For each target device, the distinct (dimension, start) of its pieces. They form a grid, so the starts along a
+    # dimension count its rows.
     corners: list[set[tuple[int, int]]] = [set() for _ in wanted.devices]
     for _, to, box in found:
         corners[to].update((dimension, low) for dimension, (low, _) in enumerate(box))
@@ -242,6 +251,7 @@ def _crossing(sharding: Any, target: Any, shape: tuple[int, ...]) -> _Crossing:
 
 def _within(shard: Box, boxes: tuple[Box, ...]) -> tuple[Box, ...] | None:
     """Return ranges counted from the start of a shard; ``None`` if the only one is the shard."""
+    # The whole shard is sent as it is: no launch, and no second copy in memory.
     if boxes == (shard,):
         return None
     starts = [low for low, _ in shard]
@@ -267,6 +277,7 @@ def _joiner(counts: tuple[int, ...]) -> Callable[..., Any]:
     """Return a launch that joins the pieces of a shard, given in row-major order with so many along each dimension."""
 
     def join(*parts: Any) -> Any:
+        # From the last dimension on: pieces in row-major order lie side by side along it.
         for dimension, count in reversed(list(enumerate(counts))):
             rows = [parts[at : at + count] for at in range(0, len(parts), count)]
             parts = tuple(jax.lax.concatenate(row, dimension) for row in rows)
@@ -280,13 +291,10 @@ def reshard(array: Any, target: Any) -> Any:
     return _resharder(target)(array)
 
 
-_resharders: dict[Any, Callable[[Any], Any]] = {}
-
-
+@cache
 def _resharder(target: Any) -> Callable[[Any], Any]:
-    if target not in _resharders:
-        _resharders[target] = jax.jit(lambda array: array, out_shardings=target)
-    return _resharders[target]
+    # One jitted function for each target: JAX caches what it compiles by the function's identity.
+    return jax.jit(lambda array: array, out_shardings=target)
 
 
 def lies_at(sharding: Any, target: Any, rank: int) -> bool:

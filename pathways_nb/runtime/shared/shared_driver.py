@@ -16,6 +16,7 @@ from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, Ho
 from pathways_nb.runtime.cluster.messenger import RangeLost
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
+from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import ToKernel
 from pathways_nb.runtime.shared.remote_core import RemoteMachine, RemoteMessenger, Wire
@@ -100,10 +101,10 @@ class SharedDriver(ClusterDriver):
         self._stream = threading.Thread(target=self._receive, name="pathways-stream", daemon=True)
         self._stream.start()
 
-    def add(self, island: HostIsland, budget: int) -> None:
+    def add(self, island: Island, budget: int) -> None:
         """Take in an island that the controller has added; the core knows it."""
-        self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
-        self.messenger.islands.append(island)
+        self.attachment = replace(self.attachment, islands=(*self.attachment.islands, cast(HostIsland, island)))
+        self.messenger.islands.append(self.islands[island.index])
         self.ended.notify_all()
 
     def wait_for_island(self, island: int) -> int:

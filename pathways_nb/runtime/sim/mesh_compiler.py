@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling
 from pathways_nb.program.build import Code
@@ -88,7 +88,7 @@ def _compile(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) 
     outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh)]
     traced = tuple(sizes.items())
 
-    def on_mesh(mesh: Mesh) -> Callable[..., Any]:
+    def on_mesh(mesh: Mesh | AbstractMesh) -> Callable[..., Any]:
         if as_it_is and is_per_shard(request.code):
             # The types within per-shard code name the mesh that it was traced on, which has no devices.
             mesh = request.mesh

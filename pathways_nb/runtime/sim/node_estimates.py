@@ -28,7 +28,7 @@ from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
-from pathways_nb.program.items import Const, Item, equations
+from pathways_nb.program.items import Const, ProgramItem, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled, is_per_shard, spec_of
@@ -156,7 +156,7 @@ class _NodeLayout:
             value: spec_of(sharding)
             for value, sharding in zip(request.code.inputs, request.arriving, strict=True)
         }  # fmt: skip
-        self.items: list[tuple[Item, list[Any]]] = []
+        self.items: list[tuple[ProgramItem, list[Any]]] = []
         self.resharded = self.rejoined = False
         """Whether an operand or output changes its layout, and whether one that is sharded does."""
         for item in request.code.items:
@@ -168,7 +168,7 @@ class _NodeLayout:
                 self.specs[value] = split if spec is None else spec
                 self._compare(spec, split)
 
-    def _given(self, item: Item, at: int) -> Any:
+    def _given(self, item: ProgramItem, at: int) -> Any:
         """Return the layout in which an item reads an operand: the declared one, else the operand's own."""
         operand = item.inputs[at]
         declared = item.in_specs[at] if at < len(item.in_specs) else None
@@ -212,7 +212,7 @@ class _NodeLayout:
         """Return temporary bytes per device by liveness analysis: the largest of any item, since items run in turn."""
         return max((self._item(item, given) for item, given in self.items), default=0)
 
-    def _item(self, item: Item, given: Sequence[Any]) -> int:
+    def _item(self, item: ProgramItem, given: Sequence[Any]) -> int:
         """Return the peak bytes per device of an item beyond its own inputs and outputs."""
         body = item.jaxpr.jaxpr
         ends = sum(bytes_on_device(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))

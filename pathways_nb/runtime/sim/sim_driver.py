@@ -20,10 +20,11 @@ import jax
 
 from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Launch, Opened, PutRequested, Voided
 from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.host import check_seconds
-from pathways_nb.program.program import Traced
+from pathways_nb.program.host_function import check_seconds
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.driver import QUEUED, Driver
@@ -61,6 +62,7 @@ class SimDriver(Driver):
     """
 
     quality = "simulated"
+    attachment: SimulatedPod
 
     def __init__(
         self,
@@ -345,7 +347,7 @@ class SimDriver(Driver):
 
     # ---- devices
 
-    def _topology(self, island: int) -> Any:
+    def _topology(self, island: int) -> Topology:
         return self.attachment.islands[island].topology
 
     def _lost(self, where: Placement) -> None:
@@ -354,7 +356,7 @@ class SimDriver(Driver):
     def _restored(self, island: int) -> None:
         self._failures.restore(island)
 
-    def _joined(self, island: Any) -> None:
+    def _joined(self, island: int) -> None:
         self._at_work.append(0)
 
     def _end(self, patience: float) -> None:

@@ -66,7 +66,7 @@ class SimulatedIsland:
         name = self.topology.chip.name
         return tuple(SimulatedDevice(number, f"simulated {name}") for number in range(self.topology.devices))
 
-    def mesh(self, placement: Placement, place: VirtualSlice) -> Any:
+    def mesh(self, placement: Placement, place: VirtualSlice) -> AbstractMesh:
         """Return the abstract mesh of a virtual slice on this island.
 
         Args:

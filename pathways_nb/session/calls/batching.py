@@ -25,7 +25,7 @@ from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.program import Program, captured_name
+from pathways_nb.program.program_tracer import ProgramTracer, captured_name
 from pathways_nb.program.signature import Aval, Signature, Statics, snapshot
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls.donation import check_futures, consume
@@ -116,6 +116,7 @@ class _Batch:
                 return made
         value = snapshot(leaf) if self.needs_values and not isinstance(leaf, _UNCHANGEABLE) else leaf
         self.copied += getattr(value, "nbytes", 0) if value is not leaf else 0
+        # The same array passed to several calls is one argument: it is stored, and sent, once.
         position = self.known.setdefault(id(value), len(self.outside))
         if position == len(self.outside):
             self.outside.append(value)
@@ -142,6 +143,17 @@ class _Batch:
             for number, (call, outputs) in enumerate(zip(self.calls, held, strict=True))
         )
 
+    def futures(self, session: Session, wanted: tuple[tuple[int, ...], ...]) -> list[Future]:
+        """Return the futures of the wanted outputs; in place of one that nobody holds a new one, which goes at once."""
+        found = []
+        for call, positions in zip(self.calls, wanted, strict=True):
+            for position in positions:
+                future = call.outputs[position]()
+                if future is None:
+                    future = Future(session, call.staged.outputs[position], call.computation.name)
+                found.append(future)
+        return found
+
     def fail(self, error: BaseException) -> None:
         """Record that the batch was never dispatched: its futures say so, and what it had donated is usable again."""
         for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
@@ -163,7 +175,7 @@ class CallBatcher:
 
     def _begin(self) -> _Batch:
         session = self.session
-        return _Batch(needs_values=session.attach_options.simulated is None or session.twin is not None)
+        return _Batch(needs_values=session.attach_options.simulated is None or session.value_session is not None)
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Add a call, which is dispatched later.
@@ -175,6 +187,7 @@ class CallBatcher:
 
     def _add(self, computation: Computation, call: Signature) -> Any:
         tenant = tenant_scope.current()
+        # A batch becomes one program: it has one client, and is traced and lowered under one set of contexts.
         if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
             self.flush(call.contexts)
         if not self.batch.calls:
@@ -189,12 +202,14 @@ class CallBatcher:
             batch.wire(leaf, i in call.donated, name)
             for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
         )
+        # At once, and not when the batch goes out: a later call of the same batch must not read what this one donates.
         batch.consumed += consume(call)
         index = len(batch.calls)
         futures = [Future(self.session, leaf, computation.name) for leaf in staged.outputs]
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
             batch.made[id(future)] = (index, position)
+        # The batch refers to its futures weakly: a result that nobody holds any more need not be computed.
         batch.calls.append(_Call(computation, staged, call.donated, wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(staged.tree, futures)
         # While tenants compete, a call that waited here would have no claim on its tenant's share.
@@ -214,6 +229,7 @@ class CallBatcher:
             self._exclusive.run(self.session, self._flush, here)
 
     def _flush(self, here: Contexts | None) -> None:
+        # First, so that a call that is made while this batch is dispatched begins the next one.
         batch, self.batch = self.batch, self._begin()
         if batch.calls:
             self._send(batch, here)
@@ -223,13 +239,9 @@ class CallBatcher:
         assert contexts is not None
         try:
             program = _program(batch, wanted)
-            call = program.signature(tuple(batch.outside), {}, contexts)
+            call, futures = program.signature(tuple(batch.outside), {}, contexts), batch.futures(self.session, wanted)
             with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
-                futures = dispatch(self.session, program, call, gathered=True)
-            chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
-            for placeholder, future in zip(chosen, futures, strict=True):
-                if placeholder is not None:
-                    placeholder.take(future)
+                dispatch(self.session, program, call, futures)
         except BaseException as error:
             batch.fail(error)
             raise
@@ -266,15 +278,15 @@ def pending(session: Session) -> Pending:
     return session.recordings[-1][1] if session.recordings else CallBatcher(session)
 
 
-def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
+def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> ProgramTracer:
     calls, names, donated = batch.calls, batch.names, frozenset(batch.donated)
     key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
     # Not in a global, nor with one that lives longer than the others: computations and places must be let go.
-    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).gathered
+    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).batch_programs
     if key not in programs:
         name = calls[0].computation.name if len(calls) == 1 else NAME
         statics = Statics.of(None, (), (), donated, ())
-        programs[key] = Program(_replay(calls, wanted, names), statics, name)
+        programs[key] = ProgramTracer(_replay(calls, wanted, names), statics, name)
         if len(programs) > _KEPT:
             programs.popitem(last=False)
     programs.move_to_end(key)
@@ -291,6 +303,7 @@ def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., 
         return [made[i][j] for i, group in enumerate(wanted) for j in group]
 
     kind = inspect.Parameter.POSITIONAL_ONLY
+    # Errors and the graph name a batch's arguments as the calls' own parameters.
     parameters = [inspect.Parameter(name, kind) for name in _different(map(_identifier, names))]
     cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return cell

@@ -1,8 +1,4 @@
-"""Calls on the current controller: ``pw.record``, ``pw.profile``, ``pw.put``, ``pw.get``, ``pw.wait``.
-
-``program`` traces computations and programs without knowing sessions. Calls made outside any trace reach this module
-through a runner that it registers on import, so that ``program`` can stand below ``session``.
-"""
+"""Recordings and values: ``pw.record``, ``pw.profile``, ``pw.put``, ``pw.get`` and ``pw.wait``."""
 
 from __future__ import annotations
 
@@ -14,24 +10,17 @@ from typing import Any
 import jax
 
 from pathways_nb.controller.turns import ContendedTurns, shares_line
-from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
-from pathways_nb.plan import source_lines
-from pathways_nb.plan.footprint import Peak
-from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.memory_categories import VALUES, check
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
-from pathways_nb.program.computation import Computation
 from pathways_nb.program.emit import module_of
-from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.session import default_controller, interrupted
-from pathways_nb.session.calls import stored_values, submit
-from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
+from pathways_nb.session.calls import stored_values
+from pathways_nb.session.calls.batching import CallBatcher
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.status import turns_of
@@ -41,96 +30,6 @@ from pathways_nb.util import forks
 
 _DRAIN = 5.0
 """Seconds that an interrupted cell waits for its last picture."""
-
-
-class EagerRunner:
-    """Carries out calls made outside any trace, on the current controller."""
-
-    @source_lines.users_view
-    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a computation; inside a recorded cell the call is batched.
-
-        Returns:
-            Its outputs as futures.
-        """
-        call = computation.signature(args, kwargs)
-        refuse_tracers(call)
-        session = default_controller.get()
-        with calling(session, computation.name):
-            batcher = pending(session)
-            result = batcher.add(computation, call)
-            if not session.recordings:
-                batcher.flush(call.contexts)
-        return result
-
-    @source_lines.users_view
-    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a program, after dispatching the batched calls that were made before it.
-
-        Returns:
-            Its outputs as futures.
-        """
-        call = program.signature(args, kwargs)
-        refuse_tracers(call)
-        session = default_controller.get()
-        with calling(session, program.name):
-            session.flush()
-            return submit.dispatch(session, program, call)
-
-    @source_lines.users_view
-    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """Call a program in a recording of its own and wait for it.
-
-        Returns:
-            The run.
-        """
-        with record(name=program.name) as run:
-            run.outputs = self.call_program(program, args, kwargs)
-        wait(run.outputs)
-        return run
-
-    @source_lines.users_view
-    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-        """Return the program's graph for these arguments."""
-        session, call = default_controller.get(), program.signature(args, kwargs)
-        with calling(session, program.name):
-            return submit.traced(session, program, call).graph
-
-    @source_lines.users_view
-    def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
-        """Return the memory that the program needs at its peak for these arguments, for each placement."""
-        return self._plan_of(program, args, kwargs).peaks
-
-    def cost_model(self) -> CostModel | None:
-        """Return the cost model of the attached devices if they are simulated, else ``None``."""
-        return getattr(default_controller.get().driver, "model", None)
-
-    @source_lines.users_view
-    def compiled_of(
-        self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, jax.stages.Compiled]:
-        """Return what each node was compiled to for these arguments, by name.
-
-        Raises:
-            UsageError: devices are simulated.
-        """
-        plan = self._plan_of(program, args, kwargs)
-        found = {action.label.name: action.call for action in plan.actions if action.call is not None}
-        if not found:
-            raise UsageError(
-                f"{program.name}.compiled(): nothing is compiled for simulated devices. Attach real ones: "
-                f'pw.attach("cpu", islands=2, devices_per_island=4).'
-            )
-        return found
-
-    def _plan_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledPlan:
-        """Return the compiled plan of a program for these arguments."""
-        session, call = default_controller.get(), program.signature(args, kwargs)
-        with calling(session, program.name):
-            return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False)
-
-
-context.set_runner(EagerRunner())
 
 
 def record(
@@ -179,13 +78,14 @@ def profile(
 @contextlib.contextmanager
 def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
     session = default_controller.get()
-    session.flush()
+    session.flush()  # what was called before the block is no part of it
     about = {"options": session.attach_options.as_dict(), "source": source, "hbm": list(session.budgets)}
     run = Run(name, session.islands, about=about)
     if profiler is not None:
         run.launched = {}
-        session.settle()  # launches of earlier calls that it saw would be taken for launches of this block
+        session.wait_all()  # launches of earlier calls that it saw would be taken for launches of this block
         profiler.start()
+    # A profile around this recording sees its launches, too.
     elif session.recordings:
         run.launched = session.recordings[-1][0].launched
     display = None
@@ -199,12 +99,12 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     finally:
         run.launched = None
         if session.recordings:
-            session.recordings[-1][0].absorb(run)
+            session.recordings[-1][0].absorb(run)  # of a recording around this one
         run.finished = True
         if display is not None:
             display.stop()
         if profiler is not None:
-            profiler.abandon()
+            profiler.abandon()  # whatever happened: JAX allows one profile at a time
 
 
 @contextlib.contextmanager
@@ -215,6 +115,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     _mark(session)
     before, book = turns_of(session), entered.event_loop.logbook
     beginning = book.begin() if book is not None else None
+    # In simulated time the block's thread is a client until the end: time must not advance while it prepares a call.
     entered.enter()
     try:
         interrupted.enter(run)
@@ -232,6 +133,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         _drain(session, run)
         raise
     except BaseException:
+        # Also after an error the record is complete only when what was submitted has ended.
         with contextlib.suppress(KeyboardInterrupt):
             _wait_for(session, run)
         raise
@@ -239,6 +141,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         try:
             _mark(session)
         finally:
+            # ``reset`` inside the block has removed it already.
             if entry in session.recordings:
                 session.recordings.remove(entry)
                 if book is not None and beginning is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.errors import LostError, UsageError
@@ -43,9 +43,10 @@ def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[li
         The logical buffer of each argument, and the tokens of those buffers that were made only for this call.
     """
     driver, leaves = session.driver, call.leaves
+    # A future of another controller has no buffer here: its value is fetched and stored like one of the user's.
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
-    values = {at: _taken(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
+    values = {at: _value_from_outside(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
     stored = {
         at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
     }
@@ -56,7 +57,7 @@ def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[li
     return buffers, list(stored.values())
 
 
-def _taken(driver: Driver, call: Signature, at: int) -> Any:
+def _value_from_outside(driver: Driver, call: Signature, at: int) -> Any:
     """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
     leaf = call.leaves[at]
     name = call.name(at) if isinstance(leaf, jax.ShapeDtypeStruct) else "an argument"  # names take time
@@ -66,8 +67,8 @@ def _taken(driver: Driver, call: Signature, at: int) -> Any:
         raise LostError(f"{call.name(at)}: {error}") from None
     if not isinstance(leaf, Future) or leaf.aval.padded is None:
         return value
-    kept = leaf.aval.kept
-    return replace(value, aval=kept) if isinstance(value, Abstract) else with_padding(value, kept.shape)
+    padded = leaf.aval.on_devices
+    return replace(value, aval=padded) if isinstance(value, Abstract) else with_padding(value, padded.shape)
 
 
 def with_padding(value: Any, shape: Sequence[int]) -> Any:
@@ -142,19 +143,32 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     return jax.tree.unflatten(structure, placed)
 
 
-def futures(session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold]) -> list[Future]:
-    """Return the results of a run as futures, each with the copies that the run left at other places."""
-    driver = session.driver
-    made: list[Future] = []
-    for held, aval, slot in zip(holds, compiled_plan.results, compiled_plan.plan.results, strict=True):
-        future = Future(session, aval, compiled_plan.name)
+def bind(
+    session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold], futures: Sequence[Future] | None
+) -> list[Future]:
+    """Bind futures to the results of a run, each with the copies that the run left at other places.
+
+    Args:
+        session: the session.
+        compiled_plan: of the run.
+        holds: tokens of the results, and after them of the copies.
+        futures: of the results, if there are any yet; else they are made.
+
+    Returns:
+        The futures of the results.
+    """
+    driver, plan = session.driver, compiled_plan.plan
+    missing = compiled_plan.results if futures is None else compiled_plan.results[len(futures) :]
+    made = [Future(session, aval, compiled_plan.name) for aval in missing]
+    found = made if futures is None else [*futures, *made]
+    count = len(found) - len(plan.copies)
+    for copy, slot, position in zip(found[count:], plan.results[count:], plan.copies, strict=True):
+        found[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
+    for future, held, slot in zip(found, holds, plan.results, strict=True):
+        # Its place first: from the moment it is bound, another thread may pass it to a call, which asks where it lies.
+        future.place = plan.slots[slot].place
         future.bind(held, driver.entry_of(held.buffer), compiled_plan.shardings[slot])
-        future.place = compiled_plan.plan.slots[slot].place
-        made.append(future)
-    plan, count = compiled_plan.plan, len(made) - len(compiled_plan.plan.copies)
-    for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
-        made[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
-    return made[:count]
+    return found[:count]
 
 
 class Reservation:
@@ -182,18 +196,19 @@ class Reservation:
     ):
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
-        need = Allocation(where, bytes_on_device(aval.kept, sharding), category)
+        # On each device its shard, padding included; the whole value counts once, however many devices hold it.
+        need = Allocation(where, bytes_on_device(aval.on_devices, sharding), category)
         client = tenant_scope.registered_name(session)
-        self._held: Hold | None = session.driver.reserve(need, aval.kept.bytes, client, name)
+        self._held: Hold | None = session.driver.reserve(need, aval.on_devices.bytes, client, name)
 
-    def fill(self, array: Any, kind: str, serial: int | None, shadow: Any = None) -> Future:
+    def fill(self, array: Any, kind: str, serial: int | None, value_holder: Any = None) -> Future:
         """Put an array there.
 
         Args:
             array: on these devices, in this sharding.
             kind: ``"put"`` or ``"restore"``, for the record.
             serial: of the virtual slice.
-            shadow: what has the value of a simulated array.
+            value_holder: what has the value of a simulated array.
 
         Returns:
             Its future.
@@ -202,14 +217,15 @@ class Reservation:
         assert self._held is not None, "it was given up"
         driver.fill(self._held.buffer, where, array)
         label = label_of("transfer", f"{kind} → {self.place}", place=self.place, island=where.island,
-                         device=where.first, devices=where.count, bytes=self.aval.kept.bytes, route="host")  # fmt: skip
+                         device=where.first, devices=where.count, bytes=self.aval.on_devices.bytes,
+                         route="host")  # fmt: skip
         quality = "estimated" if driver.quality == "exact" else driver.quality
         session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
         future = Future(session, self.aval, name)
         future.bind(self._held, driver.entry_of(self._held.buffer), self.sharding)
         future.place = serial
-        if session.twin is not None:
-            future.cast(shadow)
+        if session.value_session is not None:
+            future.set_value_holder(value_holder)
         return future
 
     def give_up(self) -> None:
@@ -238,15 +254,16 @@ def _checked(tree: Any, name: str, leaf: Any, spec: Any, place: VirtualSlice) ->
 
 def _put(
     session: Session, name: str, leaf: Any, spec: Any, aval: Aval, place: VirtualSlice, placement: Placement,
-    mesh: Mesh, category: str,
+    mesh: Mesh | AbstractMesh, category: str,
 ) -> Future:  # fmt: skip
     value = session.driver.take(leaf, name)
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     held = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
+    # The memory is granted first: an array that is on the devices already could not wait for it.
     room = Reservation(session, aval, placement, sharding, held, place.label, category)
     try:
         array = session.driver.put(value, sharding)
     except BaseException:
         room.give_up()
         raise
-    return room.fill(array, "put", place.serial, leaf.shadow if isinstance(leaf, Future) else leaf)
+    return room.fill(array, "put", place.serial, leaf.value_holder if isinstance(leaf, Future) else leaf)

@@ -19,7 +19,7 @@ import jax
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program import jax_contexts
-from pathways_nb.program.program import Program, Traced
+from pathways_nb.program.program_tracer import ProgramTracer, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -41,22 +41,24 @@ _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: Program | Traced, make: Callable[..., T], *args: Any) -> T:
+def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[..., T], *args: Any) -> T:
     """Make a trace or plan, which ``made_once`` owns, while no other thread makes one; of several only one makes it."""
     what = "plan" if isinstance(made_once, Traced) else "trace"
     with _finding:
+        # A lock for each program and each trace: threads that trace different programs do not wait for each other.
         found = _exclusive.setdefault(made_once, Exclusive(f"the {what} of {made_once.name!r}"))
     return found.run(session, make, *args)
 
 
-def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
+def dispatch(session: Session, program: ProgramTracer, call: Signature, futures: Sequence[Future] | None = None) -> Any:
     """Trace and compile what is new, and submit the run.
 
     Args:
         session: the session.
         program: the program to call.
         call: its arguments.
-        gathered: whether it stands for batched calls, which were checked and have donated already.
+        futures: those of batched calls that the program stands for, in the order of its results. Such calls were
+            checked and have donated already. For any other program, futures are made.
 
     Returns:
         The program's output tree, with a future for each array.
@@ -64,46 +66,52 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
     Raises:
         PathwaysError: the call cannot be carried out; nothing was submitted.
     """
+    # A policy is called while the core decides: a call from within it would wait for that decision for ever.
     session.driver.event_loop.refuse_policies()
     avals = call.avals()
-    if not gathered:
+    if futures is None:
         check_futures(call)
     record = session.active_record()
     traced = _traced(session, program, call, avals, record)
     conclude = program.accept(traced, call)
     ready = compiled_plan(session, traced, call)
+    # It may refuse the values: before anything is stored, donated or queued.
     if conclude is not None:
         conclude()
     client = tenant_scope.registered_name(session)
-    _refuse_for_tenant(session, ready, client)
+    tenant = tenant_scope.current()
+    if tenant is not None and tenant.memory:
+        _refuse_too_large(ready, [tenant.memory] * len(session.islands), f"give {client!r} a larger memory=")
     _wait_for_capacity(session, program, client, record)
-    made = _submit(session, ready, call, client, record, gathered)
+    made = _submit(session, ready, call, client, record, futures)
     for at, shape in traced.cropped:
-        made[at].crop(shape)
-    if session.twin is not None:
-        _compute_beside(session.twin, program, call, made)
+        made[at].crop(shape, ready.results[at].shape)
+    # After the simulated call: if that is refused, nothing is computed either.
+    if session.value_session is not None:
+        _compute_values(session.value_session, program, call, made)
     return jax.tree.unflatten(traced.out_tree, made)
 
 
-def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequence[Future]) -> None:
+def _compute_values(value_session: Session, program: ProgramTracer, call: Signature, made: Sequence[Future]) -> None:
     """Compute on real devices the values that simulated devices only take the time of, and give them to ``made``."""
-    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
+    leaves = [leaf.value_holder if isinstance(leaf, Future) else leaf for leaf in call.leaves]
     for name, leaf in zip(call.names, leaves, strict=True):
         if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
             raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
-    results = jax.tree.leaves(dispatch(twin, program, replace(call, leaves=leaves)))
+    results = jax.tree.leaves(dispatch(value_session, program, replace(call, leaves=leaves)))
     for future, result in zip(made, results, strict=True):
-        future.cast(result)
+        future.set_value_holder(result)
 
 
 def _traced(
-    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: ProgramTracer, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the program's trace for these arguments.
 
     A program without any computation has no place of its own: its operations run where its arguments lie.
     """
     traced = _traced_once(session, program, call, avals, record)
+    # Only a trace tells whether a program has a place, so one without any is traced a second time, for these homes.
     homes = stored_values.homes(session.driver, call.leaves) if traced.is_unplaced else ()
     if any(home is not None for home in homes):
         traced = _traced_once(session, program, replace(call, homes=homes), avals, record)
@@ -111,7 +119,7 @@ def _traced(
 
 
 def _traced_once(
-    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: ProgramTracer, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the cached trace, or trace the program and record the time this takes."""
     found = program.cached(call, avals, session.platform)
@@ -119,7 +127,7 @@ def _traced_once(
 
 
 def _trace(
-    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: ProgramTracer, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     traced = program.cached(call, avals, session.platform)
     if traced is None:
@@ -131,14 +139,7 @@ def _trace(
     return traced
 
 
-def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> None:
-    tenant = tenant_scope.current()
-    if tenant is not None and tenant.memory:
-        limits = [tenant.memory] * len(session.islands)
-        _refuse_too_large(ready, limits, f"give {client!r} a larger memory=")
-
-
-def _wait_for_capacity(session: Session, program: Program, client: str, record: Record) -> None:
+def _wait_for_capacity(session: Session, program: ProgramTracer, client: str, record: Record) -> None:
     waited = session.driver.wait_for_capacity(client)
     if waited > 1e-3:
         now = session.clock()
@@ -147,8 +148,13 @@ def _wait_for_capacity(session: Session, program: Program, client: str, record: 
 
 
 def _submit(
-    session: Session, ready: CompiledPlan, call: Signature, client: str, record: Record, gathered: bool
-) -> list[Any]:
+    session: Session,
+    ready: CompiledPlan,
+    call: Signature,
+    client: str,
+    record: Record,
+    futures: Sequence[Future] | None,
+) -> list[Future]:
     """Queue a run.
 
     Returns:
@@ -158,14 +164,15 @@ def _submit(
     buffers, temporary = stored_values.hold(session, ready.plan, call, client)
     run, results = driver.submit(ready, buffers, record, client)
     del temporary  # their buffers live on while the run needs them
-    if not gathered:
+    if futures is None:
         consume(call)
     for recording, _ in session.recordings[-1:]:
+        # The innermost alone: at its end it hands on what it has to the one around it.
         recording.add(run)
         if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]
             recording.count_as_placed(len(sizes), sum(sizes))
-    return stored_values.futures(session, ready, results)
+    return stored_values.bind(session, ready, results, futures)
 
 
 def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
@@ -175,7 +182,7 @@ def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
             yield aval
 
 
-def traced(session: Session, program: Program, call: Signature) -> Traced:
+def traced(session: Session, program: ProgramTracer, call: Signature) -> Traced:
     """Return the program's trace for these arguments; the time it takes is not recorded."""
     return _traced(session, program, call, call.avals(), None)
 
@@ -215,6 +222,7 @@ def _compiled(session: Session, traced: Traced, call: Signature) -> CompiledPlan
     layouts = traced.layouts.get(epoch) or _alone(session, traced, _place, session, traced, epoch)
     leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
     location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
+    # By where the arguments lie: the usual call finds its compiled plan with one look-up.
     found = layouts.made.get(location)
     return found or _alone(session, traced, _lower_for, session, traced, layouts, location)
 
@@ -223,6 +231,7 @@ def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tup
     """Return the plan compiled for arguments in these layouts; layouts that are brought alike share one."""
     if (made := layouts.made.get(location)) is not None:
         return made
+    # Many locations lead to the same shardings: an optimizer's state from the host and from elsewhere, say.
     brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
     found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
     layouts.made[location] = layouts.made[brought] = found

@@ -25,17 +25,17 @@ from pathways_nb.session import default_controller
 from pathways_nb.session.calls.client import wait
 from pathways_nb.session.calls.stored_values import Reservation, with_padding
 from pathways_nb.session.checkpoints import state_files
-from pathways_nb.session.checkpoints.state_files import Wanted
-from pathways_nb.session.checkpoints.state_layout import (
+from pathways_nb.session.checkpoints.saved_layout import (
     NUMBERS,
-    Layout,
     Leaf,
     PaddedLeaf,
+    SavedLayout,
     check_names,
     flattened,
     number_type,
     rebuilt,
 )
+from pathways_nb.session.checkpoints.state_files import Wanted
 from pathways_nb.session.checkpoints.state_targets import Target, like_tree, on_place
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
@@ -66,6 +66,7 @@ def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) ->
             without values.
     """
     folder = Path(path).expanduser()
+    # What can be refused is refused before anything is waited for.
     state_files.orbax("save_state")
     leaves, containers = flattened(tree, "save_state")
     check_names([path for path, _ in leaves])
@@ -73,7 +74,7 @@ def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) ->
     wait([leaf for _, leaf in leaves])
     stored = [_stored(path, leaf) for path, leaf in leaves]
     arrays = {leaf.name: array for leaf, array in stored if array.size}
-    state_files.write(folder, Layout(containers, tuple(leaf for leaf, _ in stored)), arrays, overwrite)
+    state_files.write(folder, SavedLayout(containers, tuple(leaf for leaf, _ in stored)), arrays, overwrite)
 
 
 def restore_state(
@@ -179,6 +180,7 @@ def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
 
 def _values(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of all leaves: memory on places first, then all arrays at once, then their futures."""
+    # On the host alone, no controller is needed, nor attached.
     if all(target.where is None for target in targets):
         read = _read(folder, leaves, targets, what)
         return [_value(*one) for one in zip(leaves, targets, read, strict=True)]
@@ -191,13 +193,14 @@ def _values(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], wha
 def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of leaves of which some lie on places."""
     simulated = session.attach_options.simulated is not None
+    # This process has no such devices, so arrays are read as NumPy's, and sent or only counted.
     elsewhere = simulated or session.attach_options.cluster is not None
     with _reserved(session, leaves, targets, what) as rooms:
         hosts = [
             target._replace(sharding=None, padded=None) if room and elsewhere else target
             for room, target in zip(rooms, targets, strict=True)
         ]
-        known = [room is None or not simulated or session.twin is not None for room in rooms]
+        known = [room is None or not simulated or session.value_session is not None for room in rooms]
         read = _read(folder, leaves, hosts, what, known)
         values = [_value(*one) for one in zip(leaves, targets, read, strict=True)]
         arrays = [_array(session, room, value) if room else value for room, value in zip(rooms, values, strict=True)]
@@ -206,6 +209,7 @@ def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Seq
         for room, array, target, value in zip(rooms, arrays, targets, values, strict=True):
             filled.append(room.fill(array, "restore", target.serial, value) if room else value)
     except BaseException:  # the devices were lost meanwhile
+        # The one that failed has given up its memory itself; those after it still have theirs.
         for room in filter(None, rooms[len(filled) + 1 :]):
             room.give_up()
         raise
@@ -321,7 +325,7 @@ def _array(session: Session, room: Reservation, value: Any) -> Any:
     """Return what a place holds: the array; its value on the way to hosts; or of simulated devices its shape."""
     driver = session.driver
     if session.attach_options.cluster is not None:
-        return driver.put(with_padding(value, room.aval.kept.shape), room.sharding)
+        return driver.put(with_padding(value, room.aval.on_devices.shape), room.sharding)
     if session.attach_options.simulated is None:
         return value
-    return driver.put(driver.take(room.aval.kept.struct, "the saved array"), room.sharding)
+    return driver.put(driver.take(room.aval.on_devices.struct, "the saved array"), room.sharding)

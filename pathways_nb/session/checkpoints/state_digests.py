@@ -80,6 +80,7 @@ def _of_file(path: Path) -> list[int]:
 
 def _blocks(path: Path) -> Iterator[memoryview]:
     """Yield the bytes of a file."""
+    # One buffer for all blocks, so that hashing is all that reading a large state adds.
     buffer = memoryview(bytearray(_BLOCK))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):

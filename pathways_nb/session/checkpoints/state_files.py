@@ -29,7 +29,7 @@ import numpy as np
 
 from pathways_nb.errors import UsageError, both_ends, size
 from pathways_nb.session.checkpoints import state_digests, state_folders
-from pathways_nb.session.checkpoints.state_layout import Layout
+from pathways_nb.session.checkpoints.saved_layout import SavedLayout
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import DamagedError, Field, parse, said
 from pathways_nb.util.words import counted
@@ -64,8 +64,8 @@ def orbax(call: str) -> Any:
     return ocp
 
 
-def write(path: Path, layout: Layout, arrays: Mapping[str, Any], overwrite: bool) -> None:
-    """Write a state: into a hidden folder beside ``path``, which takes its name when everything is on the disk.
+def write(path: Path, layout: SavedLayout, arrays: Mapping[str, Any], overwrite: bool) -> None:
+    """Write a state: into a hidden folder next to ``path``, which takes that name when everything is on the disk.
 
     Args:
         path: of the folder.
@@ -87,6 +87,7 @@ def write(path: Path, layout: Layout, arrays: Mapping[str, Any], overwrite: bool
                 "files": state_digests.of_files(folder),
             }
             (folder / _ABOUT).write_text(state_digests.sealed(about))
+            # Digests first, then everything to the disk: the name that follows must stand for whole files.
             state_folders.sync(folder)
         except (OSError, ValueError) as error:
             raise _unwritten(path, error, arrays) from error
@@ -175,7 +176,7 @@ def version_of(path: Path) -> bytes:
         return b""
 
 
-def read_layout(path: Path) -> Layout:
+def read_layout(path: Path) -> SavedLayout:
     """Return the layout of a saved state; warns if it is so old that its files cannot be checked.
 
     Raises:
@@ -184,7 +185,7 @@ def read_layout(path: Path) -> Layout:
     what = called("restore_state", path)
     try:
         about = _about(path)
-        layout = Layout.from_json(about)
+        layout = SavedLayout.from_json(about)
     except (OSError, ValueError, RecursionError) as error:
         why = f"{_ABOUT}: {error}" if isinstance(error, DamagedError) else f"it has no readable {_ABOUT}"
         raise UsageError(f"{what}: that is no state that pw.save_state wrote ({why}).") from None
@@ -241,6 +242,7 @@ def _leaves_in(path: Path, files: Iterable[str], names: Iterable[str]) -> list[s
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.suppress(OSError):  # of all arrays, the folder itself is lost
             shutil.copytree(path / _ARRAYS, Path(folder) / _ARRAYS, copy_function=link)
+        # Which files an array lies in, only TensorStore knows: it is asked with the damaged files missing.
         for name in names:
             with contextlib.suppress(Exception):  # as in ``read``
                 if _load(Path(folder), {name: Wanted(None)}):

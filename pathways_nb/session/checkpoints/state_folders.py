@@ -1,6 +1,6 @@
 """A folder takes its name at once and for good: a crash at any instant leaves the older folder, or the newer one.
 
-What is being written lies in a hidden folder beside the name. It is synced to the disk and then exchanged with the
+What is being written lies in a hidden folder next to it. It is synced to the disk and then exchanged with the
 older folder, which is removed after that. Systems that cannot exchange two names (not Linux or macOS, some network file
 systems) rename twice; what a crash leaves between the two is found again under its hidden name.
 
@@ -86,6 +86,7 @@ def _rename_twice(hidden: Path, path: Path) -> None:
             os.rename(path, older)
             sync_folder(path.parent)
             os.rename(hidden, path)
+        # An interrupt between the two renames: the older folder gets its name back.
         except BaseException:
             if older.exists() and not path.exists():
                 os.rename(older, path)
@@ -140,6 +141,7 @@ def remove(folder: Path) -> None:
 
 def sync(folder: Path) -> None:
     """Sync every file below a folder to the disk, then each folder: the innermost first, itself last."""
+    # A folder's names after its files, so that a name on the disk stands for a file that is there.
     for where, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(where) / name)

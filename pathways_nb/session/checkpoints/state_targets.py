@@ -19,11 +19,11 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
 from pathways_nb.session import default_controller
-from pathways_nb.session.checkpoints.state_layout import (
+from pathways_nb.session.checkpoints.saved_layout import (
     NUMBERS,
-    Layout,
     Leaf,
     PaddedLeaf,
+    SavedLayout,
     check_same,
     flattened,
     number_type,
@@ -53,7 +53,7 @@ class Target(NamedTuple):
     padded: tuple[int, ...] | None = None
 
 
-def like_tree(layout: Layout, like: Any, what: str, elsewhere: bool) -> tuple[Layout, list[Target]]:
+def like_tree(layout: SavedLayout, like: Any, what: str, elsewhere: bool) -> tuple[SavedLayout, list[Target]]:
     """Return the layout with the shapes of a tree, and the targets of all leaves, each like that of the tree.
 
     Args:
@@ -86,14 +86,14 @@ def _as_given(saved: Leaf, leaf: Any, what: str, may_be_padded: bool) -> Leaf:
         raise UsageError(f"{what}: {saved.path or 'like='} is {a_type_of(leaf)} in like=, which is not an array.")
     if aval.shape != saved.shape and not (may_be_padded and _is_longer(saved.shape, aval.shape)):
         raise other_shape(what, saved.path, saved.shape, aval.shape)
-    ours, theirs = saved.dtype, str(leaf.dtype if hasattr(leaf, "dtype") else aval.dtype)
+    stored, given = saved.dtype, str(leaf.dtype if hasattr(leaf, "dtype") else aval.dtype)
     if saved.kind in NUMBERS and type(leaf) in NUMBERS.values():  # which have no size
-        ours, theirs = saved.kind, type(leaf).__name__
+        stored, given = saved.kind, type(leaf).__name__
     elif isinstance(leaf, tuple(NUMBERS.values())) or saved.kind in NUMBERS:  # Python's numbers have JAX's usual type
-        ours, theirs = (str(jax.dtypes.canonicalize_dtype(one)) for one in (ours, theirs))
-    if ours != theirs:
+        stored, given = (str(jax.dtypes.canonicalize_dtype(one)) for one in (stored, given))
+    if stored != given:
         raise UsageError(
-            f"{what}: {saved.path or 'the array'} is {ours} in the saved state and {theirs} in like=. Pass the saved "
+            f"{what}: {saved.path or 'the array'} is {stored} in the saved state and {given} in like=. Pass the saved "
             f"dtype, and convert after restoring."
         )
     return saved if aval.shape == saved.shape else PaddedLeaf(**asdict(saved) | {"shape": aval.shape})
@@ -127,7 +127,13 @@ def _target_of_future(path: str, leaf: Future, what: str) -> Target:
 
 
 def on_place(
-    layout: Layout, tree: Any, order: Sequence[int], like: Sequence[Target], place: VirtualSlice, prefix: Any, what: str
+    layout: SavedLayout,
+    tree: Any,
+    order: Sequence[int],
+    like: Sequence[Target],
+    place: VirtualSlice,
+    prefix: Any,
+    what: str,
 ) -> list[Target]:
     """Return the targets of all leaves on one place; Python's numbers stay on the host.
 

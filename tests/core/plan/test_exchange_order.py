@@ -9,7 +9,7 @@ import pathways_nb as pw
 from pathways_nb.plan.exchange_order import interleaved
 from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.plan import Placement, Plan, lower
-from pathways_nb.program.exchange import buckets
+from pathways_nb.program.exchange_groups import buckets
 from pathways_nb.runtime.sim.makespan import makespan
 from tests.support.examples import examples
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime import islands
+from pathways_nb.runtime import local_islands
 
 v = np.arange(8, dtype=np.float32)
 GONE = "was held on devices that have been let go (attached again, reset or closed). Run it again."
@@ -258,7 +258,7 @@ def test_without_proc_and_priorities_everything_works(controller, monkeypatch) -
 
 def test_one_core(controller, monkeypatch, capsys) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert islands._cores(2) == [(), ()]
+    assert local_islands._cores(2) == [(), ()]
     with pw.attach("cpu", islands=2, devices_per_island=3):
         np.testing.assert_array_equal(double(3)(v[:6]).result(), v[:6] * 2)
     assert "(1 cores for 2 islands)" in capsys.readouterr().out
@@ -268,26 +268,26 @@ def test_pinning_shares_out_only_usable_cores(monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 5, 7, 11})
     for pid in range(5):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        shares = islands._cores(2)
+        shares = local_islands._cores(2)
         assert [len(share) for share in shares] == [2, 2]
         assert not set(shares[0]) & set(shares[1])
         assert set(shares[0]) | set(shares[1]) <= {2, 3, 5, 7, 11}
-    assert islands._cores(1) == [()]
-    assert islands._cores(6) == [()] * 6
+    assert local_islands._cores(1) == [()]
+    assert local_islands._cores(6) == [()] * 6
 
 
 def test_the_callers_affinity_and_environment_are_left_alone(controller, monkeypatch) -> None:
     monkeypatch.setenv("PJRT_NPROC", "3")
     before = os.sched_getaffinity(0)
-    maker = islands._client_maker()
-    islands._make_client(maker, 1, (min(before),))
+    maker = local_islands._client_maker()
+    local_islands._make_client(maker, 1, (min(before),))
     assert os.sched_getaffinity(0) == before
     assert os.environ["PJRT_NPROC"] == "3"
 
 
 def test_without_a_client_maker_and_too_few_devices_the_error_tells_the_line(controller, monkeypatch) -> None:
     jax.devices()
-    monkeypatch.setattr(islands, "_client_maker", lambda: None)
+    monkeypatch.setattr(local_islands, "_client_maker", lambda: None)
     with pw.attach("cpu", islands=2, devices_per_island=3):
         with pytest.raises(pw.PlaceError) as error:
             double(3)(v[:6])
@@ -319,8 +319,8 @@ def test_nothing_attached(fresh_python) -> None:
 def test_one_client_where_there_is_no_client_maker(fresh_python) -> None:
     done = fresh_python("""
     import numpy as np, jax, jax.numpy as jnp, pathways_nb as pw
-    from pathways_nb.runtime import islands
-    islands._client_maker = lambda: None
+    from pathways_nb.runtime import local_islands
+    local_islands._client_maker = lambda: None
     controller = pw.attach("cpu", islands=2, devices_per_island=4)
     a = pw.jit(lambda v: v * 2, on=pw.virtual_slice(4), in_shardings=pw.P("x"))
     b = pw.jit(lambda v: v + 1, on=pw.virtual_slice(4), in_shardings=pw.P("x"))
@@ -338,7 +338,7 @@ ACCELERATORS = """
     import numpy as np, jax, jax.numpy as jnp
     jax.config.update("jax_num_cpu_devices", 8)
     import pathways_nb as pw
-    from pathways_nb.runtime import islands
+    from pathways_nb.runtime import local_islands
     from tests.support.closeness import close
     {faked}
     {attach}
@@ -382,8 +382,8 @@ def test_accelerators_grouped_by_slice_index(fresh_python) -> None:
     """Ids neither dense nor in order, slices of unequal size, no ``memory_stats``."""
     done = fresh_python(ACCELERATORS.format(
         faked="""order = [5, 0, 7, 2, 6, 1]
-    islands.accelerators = lambda: ("gpu", [jax.devices("cpu")[i] for i in order])
-    islands.slice_index = lambda device: {5: 40, 0: 40, 7: 40, 2: 40, 6: 7, 1: 7}[device.id]""",
+    local_islands.accelerators = lambda: ("gpu", [jax.devices("cpu")[i] for i in order])
+    local_islands.slice_index = lambda device: {5: 40, 0: 40, 7: 40, 2: 40, 6: 7, 1: 7}[device.id]""",
         attach='controller = pw.attach("auto")', wide=1, narrow=0,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -395,7 +395,7 @@ def test_accelerators_grouped_by_slice_index(fresh_python) -> None:
 
 def test_accelerators_grouped_by_the_users_map(fresh_python) -> None:
     done = fresh_python(ACCELERATORS.format(
-        faked='islands.accelerators = lambda: ("gpu", jax.devices("cpu"))',
+        faked='local_islands.accelerators = lambda: ("gpu", jax.devices("cpu"))',
         attach='controller = pw.attach("gpu", islands=[[0, 2, 5, 7], [1, 3]])', wide=0, narrow=1,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -404,7 +404,7 @@ def test_accelerators_grouped_by_the_users_map(fresh_python) -> None:
 
 def test_accelerators_in_one_island_of_unequal_numbers(fresh_python) -> None:
     done = fresh_python(ACCELERATORS.format(
-        faked='islands.accelerators = lambda: ("tpu", jax.devices("cpu"))',
+        faked='local_islands.accelerators = lambda: ("tpu", jax.devices("cpu"))',
         attach='controller = pw.attach("tpu", islands=2)', wide=0, narrow=1,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -423,7 +423,7 @@ def test_accelerators_in_one_island_of_unequal_numbers(fresh_python) -> None:
 )
 def test_a_map_that_does_not_fit_the_accelerators(groups, text) -> None:
     with pytest.raises(pw.PlaceError, match=text):
-        islands.attach_accelerators("gpu", [object()] * 8, groups)
+        local_islands.attach_accelerators("gpu", [object()] * 8, groups)
 
 
 def test_two_open_controllers_never_hold_the_same_accelerators(fresh_python) -> None:
@@ -431,8 +431,8 @@ def test_two_open_controllers_never_hold_the_same_accelerators(fresh_python) -> 
     import jax
     jax.config.update("jax_num_cpu_devices", 4)
     import pathways_nb as pw
-    from pathways_nb.runtime import islands
-    islands.accelerators = lambda: ("gpu", jax.devices("cpu"))
+    from pathways_nb.runtime import local_islands
+    local_islands.accelerators = lambda: ("gpu", jax.devices("cpu"))
     one = pw.attach("gpu")
     f = pw.jit(lambda v: v, on=pw.virtual_slice(2))
     f(1.0).result()

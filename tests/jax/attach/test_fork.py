@@ -41,7 +41,7 @@ with pw.attach({kind!r}, islands=2, devices_per_island=2) as controller:
         "add": lambda: controller.add(devices=2),
         "remove": lambda: controller.remove(island=0),
         "status": controller.status,
-        "settle": controller.settle,
+        "settle": controller.wait_all,
         "predict": lambda: pw.predict(program, v),
     }}
     sys.stdout.flush()

@@ -10,7 +10,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.notebook.magics import PathwaysMagics
-from pathways_nb.runtime import islands as islands_module
+from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.sim.simulated_pod import SimulatedPod
 from pathways_nb.util import limits
 
@@ -66,7 +66,7 @@ def nothing_made(monkeypatch):
     def made(*args: Any, **kwargs: Any) -> None:
         raise AssertionError(f"made {args} {kwargs}")
 
-    monkeypatch.setattr(islands_module, "_make_client", made)
+    monkeypatch.setattr(local_islands, "_make_client", made)
     monkeypatch.setattr(SimulatedPod, "__init__", made)
 
 

@@ -108,7 +108,7 @@ def test_only_what_is_needed_travels(either) -> None:
     step = chain(split(double, left), split(add_one, right, pw.P()))
     with pw.record() as run:
         close(step(X), X * 2 + 1)
-    either.controller.settle()
+    either.controller.wait_all()
     moved = run.events.of_kind("transfer")
     assert moved.select(moved.is_("route", "DCN"))["bytes"].tolist() == [X.nbytes]
 
@@ -363,7 +363,7 @@ def test_one_message_for_each_host_and_program(cluster) -> None:
     left, right = places()
     step = chain(split(double, left), split(add_one, right))
     close(step(X), X * 2 + 1)
-    cluster.controller.settle()
+    cluster.controller.wait_all()
     before = {where: len(link.taken) for where, link in cluster.links.items()}
     kept = step(X)
     close(kept, X * 2 + 1)
@@ -863,7 +863,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
     result = step(X)
     with pytest.raises(NodeError, match=r"of both.*island 0 lost host"):
         result.result()
-    lockstep.controller.settle()
+    lockstep.controller.wait_all()
     until(lambda: all(t.host.dispatcher.computing.seen == n + 1 for t, n in zip(targets, launches, strict=True)))
     close(step(X), X * 2 + 1)
     assert [link.dead.is_set() for link in targets] == [False, False]
@@ -881,7 +881,7 @@ def test_hosts_in_lockstep_do_not_cancel_what_others_may_have_launched(lockstep)
         for result in results:
             with contextlib.suppress(CancelledError):
                 close(result, X * 2)
-    lockstep.controller.settle()
+    lockstep.controller.wait_all()
     until(lambda: len({lockstep.links[0, n].host.dispatcher.computing.seen for n in range(2)}) == 1)
     close(step(X), X * 2)
 

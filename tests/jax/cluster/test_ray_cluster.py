@@ -26,7 +26,7 @@ import psutil
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.attach import cluster, shared
+from pathways_nb.attach import ray_attach, shared
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.token_context import Context
@@ -124,7 +124,7 @@ def test_a_controller_of_a_name_is_said_to_be_made_or_joined(monkeypatch, name, 
     ray = SimpleNamespace(get_actor=get_actor, util=util, cluster_resources=dict)
     monkeypatch.setattr(shared, "create", lambda *_: "new actor")
     asked = AttachOptions("ray", 2, 4, "parallel", False)
-    actor, line = shared.found_or_made(ray, name, asked)
+    actor, line = shared.find_or_make(ray, name, asked)
     assert (actor, line) == ("actor of lab" if name == "lab" else "new actor", said)
 
 
@@ -145,7 +145,7 @@ def test_other_versions_are_refused_by_name(name) -> None:
     ],
 )
 def test_hosts_take_accelerators_if_the_cluster_has_enough(capsys, has, devices, platform, said) -> None:
-    assert cluster.platform_of(SimpleNamespace(cluster_resources=lambda: has), devices) == platform
+    assert ray_attach.platform_of(SimpleNamespace(cluster_resources=lambda: has), devices) == platform
     assert said in capsys.readouterr().err
 
 
@@ -241,7 +241,7 @@ def held(actor: Any) -> tuple[int, int, int]:
 def nothing_left(controller: pw.Controller) -> None:
     """Wait until neither controller nor hosts hold anything."""
     driver = driver_of(controller)
-    controller.settle()
+    controller.wait_all()
     until_freed(lambda: not driver.entries and not driver.runs and not driver.messenger._homes)
     hosts = [link for island in driver.islands for link in island.links]
     until(lambda: all(in_actor(link, held) == (0, 0, 0) for link in hosts))
@@ -542,7 +542,7 @@ class TestTwoHosts:
         )
         values = np.full(8, 1.0, np.float32), np.full(8, 1000.0, np.float32)
         close((one(values[0]), two(values[1])), (8.0, 8000.0))
-        wide.settle()
+        wide.wait_all()
         process = links(wide, 0)[1].facts.process
         in_actor(links(wide, 0)[1], exchange_two_launches)
         results, outcomes = (one(values[0]), two(values[1])), dict[int, Any]()

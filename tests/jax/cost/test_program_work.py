@@ -12,7 +12,7 @@ from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
 from pathways_nb.cost.jaxpr.splits import Split
 from pathways_nb.program.items import Const
-from pathways_nb.program.program import Traced
+from pathways_nb.program.program_tracer import Traced
 from pathways_nb.session.calls import submit
 
 WEIGHTS = [np.ones((64, 128), np.float32), np.ones((128, 32), np.float32)]

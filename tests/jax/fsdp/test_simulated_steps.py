@@ -45,7 +45,7 @@ def test_each_device_holds_its_part_of_parameters_and_state(simulated: pw.Contro
     step = pw.fsdp(loss, params, on=pw.virtual_slice(DEVICES), optimizer=optimizer, mode="zero3")
     kept, run = simulate(step, params)
     assert 0.01 < run.summary().makespan < 1
-    simulated.settle()
+    simulated.wait_all()
     whole = bytes_of((params, jax.eval_shape(optimizer.init, params)))
     (held,) = simulated.machine.memory.islands[0].totals
     assert held == pytest.approx(whole / DEVICES, rel=1e-4)
@@ -72,7 +72,7 @@ def test_tensor_parallelism_over_a_second_axis(simulated: pw.Controller) -> None
     step = pw.fsdp(loss, params, on=place, axis="data", shardings=shardings, optimizer=optax.sgd(1e-4))
     kept, run = simulate(step, params)
     assert 0.01 < run.summary().makespan < 1
-    simulated.settle()
+    simulated.wait_all()
     (held,) = simulated.machine.memory.islands[0].totals
     assert held == pytest.approx(bytes_of(params) / DEVICES, rel=1e-2), "norms are split over one axis only"
     del kept

@@ -10,6 +10,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.session.calls import batching
+from pathways_nb.session.futures import Future
 
 v = np.arange(8, dtype=np.float32)
 
@@ -36,6 +37,30 @@ def test_a_loose_call_outside_a_record_goes_out_at_once(a, controller, quiet) ->
     quiet(controller)
     events = controller.record.events()
     assert [row["name"] for row in events.of_kind("compute")] == ["<lambda>"]
+
+
+def test_a_loose_call_has_one_future(a, b, monkeypatch) -> None:
+    """Dispatching binds the futures that the calls returned; only for what nobody holds any more, it makes another."""
+    made, init = [], Future.__init__
+
+    def counted(self, *args) -> None:
+        made.append(self)
+        init(self, *args)
+
+    monkeypatch.setattr(Future, "__init__", counted)
+    y = a(v)
+    assert made == [y]
+    with pw.record("cell"):
+        x = a(v)
+        z = b(x)
+        made.clear()  # the list holds them, too
+    assert not made
+    assert (x.is_bound, z.is_bound) == (True, True)
+    np.testing.assert_array_equal(z.result(), v * 2 + 1)
+    with pw.record("cell"):
+        b(a(v))
+        made.clear()
+    assert len(made) == 1, "the last call was made for its own sake"
 
 
 def test_calling_a_program_sends_what_was_gathered_first(a, b) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pathways_nb.runtime import islands
+from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.lowering import executables
 from pathways_nb.session.status import _in_use
 from pathways_nb.util import fallbacks
@@ -44,14 +44,14 @@ def test_a_backend_that_does_not_tell_what_programs_need(analysis: Any, why: str
 
 
 def test_devices_that_refuse_to_tell_their_memory() -> None:
-    island = islands.Island(0, (SimpleNamespace(memory_stats=refuses),))
+    island = local_islands.LocalIsland(0, (SimpleNamespace(memory_stats=refuses),))
     with pytest.warns(RuntimeWarning, match=r"memory of the attached devices cannot be read \(RuntimeError.*hbm=16e9"):
-        assert islands.capacity(island) == 0
+        assert local_islands.capacity(island) == 0
     assert _in_use(island.devices) == ", memory in use unknown (RuntimeError: UNIMPLEMENTED: not here)"
 
 
 def test_devices_that_have_nothing_to_tell_of_memory_are_no_failure() -> None:
-    assert islands.capacity(islands.Island(0, (SimpleNamespace(memory_stats=lambda: None),))) == 0
+    assert local_islands.capacity(local_islands.LocalIsland(0, (SimpleNamespace(memory_stats=lambda: None),))) == 0
 
 
 def test_threads_whose_priority_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_threads_whose_priority_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "setpriority", forbidden)
     with pytest.warns(RuntimeWarning, match=r"cannot be lowered \(PermissionError: not permitted\)\. .* may be late"):
-        islands._step_back({"1", "2"})
+        local_islands._step_back({"1", "2"})
 
 
 def test_a_thread_that_has_ended_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,4 +68,4 @@ def test_a_thread_that_has_ended_is_no_failure(monkeypatch: pytest.MonkeyPatch) 
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "setpriority", gone)
-    islands._step_back({"1"})
+    local_islands._step_back({"1"})

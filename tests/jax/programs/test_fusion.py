@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.plan.plan import Placement, Plan, lower
 from pathways_nb.program.fuse import fuse
-from pathways_nb.program.items import Group, Item, constant
+from pathways_nb.program.items import Group, ProgramItem, constant
 from pathways_nb.runtime.sim.makespan import makespan
 from tests.support.closeness import close
 from tests.support.computations import first_shard, names, on, v
@@ -27,7 +27,7 @@ def groups_of(spec: list[tuple[int, list[int]]]) -> list[Group]:
     """Group ``i`` is at place ``spec[i][0]``, makes value ``i`` and reads the values ``spec[i][1]``."""
     body = constant(0.0, 0).jaxpr
     return [
-        Group(place, [Item("add", tuple(reads), (i,), title=f"n{i}", jaxpr=body, place=place)])
+        Group(place, [ProgramItem("add", tuple(reads), (i,), title=f"n{i}", jaxpr=body, place=place)])
         for i, (place, reads) in enumerate(spec)
     ]
 

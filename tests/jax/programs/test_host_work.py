@@ -115,7 +115,7 @@ def test_a_function_without_outputs_is_called_too(controller, left, a) -> None:
 
     for number in range(3):
         step(v + number)
-    controller.settle()
+    controller.wait_all()
     assert seen == [2.0 * (v[0] + number) for number in range(3)]
 
 
@@ -146,7 +146,7 @@ def test_donated_arguments_are_read_before_their_memory_is_taken_over(controller
     for _ in range(10):
         state = step(state)
     close(state, np.full(8, 10.0))
-    controller.settle()
+    controller.wait_all()
     assert seen == [8.0 * number for number in range(10)]
 
 
@@ -256,7 +256,7 @@ def test_the_error_of_work_that_nobody_waits_for_is_printed(controller, left, a,
         return a(value)
 
     step(v).wait()
-    controller.settle()
+    controller.wait_all()
     said = capsys.readouterr().err
     assert "NodeError: write of step, run " in said
     assert "OSError: the disk is full" in said

@@ -463,7 +463,7 @@ def test_an_abstract_argument_lies_where_a_simulated_program_wants_it() -> None:
         assert "taken as already in place: 2 abstract arguments, 537 MB" in str(run.summary())
         assert per_device(state) == 2 * per_device(blocks) + 4
         gc.collect()
-        controller.settle()
+        controller.wait_all()
         assert controller.machine.memory.islands[0].totals == [per_device((blocks, state))]
 
 

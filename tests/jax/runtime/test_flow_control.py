@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local import dispatcher
+from pathways_nb.runtime.local_islands import LocalAttachment
 from pathways_nb.runtime.run_state import Execution
 from tests.support.closeness import close
 from tests.support.waiting import LIMIT, Unseen, dispatchers, is_waited_for, until, until_freed
@@ -43,7 +45,8 @@ matrix = np.random.default_rng(0).normal(0, 0.05, (128, 128)).astype(np.float32)
 
 
 def live(controller: pw.Controller) -> int:
-    return sum(len(i.devices[0].client.live_arrays()) for i in controller.driver.attachment.islands)
+    attachment = cast(LocalAttachment, controller.driver.attachment)
+    return sum(len(island.devices[0].client.live_arrays()) for island in attachment.islands)
 
 
 def test_a_wait_that_is_asked_once_more_when_its_run_is_over_raises_nothing(controller, monkeypatch) -> None:
@@ -139,7 +142,7 @@ def test_launches_in_flight_are_bounded_on_each_island(controller, left, right, 
         monkeypatch.setattr(d.computing, "inbox", Counting(inbox, d.island))
     f, g = busy(left, 1), busy(right, 1)
     pw.wait([f(matrix), g(matrix)])
-    controller.settle()
+    controller.wait_all()
 
     @pw.program
     def many(m):

@@ -131,7 +131,7 @@ def test_the_thread_stays_and_only_islands_with_host_work_have_one(fresh_python)
         note = pw.host(lambda: seen.append(threading.current_thread()), on=place)
         for _ in range(3):
             note()
-        controller.settle()
+        controller.wait_all()
         print(len(set(seen)), len(seen), names())
         controller.close()
         print(names())
@@ -196,7 +196,7 @@ def test_it_inherits_the_error_of_its_arguments_and_is_not_called(controller, le
         failed = step(v)
         with pytest.raises(pw.NodeError, match="injected fault"):
             failed.result()
-    controller.settle()
+    controller.wait_all()
     assert seen == []
     close(step(v), v * 4)
 
@@ -218,7 +218,7 @@ def test_a_cancelled_program_calls_nothing_that_has_not_begun(controller, left, 
     for result in results:
         with pytest.raises(pw.CancelledError):
             result.result()
-    controller.settle()
+    controller.wait_all()
     assert gate.begun == 1
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.session.checkpoints import state_files, state_folders
-from pathways_nb.session.checkpoints.state_layout import Layout, Leaf
+from pathways_nb.session.checkpoints.saved_layout import Leaf, SavedLayout
 
 CALLS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir", "os.listdir"}
 """System calls that Python tells of before it makes them; syncs and the exchange are wrapped."""
@@ -102,7 +102,7 @@ def write_small(path: Path, step: int, exchanges: bool, kill_at: int = 0) -> int
         without_exchange()
     Killer(kill_at).arm()
     state_files.claim(path, overwrite=True)
-    state_files.write(path, Layout(0, (Leaf("", (), "int32"),)), {"step": np.int32(step)}, overwrite=True)
+    state_files.write(path, SavedLayout(0, (Leaf("", (), "int32"),)), {"step": np.int32(step)}, overwrite=True)
     return 0
 
 

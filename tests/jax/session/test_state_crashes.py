@@ -21,7 +21,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.errors import UsageError
 from pathways_nb.session.checkpoints import state_files, state_folders
-from pathways_nb.session.checkpoints.state_layout import Layout, Leaf
+from pathways_nb.session.checkpoints.saved_layout import Leaf, SavedLayout
 from tests.conftest import ROOT
 from tests.jax.session.killed_saves import read_small, write_text
 from tests.support.forced_interrupts import Interrupt
@@ -224,7 +224,7 @@ def test_an_interrupt_at_any_instant_leaves_one_of_both_states_and_nothing_else(
 
     def save(step: int) -> None:
         state_files.claim(path, overwrite=True)
-        state_files.write(path, Layout(0, (Leaf("", (), "int32"),)), {"step": np.int32(step)}, overwrite=True)
+        state_files.write(path, SavedLayout(0, (Leaf("", (), "int32"),)), {"step": np.int32(step)}, overwrite=True)
 
     save(0)
     for at in itertools.count(1, 5):

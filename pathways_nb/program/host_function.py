@@ -1,8 +1,8 @@
 """``pw.host``: Python functions that prepare data on an island's host, as ordinary nodes of a program.
 
 Reading and preparing data is work between computations. As a node it has its place in the graph and in the record, its
-outputs go to devices like any other value, and it runs beside the devices and ahead of them (Pathways, section 4.5:
-what the host does is hidden behind what the devices do).
+outputs go to devices like any other value, and it runs while the devices work, and ahead of them (Pathways, section
+4.5: what the host does is hidden behind what the devices do).
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class HostFunction(Computation):
                 )
         key = call.tree, call.static_key
         if key not in self._work:
-            self._work[key] = self._made(call)
+            self._work[key] = self._work_for(call)
         # Copies, because the caller may change an array before the function reads it.
         return self._work[key].bind([x if isinstance(x, jax.core.Tracer) else snapshot(x) for x in call.leaves])
 
-    def _made(self, call: Signature) -> HostWork:
+    def _work_for(self, call: Signature) -> HostWork:
         tree = jax.tree.structure(self.out)
         return HostWork(
             self.name, self.fn, self.place.serial, call.without_leaves(), tree, self.outputs, self.paths, self.specs,
@@ -116,9 +116,9 @@ def host(
     """Bind ``fn``, which takes and returns NumPy arrays, to the host of a virtual slice's island. Also a decorator.
 
     Called in a program it is an ordinary node. It runs once for each call of the program, never while the program is
-    traced, in program order on a thread of the island, beside the devices and ahead of them. Arguments are brought to
-    the host, and wait for what computes them; outputs are put onto the devices of the computations that read them. It
-    may have state (``next(batches)``).
+    traced, in program order on a thread of the island, while the devices work, and ahead of them. Arguments are brought
+    to the host, and wait for what computes them; outputs are put onto the devices of the computations that read them.
+    It may have state (``next(batches)``).
 
     Args:
         fn: the function; leave it out to use ``@pw.host(on=place, …)``.

@@ -79,7 +79,7 @@ class PaddedLeaf(Leaf):
 
 
 @dataclass(frozen=True)
-class Layout:
+class SavedLayout:
     """A tree without its values.
 
     Args:
@@ -97,7 +97,7 @@ class Layout:
         return _LAYOUT.write(self)
 
     @classmethod
-    def from_json(cls, found: Field) -> Layout:
+    def from_json(cls, found: Field) -> SavedLayout:
         """Return a layout that was read from a file.
 
         Raises:
@@ -105,6 +105,7 @@ class Layout:
         """
         layout = _LAYOUT.read(found)
         numbers: list[int] = []
+        # Each leaf exactly once: a damaged tree must not restore one value in two places.
         rebuilt(layout.tree, lambda number: numbers.append(number))
         if sorted(numbers) != list(range(len(layout.leaves))):
             raise DamagedError(f"{found.where or 'tree'} does not name each of {len(layout.leaves)} leaves once")
@@ -180,8 +181,8 @@ def check_same(saved: Sequence[Leaf], paths: Sequence[str], what: str) -> None:
     if only_saved is None and only_given is None:  # the same paths in another order
         only_saved, only_given = next((one, other) for one, other in zip_longest(stored, given) if one != other)
     raise UsageError(
-        f"{what}: the trees differ. The first leaf that only the saved state has is {_shown(only_saved)}, the first "
-        f"that only like= has is {_shown(only_given)}. Pass a tree of the structure that was saved, or leave like= out "
+        f"{what}: the trees differ. The first leaf that only the saved state has is {_path(only_saved)}, the first "
+        f"that only like= has is {_path(only_given)}. Pass a tree of the structure that was saved, or leave like= out "
         f"to see the saved one."
     )
 
@@ -194,7 +195,7 @@ def other_shape(what: str, path: str, saved: Sequence[int], given: Sequence[int]
     )
 
 
-def _shown(path: str | None) -> str:
+def _path(path: str | None) -> str:
     """Return a path for an error text."""
     return "none" if path is None else path or "the tree itself"
 
@@ -203,9 +204,12 @@ def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]],
     """Append the leaves of a node and return its containers."""
     if node is None:
         return None
+    # JAX sorts a dict's keys, and its own error does not say in which dict they cannot be.
     if type(node) is dict and len(types := {type(key).__name__: key for key in node}) > 1:
         _check_sorted(node, types, jax.tree_util.keystr(path), what)
+    # One level only: the node's own kind must be seen, not just its leaves.
     parts, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: one is not node)
+    # JAX does not look into it, so it is a leaf.
     if len(parts) == 1 and not parts[0][0]:
         leaves.append((jax.tree_util.keystr(path), node))
         return len(leaves) - 1
@@ -214,6 +218,7 @@ def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]],
         return {type(node).__name__: inner}
     keys = _keys([key[0] for key, _ in parts])
     found: dict[str, Any] = {"dict": [list(pair) for pair in zip(keys, inner, strict=True)]}
+    # For a reader of the file: what is restored is never made from a name in it.
     return found if type(node) is dict else found | {"type": f"{type(node).__module__}.{type(node).__qualname__}"}
 
 
@@ -255,6 +260,7 @@ def _leaf(row: Field) -> Leaf:
     """Return a leaf that was read from a file."""
     leaf = _LEAF.read(row)
     try:
+        # Makes the type: a file may name one that this JAX does not have.
         _ = leaf.aval
     except (TypeError, ValueError, KeyError):
         wrong = row["impl" if leaf.kind == "key" else "dtype"]
@@ -263,7 +269,7 @@ def _leaf(row: Field) -> Leaf:
 
 
 _LAYOUT = record(
-    Layout,
+    SavedLayout,
     may_be_padded=Form(lambda found: found.value is not False, may_lack=True),  # older files do not say
     tree=lambda found: found.value,
     leaves=list_of(Form(_leaf, _LEAF.write)),

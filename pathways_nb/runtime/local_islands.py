@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 
 @dataclass(eq=False)
-class Island:
+class LocalIsland:
     """Devices joined by a fast network, with one order of enqueues."""
 
     index: int
@@ -61,12 +61,29 @@ class Island:
 
 
 @dataclass(frozen=True)
-class Attachment:
+class LocalAttachment:
     """The islands of one controller, and a note for the user who attached them."""
 
     kind: Kind
-    islands: tuple[Island, ...]
+    islands: tuple[LocalIsland, ...]
     note: str = ""
+    pin: bool = False
+    """Whether a further island of virtual CPU devices is pinned to a core."""
+
+    def one_more(self, devices: int) -> LocalIsland:
+        """Return another island of virtual CPU devices; it shares cores with the existing ones.
+
+        Raises:
+            PlaceError: this JAX cannot make clients.
+        """
+        maker = _client_maker()
+        if maker is None:
+            raise PlaceError("This JAX cannot make another island while it runs. Attach with more islands instead.")
+        usable = sorted(os.sched_getaffinity(0)) if self.pin and hasattr(os, "sched_getaffinity") else []
+        index = len(self.islands)
+        cores = (usable[index % len(usable)],) if len(usable) > 1 else ()
+        client = _take(maker, devices, cores)
+        return LocalIsland(index, tuple(client.devices()), cores, _returner((devices, cores), client))
 
     def release(self) -> None:
         """Release the devices."""
@@ -74,7 +91,7 @@ class Attachment:
             island.on_release()
 
 
-def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
+def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> LocalAttachment:
     """Make islands of virtual CPU devices: one client per island, pinned to cores of its own where the system allows.
 
     Args:
@@ -92,7 +109,7 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
     if maker is None:
         return _one_client(islands, devices_per_island)
     shares = _cores(islands) if pin else [()] * islands
-    made: list[Island] = []
+    made: list[LocalIsland] = []
     began = told = time.monotonic()
     for index, cores in enumerate(shares):
         if time.monotonic() - began > 2 and time.monotonic() - told > 1:
@@ -100,26 +117,13 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
             sys.stderr.write(f"making island {index + 1} of {islands} …\n")
         client = _take(maker, devices_per_island, cores)
         give_back = _returner((devices_per_island, cores), client)
-        made.append(Island(index, tuple(client.devices()), cores, give_back))
-    return Attachment("cpu", tuple(made), _turns_note(islands, shares, pin))
+        made.append(LocalIsland(index, tuple(client.devices()), cores, give_back))
+    return LocalAttachment("cpu", tuple(made), _turns_note(islands, shares, pin), pin)
 
 
-def one_more(index: int, devices: int, pin: bool) -> Island:
-    """Return another island of virtual CPU devices; it shares cores with the existing ones.
-
-    Raises:
-        PlaceError: this JAX cannot make clients.
-    """
-    maker = _client_maker()
-    if maker is None:
-        raise PlaceError("This JAX cannot make another island while it runs. Attach with more islands instead.")
-    usable = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
-    cores = (usable[index % len(usable)],) if len(usable) > 1 else ()
-    client = _take(maker, devices, cores)
-    return Island(index, tuple(client.devices()), cores, _returner((devices, cores), client))
-
-
-def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None) -> Attachment:
+def attach_accelerators(
+    kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None
+) -> LocalAttachment:
     """Group the devices that JAX lists: by the user's map, else by ``slice_index``, else into one island.
 
     Args:
@@ -156,10 +160,10 @@ def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequen
         if not groups or not all(groups):
             raise PlaceError(f"attach(islands={list(map(list, groups))}): every island needs at least one device.")
         parts = [[devices[p] for p in group] for group in groups]
-    return Attachment(kind, tuple(Island(i, tuple(part)) for i, part in enumerate(parts)))
+    return LocalAttachment(kind, tuple(LocalIsland(i, tuple(part)) for i, part in enumerate(parts)))
 
 
-def capacity(island: Island) -> int:
+def capacity(island: LocalIsland) -> int:
     """Return the bytes of memory of an island's smallest device; 0 where devices do not report it."""
     return capacity_of(island.devices)
 
@@ -294,7 +298,7 @@ def _turns_note(islands: int, shares: Sequence[tuple[int, ...]], pin: bool) -> s
     return ""
 
 
-def _one_client(islands: int, devices_per_island: int) -> Attachment:
+def _one_client(islands: int, devices_per_island: int) -> LocalAttachment:
     wanted = islands * devices_per_island
     with contextlib.suppress(RuntimeError):  # too late once JAX has started
         jax.config.update("jax_num_cpu_devices", wanted)
@@ -307,4 +311,4 @@ def _one_client(islands: int, devices_per_island: int) -> Attachment:
         )
     attachment = attach_accelerators("cpu", devices[:wanted], islands)
     note = "This JAX cannot make a client per island: islands will take turns."
-    return Attachment("cpu", attachment.islands, note)
+    return LocalAttachment("cpu", attachment.islands, note)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import ray_cluster
@@ -58,6 +58,7 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
             f"attach('ray', devices_per_island={devices}, devices_per_host={per_host}): an island of {devices} devices "
             f"does not divide into hosts of {per_host}. Make devices_per_island a multiple of devices_per_host."
         )
+    # A cluster that is given by its address may have any number of machines.
     hosts = islands * devices // per_host
     if options.address is None and hosts > _MOST_HOSTS:
         raise PlaceError(
@@ -99,12 +100,14 @@ def controller(asked: AttachOptions) -> Controller:
     except BaseException:
         connection.release()
         raise
+    # Islands have one budget, so the smallest host decides.
     budget = int(asked.hbm or min(link.facts.memory for i in attachment.islands for link in i.links))
     counts = (asked.devices_per_island or 0,) * asked.islands
 
     def start(session: Session) -> ClusterDriver:
         """Return the driver, which learns when the cluster is lost."""
         driver = _driver(session, attachment, maker)
+        # Registered first: a loss between the two lines is then seen by one of them.
         connection.on_lost[maker] = partial(lose_cluster, session, driver)
         if connection.lost:  # meanwhile
             driver.lose_cluster(connection.lost)
@@ -171,6 +174,7 @@ def _attachment(maker: IslandMaker, asked: AttachOptions) -> HostAttachment:
 
 
 def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) -> ClusterDriver:
+    # From here on its lines go to the display of the recording under way, if there is one.
     maker.say = session.say
     driver = ClusterDriver(
         attachment,
@@ -195,7 +199,7 @@ def lose_island(session: Session, island: int) -> None:
     """Note what is known when an island loses its hosts, and let no further call use it."""
     driver = session.driver_or_none
     if driver is not None:
-        _tell(session, driver.attachment.islands[island].loss)
+        _tell(session, cast(ClusterDriver, driver).islands[island].loss)
     elasticity.withdraw(session, island)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,9 +19,8 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
-from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
-from pathways_nb.plan.memory_categories import category_of, check
+from pathways_nb.plan.memory_categories import category_of
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, keep_for
 from pathways_nb.program import context
 from pathways_nb.program.build import Code, build
@@ -69,8 +68,8 @@ class Traced:
         return self.places == (_DEFAULT,)
 
 
-class Program(Unique):
-    """A traced function over computations; a call dispatches the whole graph and returns futures at once."""
+class ProgramTracer(Unique):
+    """Traces a function over computations, once per signature; ``session.calls.program`` makes it callable."""
 
     _not_pickled = NOT_PICKLED
 
@@ -82,7 +81,6 @@ class Program(Unique):
         fuse: bool = False,
         categories: Mapping[str, str] | None = None,
     ):
-        functools.update_wrapper(self, fn, updated=())
         self.categories = dict(categories or {})
         """By path of an argument or a result: what its memory is held for."""
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
@@ -94,46 +92,8 @@ class Program(Unique):
         traced values."""
         self._decided: set[Traced] = set()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Dispatch the whole graph; inside another program, become part of it.
-
-        Returns:
-            The outputs: futures, or traced values inside another program.
-        """
-        __tracebackhide__ = True
-        if context.tracing() is not None:
-            made = self.fn(*args, **kwargs)
-            if self.decide is not None:  # without values
-                self.decide(*args, **kwargs)()
-            return made
-        return context.runner().call_program(self, args, kwargs)
-
     def __repr__(self) -> str:
         return f"<program {self.name}>"
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the program and wait for it.
-
-        Returns:
-            The ``pw.Run`` with its outputs and record.
-        """
-        return context.runner().run_program(self, args, kwargs)
-
-    def graph(self, *args: Any, **kwargs: Any) -> Graph:
-        """Return the sharded dataflow graph for these arguments, without running it."""
-        return context.runner().graph_of(self, args, kwargs)
-
-    def peaks(self, *args: Any, **kwargs: Any) -> tuple[Peak, ...]:
-        """Return the most memory that one run needs, for each placement, without running it (Pathways, section 4.6)."""
-        return context.runner().peaks_of(self, args, kwargs)
-
-    def compiled(self, *args: Any, **kwargs: Any) -> dict[str, jax.stages.Compiled]:
-        """Return what each node was compiled to for these arguments, by the node's name, without running it.
-
-        Raises:
-            UsageError: devices are simulated, so nothing is compiled for them.
-        """
-        return context.runner().compiled_of(self, args, kwargs)
 
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any], contexts: Contexts | None = None) -> Signature:
         """Return the call's arguments, flattened, with static ones set apart; ``contexts`` as in ``Signature.of``."""
@@ -165,13 +125,16 @@ class Program(Unique):
         cropped: list[tuple[int, tuple[int, ...]]] = []
 
         def flat_fn(*leaves: Any) -> list[Any]:
+            # The function sees its values without padding. Where it returns one as it came, ``padded_array`` finds
+            # the padded one again, so that parameters of FSDP stay as they are.
             values = [leaf if aval.padded is None else trace.cropped(leaf, aval.shape)
                       for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
             args, kwargs = call.rebuild(values)
             out_leaves, tree = jax.tree.flatten(self.fn(*args, **kwargs))
+            # ``jax.make_jaxpr`` is given a function of flat lists, so the tree is remembered here.
             out_tree[:] = [tree]
             self._check_results(trace, out_leaves)
-            kept = [trace.kept(leaf) for leaf in out_leaves]
+            kept = [trace.padded_array(leaf) for leaf in out_leaves]
             cropped[:] = [(at, leaf.shape) for at, leaf in enumerate(out_leaves) if kept[at] is not leaf]
             return kept
 
@@ -183,13 +146,16 @@ class Program(Unique):
             raise
         self._refuse_captured(closed)
         flat = FlatProgram.of(closed)
-        # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
         homes = {value: home for value, home in zip(flat.inputs, call.homes, strict=False) if home is not None}
-        named = {item.place for item in flat.ops if item.place is not None}
-        used = sorted(named | set(trace.places) | set(homes.values()))
+        # By the names of the items, too: what JAX had traced before, of a shared ``jit`` or checkpoint in another
+        # program, did not pass through this trace.
+        met = {item.place for item in flat.ops if item.place is not None}
+        used = sorted(met | set(trace.places) | set(homes.values()))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
         for item in flat.ops:
             if item.place is not None:
+                # JAX may give the jaxpr of a user's ``jax.jit`` to a later program, which finds the place by its
+                # serial.
                 keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse, homes)
@@ -199,6 +165,7 @@ class Program(Unique):
         traced = Traced(
             graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated, call.contexts, tuple(cropped)
         )  # fmt: skip
+        # Last: an interrupt before this line leaves no part of a trace behind.
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
@@ -219,6 +186,7 @@ class Program(Unique):
 
         def accepted() -> None:
             conclude()
+            # Only now: a call that was refused is asked again.
             self._decided.add(traced)
 
         return accepted
@@ -242,7 +210,7 @@ class Program(Unique):
 
     def _make_jaxpr(self, trace: context.Tracing, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
         try:
-            return jax.make_jaxpr(flat_fn)(*(aval.kept.struct for aval in avals))
+            return jax.make_jaxpr(flat_fn)(*(aval.on_devices.struct for aval in avals))
         except NotImplementedError as error:
             if not trace.host_work or "checkpoint" not in str(error):
                 raise
@@ -250,6 +218,7 @@ class Program(Unique):
                 f"the program {self.name!r} calls {trace.host_work[-1]}, which is host work, inside jax.checkpoint, "
                 f"which would call it again for the backward pass. Call it outside, and pass what it returns."
             ) from None
+        # ``AttributeError``: a tracer has no ``result`` or ``wait``, which the future outside the trace has.
         except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, AttributeError) as error:
             does = _needs_value(error)
             if not does:
@@ -261,6 +230,8 @@ class Program(Unique):
             ).with_traceback(error.__traceback__) from None  # which ends in that line
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
+        # The platform, because meshes of simulated and of real devices differ; the contexts, because JAX traces under
+        # them.
         return call.tree, avals, call.static_key, call.donated, platform, call.homes, call.contexts
 
     def _check_results(self, trace: context.Tracing, leaves: list[Any]) -> None:
@@ -278,6 +249,8 @@ class Program(Unique):
 
     def _refuse_captured(self, closed: Any) -> None:
         for const in closed_over(closed):
+            # Committed to devices that may not be those of the program. JAX's own constants and uncommitted arrays may
+            # go anywhere.
             if isinstance(const, jax.Array) and not isinstance(const, jax.core.Tracer) and const.committed:
                 raise UsageError(
                     f"the program {self.name!r} uses the device array {captured_name(self.fn, const)} from outside. "
@@ -297,54 +270,11 @@ def captured_name(fn: Callable[..., Any], value: object) -> str:
         for name, held in {**free.globals, **free.nonlocals}.items():
             if any(leaf is value for leaf in jax.tree.leaves(held)):
                 return repr(name)
-            if isinstance(held, (Computation, Program)):
+            if isinstance(held, (Computation, ProgramTracer)):
                 pending.append(held.fn)
             elif inspect.isfunction(held):
                 pending.append(held)
     return f"of shape {getattr(value, 'shape', '?')}"
-
-
-def program(
-    fn: Callable[..., Any] | None = None,
-    *,
-    static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (),
-    donate_argnums: int | Iterable[int] = (),
-    donate_argnames: str | Iterable[str] = (),
-    name: str = "",
-    fuse: bool = False,
-    categories: Mapping[str, str] | None = None,
-) -> Any:
-    """Make a function over computations a program (Pathways, section 3). Also a decorator, with or without options.
-
-    Args:
-        fn: the function; it may be the result of ``jax.grad`` and the like.
-        static_argnums: as in ``jax.jit``.
-        static_argnames: as in ``jax.jit``.
-        donate_argnums: as in ``jax.jit``.
-        donate_argnames: as in ``jax.jit``.
-        name: its name in pictures and errors; by default the function's name.
-        fuse: make one executable and one node of computations and operations that follow each other at one place,
-            unless another place would wait longer for their results (Pathways, Figure 5: "Fused"). This saves a
-            launch for each, and the graph shows less.
-        categories: what the memory of arguments and results is held for, by path: ``{"params": "parameters",
-            "result[0]": "parameters"}`` holds for every array in ``params`` and in the first result. It divides
-            ``run.memory(by="category")`` and changes no amount.
-
-    Returns:
-        The program, or a decorator that makes one.
-
-    Raises:
-        UsageError: ``fn`` is not a function, or a category is unknown.
-    """
-    for path, category in (categories or {}).items():
-        check(category, f"pw.program(categories={{{path!r}: {category!r}}})")
-    statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
-    if fn is None:
-        return lambda fn: Program(fn, statics, name, fuse, categories)
-    if not callable(fn):
-        raise UsageError(f"pw.program({fn!r}) needs a function, got {a_type_of(fn)}.")
-    return Program(fn, statics, name, fuse, categories)
 
 
 def apart(platform: str) -> AbstractContextManager[Any]:
