@@ -19,6 +19,7 @@ LISTS = {
     "cost/collectives/pricing.py": {"all-gather", "reduce-scatter"},  # what is whole at both ends is made of these
     "cost/hlo/hlo_collectives.py": {"all-reduce", "reduce-scatter"},  # the CPU compiler writes the first for both
     "parallel/fsdp/collectives.py": {"all-gather", "reduce-scatter", "all-reduce"},  # issues each
+    "parallel/fsdp/outline.py": {"all-gather", "reduce-scatter"},  # adds up what plans gather and scatter
     "parallel/fsdp/sharded_scan.py": {"all-gather", "reduce-scatter"},
     "parallel/fsdp/step_graph.py": {"all-gather", "reduce-scatter", "all-reduce"},
 }
