@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,20 @@ NAMESPACES = ("terapipe",)
 def files(*parts: str) -> list[Path]:
     """Every source file below a folder of the package."""
     return sorted(PACKAGE.joinpath(*parts).rglob("*.py"))
+
+
+SOURCES = (PACKAGE, ROOT / "widgets", ROOT / "datasets")
+NAMED_TWICE = {"Owner"}
+"""Classes of ``runtime`` whose names wait for the way of small work to be drawn anew."""
+
+
+def test_a_name_of_a_class_or_a_file_stands_for_one_thing() -> None:
+    paths = [path for folder in SOURCES for path in folder.rglob("*.py") if path.name != "__init__.py"]
+    classes = Counter(
+        node.name for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, times in classes.items() if times > 1} == NAMED_TWICE
+    assert [name for name, times in Counter(path.name for path in paths).items() if times > 1] == []
 
 
 @pytest.mark.parametrize("path", files("controller"), ids=lambda p: p.name)
