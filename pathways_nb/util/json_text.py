@@ -98,7 +98,7 @@ def said(error: Exception) -> str:
 def shortened(value: object) -> str:
     """Return ``repr(value)`` for an error, shortened if it is long."""
     # repr of thousands of digits may be refused by Python, and takes a time that grows with their square.
-    if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:  # repr of a larger one may be refused
+    if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
         text = repr(value)

@@ -145,7 +145,7 @@ def _masked_product(name: str, marks: Sequence[Mark], rows: Mark) -> Masked:
         return "zero"
     low = [(one, other) for one, other in ((first, second), (second, first)) if one.masked == "low"]
     factor = low[0][1].number if len(low) == 1 else None
-    # Such as 1 / √d: −1e4 times 0.01 is −100, and its exponential is nothing beside those of other scores.
+    # Such as 1 / √d: −1e4 times 0.01 is −100, and its exponential is nothing compared with those of others.
     if factor is not None and min(factor) > 0 and (min(factor) >= 0.01 if name == "mul" else max(factor) <= 100):
         return "low"
     return "maybe" if "maybe" in (first.masked, second.masked) else ""

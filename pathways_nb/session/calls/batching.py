@@ -171,7 +171,7 @@ class CallBatcher:
         self.batch = self._begin()
         self._home, self._compete = threading.get_ident(), False
         """The thread of the cell, and whether other threads make calls for tenants, which then compete."""
-        self._exclusive = Exclusive("the calls that are gathered")
+        self._exclusive = Exclusive("the batched calls")
 
     def _begin(self) -> _Batch:
         session = self.session

@@ -41,12 +41,12 @@ with pw.attach({kind!r}, islands=2, devices_per_island=2) as controller:
         "add": lambda: controller.add(devices=2),
         "remove": lambda: controller.remove(island=0),
         "status": controller.status,
-        "settle": controller.wait_all,
+        "wait_all": controller.wait_all,
         "predict": lambda: pw.predict(program, v),
     }}
     sys.stdout.flush()
     with pw.record() as run, pw.client("inside"):
-        double(v)  # gathered: it goes out at the end of the block
+        double(v)  # batched: it goes out at the end of the block
         child = os.fork()
         if child == 0:
             signal.alarm(280)  # whatever hangs, hangs no longer than this

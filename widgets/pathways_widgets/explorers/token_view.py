@@ -30,10 +30,10 @@ from pathways_widgets.explorers.token_columns import SOURCES, SUM, WAITS, DrawnS
 HEIGHT = 300.0
 """Pixels of the two lower plots."""
 _NAMES = "const {x, name} = bars.data; return name[Array.from(x).indexOf(tick)] ?? ''"
-_LATENCY = "(stages − 1) × slowest slice"
+_WAITS_WORDS = "(stages − 1) × slowest slice"
 _SLICE = Tooltip((("tokens", "@tokens"), ("before it", "@context"), ("seconds", "@seconds{custom}")), ("seconds",))
 _TERMS = Tooltip(
-    (("slices", "@slices"), ("sum", "@sum{custom}"), (_LATENCY, "@waits{custom}"), ("latency", "@latency{custom}")),
+    (("slices", "@slices"), ("sum", "@sum{custom}"), (_WAITS_WORDS, "@waits{custom}"), ("latency", "@latency{custom}")),
     ("sum", "waits", "latency"),
 )
 _AT: dict[str, Any] = {"x": "context", "y": "tokens"}
@@ -74,8 +74,8 @@ BARS = Plot(
     ),
     x="number of uniform slices",
     y="latency",
-    legend=(Swatch("sum of all slices", BoxMark(fill=SUM)), Swatch(_LATENCY, BoxMark(fill=WAITS))),
-    explained={"sum of all slices": _SUMS, _LATENCY: _WAITS},
+    legend=(Swatch("sum of all slices", BoxMark(fill=SUM)), Swatch(_WAITS_WORDS, BoxMark(fill=WAITS))),
+    explained={"sum of all slices": _SUMS, _WAITS_WORDS: _WAITS},
 )  # fmt: skip
 
 

@@ -255,7 +255,9 @@ def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:
     seen = (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     # A browser sets the colour once for all boxes of a table.
     of_code = [seen & (boxes["code"] == code) for code in range(len(COLOURS))]
-    return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
+    return {
+        f"schedules_fill{code}": {side: boxes[side][chosen] for side in SIDES} for code, chosen in enumerate(of_code)
+    }
 
 
 def edge_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
