@@ -211,6 +211,9 @@ class Session(Unique):
             # The buffers that a run drops are freed in the event loop: one turn later all are.
             driver.event_loop.in_turn(lambda: None)
 
+    settle = wait_all
+    """The earlier name of ``wait_all``, which users' notebooks may have."""
+
     # ---- records
 
     def say(self, line: str) -> bool:
