@@ -65,11 +65,7 @@ class PictureFigure(Figure, Generic[P]):
             columns = sources[name].items()
             # Bokeh takes lists and arrays, and no other sequence, such as a column of few different words.
             table.data = {key: one if isinstance(one, np.ndarray) else list(one) for key, one in columns}
-        item = self._item_of()
-        # The item has a copy; a second one in the tables would stay in memory as long as the figure.
-        for table in self.drawing.tables.values():
-            table.data = {name: [] for name in table.data}
-        return item
+        return self._item_of()
 
     def _update(self, picture: P, *pointed: Any) -> dict[str, Columns]:
         """Return the columns to send for a picture."""
