@@ -21,6 +21,16 @@ def hardware() -> dict[str, Any]:
     return json.loads(files("pathways_datasets").joinpath("hardware.json").read_text("utf-8"))
 
 
+def compilers() -> dict[str, Any]:
+    """Return the table ``compilers.json``: what XLA's compilers for GPUs and TPUs are told about each chip.
+
+    Returns:
+        Under ``"gpu_common"`` and ``"gpu"`` fields of XLA's ``GpuTargetConfigProto``, by name of the chip, in bytes,
+        bytes/s and GHz; under ``"tpu"`` arguments of ``jax.experimental.topologies``, by name of the topology.
+    """
+    return json.loads(files("pathways_datasets").joinpath("compilers.json").read_text("utf-8"))
+
+
 def published(paper: str) -> dict[str, Any]:
     """Return the results that a paper reports, by figure and name.
 

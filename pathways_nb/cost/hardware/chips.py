@@ -27,6 +27,7 @@ from pathways_nb.cost.hardware.parameters import (
     duration,
     fraction,
     optional_count,
+    optional_name,
     optional_rate,
     rate,
 )
@@ -72,6 +73,8 @@ class Chip(Parameters):
         nic_rtt: seconds there and back of a small message between hosts.
         pcie_bw: bytes/s between host and chip.
         pcie_latency: seconds before a copy between host and chip starts.
+        compiler: the name by which XLA's compiler for it knows the chip (``pathways_datasets/compilers.json``); None
+            where none does.
     """
 
     bf16_flops: float | None = optional_rate("FLOP/s")
@@ -95,6 +98,7 @@ class Chip(Parameters):
     nic_rtt: float = duration()
     pcie_bw: float = rate("bytes/s")
     pcie_latency: float = duration()
+    compiler: str | None = optional_name()
 
     def flops(self, dtype: Any) -> float:
         """Return the FLOP/s of dense matrix products of a type, at JAX's default precision.

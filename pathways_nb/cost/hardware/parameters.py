@@ -97,6 +97,12 @@ def choice(*names: str) -> Any:
     return _parameter(Rule("", f"one of {', '.join(map(repr, names))}", lambda v: v in names))
 
 
+def optional_name() -> Any:
+    """Return a field for a text that is not empty, or None."""
+    holds = lambda v: v is None or (isinstance(v, str) and v != "")  # noqa: E731
+    return _parameter(Rule("", "a text that is not empty, or None", holds), None)
+
+
 def is_count(value: object) -> bool:
     """Return whether a value is a whole number of at least 1, of Python or NumPy; a truth value is none."""
     try:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
-_SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\]")
+_SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
+_SPACE = re.compile(r"S\((\d+)\)")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
@@ -27,10 +28,18 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 @dataclass(frozen=True, slots=True)
 class HloShape:
-    """One array of a type."""
+    """One array of a type.
+
+    Args:
+        dtype: of its elements, as HLO writes it.
+        dims: its dimensions.
+        space: memory that it is in: 0 for the device's own (HBM); of a TPU 1 for its vector memory, 2 for semaphores,
+            5 for the host, 6 for its scalar memory.
+    """
 
     dtype: str
     dims: tuple[int, ...]
+    space: int = 0
 
     @property
     def bits(self) -> int:
@@ -42,6 +51,11 @@ class HloShape:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all elements; 0 for a type that is no number, such as a token."""
+        return self.size * self.bits / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +166,21 @@ def parse(text: str) -> HloModule:
         ValueError: it has no entry, or a line within a computation is none of the grammar.
     """
     computations: dict[str, HloComputation] = {}
-    entry, current = "", None
+    entry, current, pending = "", None, ""
     for line in text.splitlines():
-        head = _HEAD.match(line)
+        head = None if pending else _HEAD.match(line)
         if head:
             current = computations[head[2]] = HloComputation(head[2])
             entry = head[2] if head[1] else entry
         elif line.startswith("}"):
             current = None
         elif current is not None and line.strip():
+            if pending or not _LINE.match(line):
+                # Metadata of a Pallas kernel has line breaks; they end where the quotes and braces do.
+                line, pending = f"{pending}\n{line}" if pending else line, ""
+            if line.count('"') % 2:
+                pending = line
+                continue
             instruction = _instruction(line)
             current.instructions[instruction.name] = instruction
     if not entry:
@@ -187,8 +207,12 @@ def _instruction(line: str) -> HloInstruction:
     end = _closing("(" + rest) - 2
     # ``<=8`` is a dimension of at most 8.
     shapes = tuple(
-        HloShape(dtype, tuple(int(n.lstrip("<=")) for n in dims.split(",") if n))
-        for dtype, dims in _SHAPE.findall(kind)
+        HloShape(
+            dtype,
+            tuple(int(n.lstrip("<=")) for n in dims.split(",") if n),
+            int(space[1]) if (space := _SPACE.search(layout)) else 0,
+        )
+        for dtype, dims, layout in _SHAPE.findall(kind)
     )
     return HloInstruction(found[2], shapes, opcode, rest[:end], rest[end + 1 :], bool(found[1]))
 

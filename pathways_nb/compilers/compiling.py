@@ -1,0 +1,195 @@
+"""Compile a lowered program for devices that are not here, in a process that is ended as soon as it has said enough.
+
+A compiler schedules a program and assigns its memory first, and spends most of its time on code for the chip after
+that. What the schedule and the memory are stands in files that XLA dumps; the last of those files marks their end, and
+then the process is killed. So it is where a wait is interrupted. A compiler that crashes takes only its own process
+with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from pathways_nb.compilers import child, disk_cache, packages
+from pathways_nb.compilers.lowered import Lowered
+from pathways_nb.compilers.targets import Target
+from pathways_nb.errors import UsageError
+from pathways_nb.util.progress import Progress, to_standard_error
+
+_POLL = 0.05
+"""Seconds between two looks at what the compiler has written."""
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    # Without a GPU nothing can be tuned, and Triton's untuned tiles for products are poor; cuBLAS is what published
+    # runs use.
+    "cuda": {"xla_gpu_enable_triton_gemm": False},
+    "tpu": {},
+}
+"""Compiler options that are set unless others are given, by platform."""
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",  # nothing is attached in the process that compiles
+    "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to ask
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any kind: topologies are given by name
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for processes that use the chips
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+_TEXT = {"cuda": "*_gpu_after_optimizations.txt", "tpu": "*.after_optimizations_after_buffer_assignment.txt"}
+"""The dumped file with the scheduled program, by platform."""
+_REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
+"""Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
+_EXPORTED = re.compile(r'"jit\(call\)/call_exported/')
+
+
+class CompilerError(UsageError):
+    """A compiler refused a program, or died; the text has its own words."""
+
+
+@dataclass(frozen=True)
+class CompiledText:
+    """What a compiler wrote about a program.
+
+    Args:
+        text: the scheduled program, as ``compiled.as_text()`` has it.
+        memory: the report of its largest buffers.
+        buffers: which value is where in memory.
+        live: how long each value lives.
+        places: of each partition, its host, and of a TPU its coordinates, core and slice.
+        compiler: name and version, such as ``"libtpu 0.0.42.1"``.
+        refused: the compiler's words if the program does not fit the memory; then ``text`` may be empty.
+        seconds: that compiling took, 0 for what came from the cache.
+    """
+
+    text: str
+    memory: str
+    buffers: str
+    live: str
+    places: tuple[Mapping[str, Any], ...]
+    compiler: str
+    refused: str = ""
+    seconds: float = 0.0
+
+
+def compile_for(lowered: Lowered, target: Target, options: Mapping[str, Any] | None = None) -> CompiledText:
+    """Return what a compiler makes of a program; what was compiled before comes from the disk.
+
+    Args:
+        lowered: the program, for the platform of the target.
+        target: the devices; the program's mesh takes the first ones.
+        options: of the compiler, by name, in addition to those that are set anyway; one of them with another value
+            takes its place.
+
+    Raises:
+        CompilerError: the compiler does not take the program or an option, or died.
+        UsageError: the compiler is not installed.
+    """
+    where = packages.search_path(target.kind)
+    request = {
+        "platform": target.platform,
+        "topology": dict(target.arguments),
+        "devices": target.devices,
+        "mesh": lowered.mesh,
+        "donated": lowered.donated,
+        "options": {**_OPTIONS[target.platform], **(options or {})},
+        "compiler": packages.version_of(target.kind),
+    }
+    key = disk_cache.key_of(request, lowered.program)
+    if (found := disk_cache.read(key)) is not None:
+        return CompiledText(**{**found, "places": tuple(found["places"])})
+    began = monotonic()
+    with tempfile.TemporaryDirectory(prefix="pathways_nb-") as name:
+        folder = Path(name)
+        (folder / "program.bin").write_bytes(lowered.program)
+        asked = {**request, "environment": _ENVIRONMENT, "search_path": str(where or "")}
+        (folder / "request.json").write_text(json.dumps(asked))
+        output = _run(folder, target)
+        made = _read(folder, target, output, request["compiler"])
+    fields = {name: getattr(made, name) for name in CompiledText.__dataclass_fields__ if name != "seconds"}
+    disk_cache.write(key, fields)
+    return CompiledText(**fields, seconds=monotonic() - began)
+
+
+def _run(folder: Path, target: Target) -> str:
+    """Run the process until it has written its schedule, or has ended; return the end of what it printed."""
+    progress = Progress(to_standard_error)
+    printed = folder / "output.txt"
+    with printed.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, child.__file__, str(folder)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal reaches this process only, which ends the other one
+        )
+        try:
+            while process.poll() is None and not _is_scheduled(folder / "dump", _TEXT[target.platform]):
+                progress.tell(f"compiling for {target.devices} devices")
+                sleep(_POLL)
+        finally:
+            # SIGKILL: libtpu answers SIGTERM with a stack trace, and nothing here needs a clean end.
+            process.kill()
+            process.wait()
+    code = process.returncode
+    told = printed.read_text(errors="replace")[-2000:]
+    return f"{signal.Signals(-code).name}: {told}" if code < 0 and code != -signal.SIGKILL else told
+
+
+def _is_scheduled(dump: Path, text: str) -> bool:
+    """Return whether the scheduled program and its memory are written.
+
+    Args:
+        dump: the folder.
+        text: the pattern of the file with the program.
+    """
+    for last in dump.glob(_LAST):
+        name = last.name.removesuffix(_LAST[1:])
+        made = [*dump.glob(f"{name}{text}"), *dump.glob(f"{name}{_REPORT}")]
+        # It is written when the compiler begins, too, so its presence alone says nothing.
+        if len(made) > 1 and all(last.stat().st_mtime_ns >= one.stat().st_mtime_ns for one in made):
+            return True
+    return False
+
+
+def _read(folder: Path, target: Target, output: str, compiler: str) -> CompiledText:
+    """Return what is in the folder.
+
+    Raises:
+        CompilerError: there is no schedule, for another reason than memory.
+    """
+    dump = folder / "dump"
+    texts = {
+        name: _only(dump, pattern)
+        for name, pattern in {
+            "text": _TEXT[target.platform],
+            "memory": _REPORT,
+            "buffers": "*-buffer-assignment.txt",
+            "live": "*live-range.txt",
+        }.items()
+    }
+    texts["text"] = _EXPORTED.sub('"', texts["text"])
+    failed = folder / "error.json"
+    refused = ""
+    if failed.exists():
+        error = json.loads(failed.read_text())
+        if "RESOURCE_EXHAUSTED" not in error["text"]:
+            raise CompilerError(f"{compiler} does not take this program ({error['stage']}): {error['text'].strip()}")
+        refused = error["text"].strip()
+    elif not texts["text"]:
+        raise CompilerError(f"{compiler} ended without a word about the program; the end of what it printed: {output}")
+    places = json.loads((folder / "devices.json").read_text())
+    return CompiledText(**texts, places=tuple(places), compiler=compiler, refused=refused)
+
+
+def _only(folder: Path, pattern: str) -> str:
+    """Return the text of the largest file of a name: small helper modules are dumped, too."""
+    found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_size)
+    return found[-1].read_text() if found else ""

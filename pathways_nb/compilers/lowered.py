@@ -1,0 +1,60 @@
+"""A program as text that another process can compile: lowered here, for a platform that need not be here.
+
+The mesh is a description without devices (``jax.sharding.AbstractMesh``), so nothing is attached or compiled. The text
+keeps the user's files, lines and scopes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import export
+from jax.sharding import NamedSharding
+
+from pathways_nb.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered program.
+
+    Args:
+        program: bytes of ``jax.export.Exported.serialize()``.
+        platform: that it was lowered for.
+        mesh: name and size of each axis of the mesh, in its order.
+        specs: of each argument, the partition spec as one entry for each dimension.
+        donated: positions of arguments whose memory results may take.
+    """
+
+    program: bytes
+    platform: str
+    mesh: tuple[tuple[str, int], ...]
+    donated: tuple[int, ...]
+
+
+def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Sequence[int], platform: str) -> Lowered:
+    """Return a function of arrays, lowered for a platform.
+
+    Args:
+        function: takes arrays one by one, and returns arrays.
+        arguments: ``jax.ShapeDtypeStruct`` of each, with a ``NamedSharding`` on a mesh of ``AbstractMesh`` or of
+            devices; all have the same mesh.
+        donated: positions of arguments whose memory results may take.
+        platform: ``"cuda"`` or ``"tpu"``.
+
+    Raises:
+        UsageError: no argument names a mesh, or JAX cannot lower the function without devices.
+    """
+    meshes = {one.sharding.mesh for one in arguments if isinstance(getattr(one, "sharding", None), NamedSharding)}
+    if len(meshes) != 1:
+        raise UsageError(f"the arguments name {len(meshes)} meshes; give each a NamedSharding on the same mesh.")
+    (mesh,) = meshes
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
+        exported = export.export(jitted, platforms=[platform])(*arguments)
+    return Lowered(exported.serialize(), platform, tuple(mesh.shape.items()), tuple(donated))
