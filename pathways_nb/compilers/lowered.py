@@ -6,6 +6,7 @@ keeps the user's files, lines and scopes.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from jax.sharding import NamedSharding
 
 from pathways_nb.errors import UsageError
 
+_CALLS = re.compile(r"custom_call @([\w.$]+)")
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -26,7 +29,6 @@ class Lowered:
         program: bytes of ``jax.export.Exported.serialize()``.
         platform: that it was lowered for.
         mesh: name and size of each axis of the mesh, in its order.
-        specs: of each argument, the partition spec as one entry for each dimension.
         donated: positions of arguments whose memory results may take.
     """
 
@@ -56,5 +58,21 @@ def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Seque
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
-        exported = export.export(jitted, platforms=[platform])(*arguments)
+        exported = _exported(jitted, arguments, platform)
     return Lowered(exported.serialize(), platform, tuple(mesh.shape.items()), tuple(donated))
+
+
+def _exported(jitted: Any, arguments: Sequence[Any], platform: str) -> export.Exported:
+    """Return an exported function, whatever kernels it calls.
+
+    JAX promises to keep some of its custom calls for years, and refuses others unless they are named. What is exported
+    here is compiled by the same version at once, so every one is allowed.
+    """
+    try:
+        return export.export(jitted, platforms=[platform])(*arguments)
+    except ValueError as error:
+        called = sorted(set(_CALLS.findall(str(error))))
+        if not called:
+            raise
+        allowed = [export.DisabledSafetyCheck.custom_call(name) for name in called]
+        return export.export(jitted, platforms=[platform], disabled_checks=allowed)(*arguments)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
-_LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
 _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
 _NAME = re.compile(r"%([\w.\-]+)")
@@ -166,26 +166,32 @@ def parse(text: str) -> HloModule:
         ValueError: it has no entry, or a line within a computation is none of the grammar.
     """
     computations: dict[str, HloComputation] = {}
-    entry, current, pending = "", None, ""
+    entry, current = "", None
+    lines: list[str] = []
     for line in text.splitlines():
-        head = None if pending else _HEAD.match(line)
-        if head:
-            current = computations[head[2]] = HloComputation(head[2])
-            entry = head[2] if head[1] else entry
-        elif line.startswith("}"):
-            current = None
-        elif current is not None and line.strip():
-            if pending or not _LINE.match(line):
-                # Metadata of a Pallas kernel has line breaks; they end where the quotes and braces do.
-                line, pending = f"{pending}\n{line}" if pending else line, ""
-            if line.count('"') % 2:
-                pending = line
-                continue
-            instruction = _instruction(line)
-            current.instructions[instruction.name] = instruction
+        if current is None:
+            head = _HEAD.match(line)
+            if head:
+                current = computations[head[2]] = HloComputation(head[2])
+                entry = head[2] if head[1] else entry
+        elif line.rstrip() == "}":
+            _add(current, lines)
+            current, lines = None, []
+        elif _LINE.match(line):
+            _add(current, lines)
+            lines = [line]
+        elif line.strip():
+            lines.append(line)  # metadata of a Pallas kernel has line breaks
     if not entry:
         raise ValueError("This is no compiled XLA module: it has no line that begins with ENTRY.")
     return HloModule(computations, entry)
+
+
+def _add(computation: HloComputation, lines: Sequence[str]) -> None:
+    """Add the instruction of some lines to its computation, if there are any."""
+    if lines:
+        instruction = _instruction(lines[0] if len(lines) == 1 else " ".join(map(str.strip, lines)))
+        computation.instructions[instruction.name] = instruction
 
 
 def _instruction(line: str) -> HloInstruction:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from pathways_nb.cost.collectives.kinds import BY_OPCODE
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
 
 _LABELS = re.compile(r"dim_labels=([^_,]*)_([^-]*)->([^,\s]*)")
@@ -113,24 +114,43 @@ def _custom_call(computation: HloComputation, call: HloInstruction) -> tuple[flo
     if target.startswith("__cublas"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
         return _dot(computation, call, [int(axis) for axis in numbers["lhs_contracting_dimensions"]])
-    if target.startswith("__cudnn$fmha"):
+    if "fmha" in target or target.startswith("pathways_nb.attention"):
         return 0.0, "", _attention(computation, call, target, config)
-    estimate = config.get("custom_call_config", {}).get("cost_estimate") or config.get("cost_estimate")
-    if estimate:
-        return 0.0, "", float(estimate.get("flops", 0))
+    if target == "tpu_custom_call":
+        return 0.0, "", _pallas(computation, call, config)
     return 0.0, "", 0.0
 
 
 def _attention(computation: HloComputation, call: HloInstruction, target: str, config: Any) -> float:
-    """Return the FLOPs of a fused attention of cuDNN: of (batch, length, heads, width), half of them if causal.
+    """Return the FLOPs of a fused attention of a GPU's library, half of them if it is causal.
 
-    Forward: two products of ``length × length × width`` for each head.
+    Forward: two products of ``length × length × width`` for each head. Queries are (batch, length, heads, width).
     """
-    query, key = (computation.instructions[name].shapes[0].dims for name in call.operands[:2])
-    causal = "CAUSAL" in str(config.get("cudnn_fmha_backend_config", {}).get("mask_type", ""))
-    batch, length, heads, width = query
-    once = 4.0 * batch * heads * length * key[1] * width * (0.5 if causal else 1.0)
-    return once * (_BACKWARD if "Backward" in target else 1.0)
+    batch, length, heads, width = computation.instructions[call.operands[0]].shapes[0].dims
+    keys = computation.instructions[call.operands[1]].shapes[0].dims[1]
+    said = config.get("cudnn_fmha_backend_config")
+    causal = "CAUSAL" in str(said.get("mask_type", "")) if said else True
+    once = 4.0 * batch * heads * length * keys * width * (0.5 if causal else 1.0)
+    return once * (_BACKWARD if "ackward" in target else 1.0)
+
+
+_SPLASH = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4, "splash_mqa_fwd": 2, "splash_mqa_dq": 3,
+           "splash_mqa_dkv": 4, "flash_attention": 2}  # fmt: skip
+"""Products of JAX's attention kernels for TPUs, by the beginning of their names: what they compute again included."""
+
+
+def _pallas(computation: HloComputation, call: HloInstruction, config: Any) -> float:
+    """Return the FLOPs of a Pallas kernel: as it says itself, else those of a kernel of attention that is known."""
+    estimate = config.get("custom_call_config", {}).get("cost_estimate") or config.get("cost_estimate")
+    if estimate:
+        return float(estimate.get("flops", 0))
+    products = next((count for name, count in _SPLASH.items() if name in call.op_name), 0)
+    arrays = [shape.dims for shape in _operands(computation, call) if len(shape.dims) >= 3 and shape.dtype != "s8"]
+    if not products or len(arrays) < 2:
+        return 0.0
+    # Queries and keys are (batch, heads, length, width), or without a batch; the mask is causal.
+    query, key = arrays[0], arrays[1]
+    return 0.5 * 2.0 * products * math.prod(query) * key[-2]
 
 
 def _convolution(computation: HloComputation, conv: HloInstruction) -> tuple[float, str, float]:
@@ -215,6 +235,8 @@ def _read_of(module: HloModule, inner: HloComputation, name: str) -> float:
             total += sum(shape.bytes for shape in user.shapes) if user.operands[0] == name else math.inf
         elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
             continue  # updated in place: what is not replaced stays where it is
+        elif user.opcode in ("tuple", "custom-call") or user.opcode in BY_OPCODE:
+            continue  # a collective that is under way takes its buffers through every fusion
         elif user.opcode in _ALIKE:
             total += _read_of(module, inner, user.name)
         elif user.opcode == "fusion":
@@ -233,6 +255,8 @@ def _written_by(inner: HloComputation, made: HloInstruction) -> float:
     """Return the bytes that a result of a fused computation writes: of an update in place, those of the update."""
     while made.opcode in ("bitcast", "reshape", "convert", "copy"):
         made = inner.instructions[made.operands[0]]
+    if made.opcode == "parameter" or made.opcode in BY_OPCODE:
+        return 0.0
     if made.opcode == "dynamic-update-slice":
         return inner.instructions[made.operands[1]].shapes[0].bytes
     return math.inf

@@ -1,0 +1,283 @@
+"""The schedule of a compiled module: which instruction runs when, on which queue, and what waits for what.
+
+An accelerator runs the instructions of a computation one by one, in the order in which the text has them. Some only
+start something: a collective on the network, a copy between memories, a transfer to the host. It goes on while the next
+instructions run, until the instruction that ends it, which waits. A loop is a schedule of its own that runs several
+times.
+
+Only what takes time is an ``Action``; parameters, tuples and the like are left out. What an action takes in seconds is
+not decided here (``cost.launch``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pathways_nb.cost.collectives.groups import groups_of
+from pathways_nb.cost.collectives.kinds import BY_OPCODE
+from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
+from pathways_nb.cost.hlo.hlo_work import OpWork, custom_call_target, is_free, work_of
+from pathways_nb.cost.hlo.loop_trips import trips_of
+
+Queue = Literal["compute", "network", "copy", "host"]
+"""What runs an action: the chip's units, its links, its copies between its own memories, its link to the host."""
+Role = Literal["run", "start", "done", "loop"]
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_HOST_SPACE = 5
+"""HLO's number of the host's memory."""
+
+
+class Exchange(NamedTuple):
+    """A collective of a schedule.
+
+    Args:
+        kind: the name of its kind in ``cost.collectives.kinds``.
+        bytes: on one device: of the full result, or of the operand, as ``CollectiveKind.counts_result`` says.
+        groups: positions of the participants in the program's mesh, one group a row; of a permutation its pairs.
+        dtype: type of most of its bytes.
+        arrays: number of arrays that it exchanges at once.
+    """
+
+    kind: str
+    bytes: float
+    groups: np.ndarray
+    dtype: str
+    arrays: int
+
+    @property
+    def size(self) -> int:
+        """Number of participants of a group; of a permutation 2."""
+        return int(self.groups.shape[1])
+
+
+class Action(NamedTuple):
+    """One entry of a schedule.
+
+    Args:
+        name: of the instruction.
+        queue: what runs it.
+        role: ``"run"`` blocks the queue of instructions until it has ended, ``"start"`` does not, ``"done"`` waits for
+            the ``"start"`` at position ``of``, ``"loop"`` runs ``body`` as often as ``trips`` says.
+        work: on the chip.
+        exchange: with other devices.
+        source: JAX's name stack and operation; empty if the text does not say.
+        frame: number of the stack frame in the module's table; 0 for none.
+        of: position of what a ``"done"`` waits for; else -1.
+        body: of a loop.
+        trips: of a loop.
+    """
+
+    name: str
+    queue: Queue
+    role: Role
+    work: OpWork = OpWork()
+    exchange: Exchange | None = None
+    source: str = ""
+    frame: int = 0
+    of: int = -1
+    body: Schedule | None = None
+    trips: int = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Actions in the order in which the device runs them.
+
+    Args:
+        actions: of one computation.
+        notes: what could not be known, each once.
+    """
+
+    actions: tuple[Action, ...]
+    notes: tuple[str, ...] = ()
+
+    def runs(self, times: int = 1) -> Iterator[tuple[Action, int]]:
+        """Yield each action but loops, with how often it runs; those of loops as well."""
+        for action in self.actions:
+            if action.body is None:
+                yield action, times
+            else:
+                yield from action.body.runs(times * action.trips)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of products and attention of one device."""
+        return math.fsum((one.work.flops + one.work.attention) * times for one, times in self.runs())
+
+
+def schedule_of(module: HloModule, devices: int) -> Schedule:
+    """Return the schedule of a module's entry.
+
+    Args:
+        module: scheduled, as a compiler for accelerators writes it.
+        devices: number of devices of the program.
+    """
+    return _Reader(module, devices).read(module.entry)
+
+
+class _Reader:
+    """Reads schedules of one module.
+
+    Args:
+        module: scheduled.
+        devices: number of devices of the program.
+    """
+
+    def __init__(self, module: HloModule, devices: int):
+        self.module, self.devices = module, devices
+        self._read: dict[str, Schedule] = {}
+
+    def read(self, name: str) -> Schedule:
+        """Return the schedule of a computation."""
+        if name not in self._read:
+            computation = self.module.computations[name]
+            actions: list[Action] = []
+            notes: dict[str, None] = {}
+            started: dict[str, int] = {}
+            for instruction in computation.instructions.values():
+                for one in self._actions(computation, instruction, started, notes):
+                    if one.role == "start":
+                        started[instruction.name] = len(actions)
+                        started |= {f"channel {one}": len(actions) for one in self._channels_of(instruction)}
+                    actions.append(one)
+            self._read[name] = Schedule(tuple(actions), tuple(notes))
+        return self._read[name]
+
+    def _channels_of(self, instruction: HloInstruction) -> list[str]:
+        """Return the channels of the collectives that a fusion starts."""
+        called = instruction.called if instruction.opcode == "fusion" else []
+        inner = [one for name in called for one in self.module.computations[name].instructions.values()]
+        return [found[1] for one in inner if (found := _CHANNEL.search(one.attributes))]
+
+    def _actions(
+        self, computation: HloComputation, instruction: HloInstruction, started: dict[str, int], notes: dict[str, None]
+    ) -> Iterator[Action]:
+        """Yield what an instruction adds to the schedule of its computation.
+
+        Args:
+            computation: that holds it.
+            instruction: of the module.
+            started: positions of the starts so far, by their instruction's name.
+            notes: what could not be known; filled in.
+        """
+        opcode = instruction.opcode
+        said = {"name": instruction.name, "source": instruction.op_name, "frame": _frame(instruction)}
+        if is_free(instruction):
+            return
+        if opcode == "while":
+            trips = trips_of(self.module, computation, instruction)
+            if trips is None:
+                notes[f"the loop {instruction.name} runs an unknown number of times and is counted once"] = None
+            body = self.read(_body(instruction))
+            notes.update(dict.fromkeys(body.notes))
+            yield Action(**said, queue="compute", role="loop", body=body, trips=1 if trips is None else trips)
+        elif opcode in ("call", "conditional"):
+            if opcode == "conditional":
+                notes[f"every branch of {instruction.name} is counted"] = None
+            for called in instruction.called:
+                yield Action(**said, queue="compute", role="loop", body=self.read(called), trips=1)
+        elif opcode.endswith("-done"):
+            at = _start(computation, instruction, started)
+            if at is not None:
+                yield Action(**said, queue="compute", role="done", of=at)
+        elif (found := self._collective(computation, instruction)) is not None:
+            where, collective = found
+            channel = _CHANNEL.search(collective.attributes)
+            part = _part_of_collective(where) if opcode == "fusion" else ""
+            if part == "done":
+                yield Action(**said, queue="compute", role="done", of=started.get(f"channel {channel and channel[1]}", -1))
+                return
+            if part == "middle":
+                # One collective is written in every fusion that goes on with it; it is counted where it starts.
+                yield Action(**said, queue="compute", role="run", work=work_of(self.module, computation, instruction))
+                return
+            begins = part == "start" or opcode.endswith("-start")
+            exchange = self._exchange(where, collective)
+            yield Action(**said, queue="network", role="start" if begins else "run", exchange=exchange)
+        elif opcode.endswith("-start") or opcode in ("send", "recv"):
+            yield Action(**said, queue=_queue(instruction), role="start", work=_moved(instruction))
+        else:
+            yield Action(**said, queue="compute", role="run", work=work_of(self.module, computation, instruction))
+
+    def _collective(
+        self, computation: HloComputation, instruction: HloInstruction
+    ) -> tuple[HloComputation, HloInstruction] | None:
+        """Return the collective of an instruction: its own, or that of the computation which it starts or fuses."""
+        if instruction.opcode.removesuffix("-start") in BY_OPCODE:
+            return computation, instruction
+        if instruction.opcode in ("async-start", "fusion"):
+            for name in instruction.called:
+                for one in self.module.computations[name].instructions.values():
+                    if one.opcode.removesuffix("-start") in BY_OPCODE:
+                        return self.module.computations[name], one
+        return None
+
+    def _exchange(self, computation: HloComputation, collective: HloInstruction) -> Exchange:
+        """Return what a collective exchanges."""
+        kind = BY_OPCODE[collective.opcode.removesuffix("-start")]
+        if kind.counts_result:
+            # The type of an asynchronous start has its operands first.
+            shapes: tuple[HloShape, ...] = collective.shapes[-len(collective.operands) :]
+        else:
+            names = collective.operands
+            shapes = tuple(shape for name in names for shape in computation.instructions[name].shapes)
+        # A TPU's reduce-scatter is an all-reduce that is fused with the slice of its own part.
+        name = "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind.name
+        largest = max(shapes, key=lambda shape: shape.bytes)
+        groups = groups_of(collective.attributes, self.devices)
+        return Exchange(name, sum(shape.bytes for shape in shapes), groups, largest.dtype, len(shapes))
+
+
+def _part_of_collective(fused: HloComputation) -> str:
+    """Return which part of an asynchronous collective a fused computation has: its start, its end, or between."""
+    targets = {custom_call_target(one) for one in fused.instructions.values()}
+    if "AsyncCollectiveStart" in targets:
+        return "start"
+    if "AsyncCollectiveDone" in targets:
+        return "done"
+    return "middle" if fused.name.startswith("async_collective_fusion") else ""
+
+
+def _body(loop: HloInstruction) -> str:
+    """Return the name of a loop's body."""
+    return next(part.split("=")[1].lstrip("%").rstrip(",") for part in loop.attributes.split() if part[:5] == "body=")
+
+
+def _frame(instruction: HloInstruction) -> int:
+    """Return the number of an instruction's stack frame; 0 if the text does not say."""
+    at = instruction.attributes.find("stack_frame_id=")
+    if at < 0:
+        return 0
+    digits = instruction.attributes[at + len("stack_frame_id=") :]
+    end = next((n for n, letter in enumerate(digits) if not letter.isdigit()), len(digits))
+    return int(digits[:end] or 0)
+
+
+def _start(computation: HloComputation, done: HloInstruction, started: dict[str, int]) -> int | None:
+    """Return the position of the start that an instruction ends; None if that takes no time."""
+    name = done.operands[0]
+    while name not in started:
+        made = computation.instructions[name]
+        if not made.operands:
+            return None
+        name = made.operands[0]
+    return started[name]
+
+
+def _queue(start: HloInstruction) -> Queue:
+    """Return what carries out a copy or a transfer that an instruction starts."""
+    spaces = {shape.space for shape in start.shapes}
+    if start.opcode in ("send", "recv"):
+        return "network"
+    return "host" if _HOST_SPACE in spaces else "copy" if start.opcode == "copy-start" else "compute"
+
+
+def _moved(start: HloInstruction) -> OpWork:
+    """Return the bytes of a copy or a transfer: those of its largest array."""
+    return OpWork(bytes=max((shape.bytes for shape in start.shapes), default=0.0))

@@ -1,0 +1,344 @@
+"""The training step of a row, as a JAX function with the shapes and shardings of its arguments.
+
+It computes what the row's framework computes: bfloat16 products of weights that are gathered in bfloat16, blocks that
+are computed again in the backward pass as the row says, logits in float32, AdamW after clipping by the global norm. JAX's
+stack runs its blocks as a scan, as MaxText does; PyTorch's runs them one by one, so two depths are compiled and the rest
+follows.
+
+Attention is one kernel. On a TPU it is JAX's own; on a GPU a call without code stands for the library's kernel: it has
+the kernel's operands and results, which is all that schedule and memory depend on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+from pathways_nb.published.rows import Row
+
+P = PartitionSpec
+_BATCH = ("dp", "fsdp")
+_HALF = jnp.bfloat16
+_SAVED = ("query", "key", "value", "attended", "hidden")
+
+
+class StepProgram(NamedTuple):
+    """A step to be lowered.
+
+    Args:
+        function: takes arrays one by one and returns arrays.
+        arguments: their shapes, types and shardings.
+        donated: positions of those that results replace.
+        layers: blocks that it has.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    donated: tuple[int, ...]
+    layers: int
+
+
+def step_program(row: Row, layers: int, platform: str) -> StepProgram:
+    """Return the step of a row.
+
+    Args:
+        row: the setting.
+        layers: blocks to write down; fewer than the row's where the rest follows from two depths.
+        platform: ``"cuda"`` or ``"tpu"``, which decides the kernel of attention.
+    """
+    mesh = AbstractMesh((row.dp, row.fsdp, row.tp), ("dp", "fsdp", "tp"))
+    model = _Model(row, layers, mesh, platform)
+    kept = jnp.bfloat16 if row.bf16_weights else jnp.float32
+    params = {
+        name: jax.ShapeDtypeStruct(shape, kept, sharding=NamedSharding(mesh, spec))
+        for name, (shape, spec) in model.parameters().items()
+    }
+    state_specs = model.state_specs()
+    state = {
+        name: jax.ShapeDtypeStruct(one.shape, kept, sharding=NamedSharding(mesh, state_specs[name]))
+        for name, one in params.items()
+    }
+    shape = (row.accumulate, row.microbatch, row.seq)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=NamedSharding(mesh, P(None, _BATCH)))
+    flat, tree = jax.tree.flatten((params, state, dict(state), tokens))
+
+    def step(*arrays: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(model.step(*jax.tree.unflatten(tree, arrays)))
+
+    return StepProgram(step, tuple(flat), tuple(range(len(flat) - 1)), layers)
+
+
+class _Model:
+    """The functions of one row's step.
+
+    Args:
+        row: the setting.
+        layers: blocks.
+        mesh: of dp × fsdp × tp devices.
+        platform: ``"cuda"`` or ``"tpu"``.
+    """
+
+    def __init__(self, row: Row, layers: int, mesh: AbstractMesh, platform: str):
+        self.row, self.layers, self.mesh, self.platform = row, layers, mesh, platform
+        self.scans = row.stack == "jax"
+        # Replicas whose gradients are summed once a step compute apart until then.
+        self.replicas = row.dp > 1 and row.stack == "torch"
+
+    # ---- parameters
+
+    def parameters(self) -> dict[str, tuple[tuple[int, ...], PartitionSpec]]:
+        """Return shape and layout of each parameter; those of blocks are stacked, or one by one with a number."""
+        m = self.row.model
+        wide, narrow = m.heads * m.head_dim, m.kv_heads * m.head_dim
+        column, line = P("fsdp", "tp"), P("tp", "fsdp")
+        block: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {
+            "query": ((m.d_model, wide), column), "key": ((m.d_model, narrow), column),
+            "value": ((m.d_model, narrow), column), "out": ((wide, m.d_model), line),
+            "up": ((m.d_model, m.d_ff), column), "down": ((m.d_ff, m.d_model), line),
+            "norm1": ((m.d_model,), P()), "norm2": ((m.d_model,), P()),
+        }  # fmt: skip
+        if m.gated:
+            block["gate"] = ((m.d_model, m.d_ff), column)
+        found: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {"embedding": ((m.vocab, m.d_model), P("tp", "fsdp"))}
+        if not m.tied:
+            found["head"] = ((m.d_model, m.vocab), column)
+        for name, (shape, spec) in block.items():
+            if self.scans:
+                found[f"block/{name}"] = ((self.layers, *shape), P(None, *spec))
+            else:
+                found |= {f"block{number}/{name}": (shape, spec) for number in range(self.layers)}
+        return found
+
+    def state_specs(self) -> dict[str, PartitionSpec]:
+        """Return the layout of the optimizer's state: as the parameters, or over the replicas (ZeRO-1)."""
+        shards = self.row.optimizer_shards
+        if not shards:
+            return {name: spec for name, (_, spec) in self.parameters().items()}
+        return {name: P("dp") if len(shape) > 1 else P() for name, (shape, _) in self.parameters().items()}
+
+    def layout(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
+        """Return an array with a layout; within replicas that compute apart, without their axis."""
+        if self.replicas:
+            spec = P(*(None if part in ("dp", _BATCH) else part for part in spec))
+            if all(part is None for part in spec):
+                return x
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self._inner_mesh(), spec))
+
+    def _inner_mesh(self) -> Any:
+        return jax.sharding.get_abstract_mesh() if self.replicas else self.mesh
+
+    # ---- the step
+
+    def step(self, params: Any, mean: Any, square: Any, tokens: jax.Array) -> Any:
+        """Return new parameters, both states and the loss."""
+        loss, gradients = self.loss_and_gradients(params, tokens)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients.values()))
+        scale = jnp.minimum(1.0, 1.0 / (norm + 1e-6))
+        found: Any = ({}, {}, {})
+        specs, states = self.parameters(), self.state_specs()
+        for name, p in params.items():
+            with jax.named_scope("optimizer"):
+                g = gradients[name].astype(jnp.float32)
+                g = jax.lax.with_sharding_constraint(g, NamedSharding(self.mesh, states[name])) * scale
+                m = 0.9 * mean[name] + 0.1 * g
+                v = 0.95 * square[name] + 0.05 * g * g
+                own = jax.lax.with_sharding_constraint(p, NamedSharding(self.mesh, states[name]))
+                new = own - 1e-4 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * own)
+                new = jax.lax.with_sharding_constraint(
+                    new.astype(p.dtype), NamedSharding(self.mesh, specs[name][1])
+                )
+            for part, value in zip(found, (new, m.astype(mean[name].dtype), v.astype(p.dtype)), strict=True):
+                part[name] = value
+        return *found, loss
+
+    def loss_and_gradients(self, params: Any, tokens: jax.Array) -> Any:
+        """Return the loss and the gradients, over microbatches one after another."""
+        if not self.replicas:
+            return self._accumulated(params, tokens)
+
+        def apart(params: Any, tokens: jax.Array) -> Any:
+            loss, gradients = self._accumulated(params, tokens)
+            # PyTorch reduces gradients in the type in which they are computed.
+            kind = jnp.float32 if self.row.fp32_gradients else _HALF
+            summed = {name: jax.lax.psum(g.astype(kind), "dp") for name, g in gradients.items()}
+            return jax.lax.pmean(loss, "dp"), summed
+
+        specs = {name: P() for name in params}
+        return jax.shard_map(
+            apart, mesh=self.mesh, in_specs=(specs, P(None, "dp")), out_specs=(P(), dict(specs)),
+            axis_names={"dp"}, check_vma=False,
+        )(params, tokens)  # fmt: skip
+
+    def _accumulated(self, params: Any, tokens: jax.Array) -> Any:
+        value = jax.value_and_grad(self.loss)
+        if self.row.accumulate == 1:
+            return value(params, tokens[0])
+        kept = jnp.float32 if self.row.fp32_gradients or not self.row.bf16_weights else _HALF
+
+        def one(total: Any, part: jax.Array) -> Any:
+            loss, gradients = value(params, part)
+            summed = {name: total[1][name] + g.astype(kept) for name, g in gradients.items()}
+            summed = {name: self.layout(g, self.parameters()[name][1]) for name, g in summed.items()}
+            return (total[0] + loss, summed), None
+
+        zero = {name: jnp.zeros(p.shape, kept) for name, p in params.items()}
+        zero = {name: self.layout(z, self.parameters()[name][1]) for name, z in zero.items()}
+        (loss, gradients), _ = jax.lax.scan(one, (jnp.zeros(()), zero), tokens)
+        return loss, gradients
+
+    def loss(self, params: Any, tokens: jax.Array) -> jax.Array:
+        """Return the mean loss of the next token."""
+        with jax.named_scope("embed"):
+            x = self.gathered(params["embedding"], P("tp", None))[tokens]
+            x = self.residual(x)
+        block = self.block if self.row.zero2 else self._again(self.block)
+        if self.scans:
+            stacked = {name: p for name, p in params.items() if name.startswith("block/")}
+            x, _ = jax.lax.scan(lambda x, p: (block(x, {k[6:]: v for k, v in p.items()}), None), x, stacked)
+        else:
+            for number in range(self.layers):
+                mark = f"block{number}/"
+                own = {name[len(mark) :]: p for name, p in params.items() if name.startswith(mark)}
+                if self.row.zero2:
+                    own = {name: self.weight(name, p) for name, p in own.items()}
+                    x = self._again(functools.partial(self.block, whole=True))(x, own)
+                else:
+                    x = block(x, own)
+        with jax.named_scope("loss"):
+            head = params["embedding"].T if self.row.model.tied else params["head"]
+            logits = self.layout(_norm(x) @ self.gathered(head, P(None, "tp")), P(_BATCH, None, "tp"))
+            logits = logits.astype(jnp.float32)
+            wanted = jnp.roll(tokens, -1, axis=1)
+            found = jnp.take_along_axis(logits, wanted[..., None], -1)[..., 0]
+            return jnp.mean(jax.nn.logsumexp(logits, -1) - found)
+
+    def _again(self, block: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a block that is computed again in the backward pass, as the row says."""
+        policies = jax.checkpoint_policies
+        if self.row.remat == "full":
+            return jax.checkpoint(block)
+        if self.row.remat == "save":
+            return jax.checkpoint(block, policy=policies.save_only_these_names(*_SAVED, "statistics"))
+        # What PyTorch keeps without checkpointing: products and what attention's kernel needs again.
+        kept = policies.save_from_both_policies(
+            policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names("attended", "statistics")
+        )
+        return jax.checkpoint(block, policy=kept)
+
+    def gathered(self, weight: jax.Array, spec: PartitionSpec) -> jax.Array:
+        """Return a weight in bfloat16 on every device of its replica: the all-gather of FSDP."""
+        return self.layout(weight.astype(_HALF), spec)
+
+    def weight(self, name: str, weight: jax.Array) -> jax.Array:
+        """Return a weight of a block, gathered."""
+        if weight.ndim == 1:
+            return weight.astype(_HALF)
+        return self.gathered(weight, P("tp", None) if name in ("out", "down") else P(None, "tp"))
+
+    def residual(self, x: jax.Array) -> jax.Array:
+        """Return the residual stream in its layout: along the sequence, or the features, over tensor-parallel devices."""
+        if self.row.tp == 1:
+            return self.layout(x, P(_BATCH, None, None))
+        return self.layout(x, P(_BATCH, "tp", None) if self.row.stack == "torch" else P(_BATCH, None, "tp"))
+
+    def block(self, x: jax.Array, p: Any, whole: bool = False) -> jax.Array:
+        """Return the residual stream after one block."""
+        m = self.row.model
+        w = (lambda name: p[name]) if whole else (lambda name: self.weight(name, p[name]))
+        batch, length = x.shape[:2]
+        with jax.named_scope("attention"):
+            h = self.layout(_norm(x) * w("norm1"), P(_BATCH, None, None))
+            heads = lambda name, n: self.layout((h @ w(name)).reshape(batch, length, n, m.head_dim), P(_BATCH, None, "tp", None))  # noqa: E731, E501
+            query = checkpoint_name(heads("query", m.heads), "query")
+            key = checkpoint_name(heads("key", m.kv_heads), "key")
+            value = checkpoint_name(heads("value", m.kv_heads), "value")
+            if m.gated:  # rotary positions; models without a gate (MPT, GPT-3) have learned ones
+                query, key = _rotary(query), _rotary(key)
+            attended = self.attention(query, key, value).reshape(batch, length, m.heads * m.head_dim)
+            x = self.residual(x + attended @ w("out"))
+        with jax.named_scope("mlp"):
+            h = self.layout(_norm(x) * w("norm2"), P(_BATCH, None, None))
+            up = h @ w("up")
+            hidden = jax.nn.silu(h @ w("gate")) * up if m.gated else jax.nn.gelu(up)
+            return self.residual(x + checkpoint_name(hidden @ w("down"), "hidden"))
+
+    def attention(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        """Return causal attention by one kernel on each device."""
+        kernel = _library_kernel if self.platform == "cuda" else functools.partial(_splash, self.row)
+        spec = P(None if self.replicas else _BATCH, None, "tp", None)
+        names = {"tp", "fsdp"} if self.replicas else {"dp", "fsdp", "tp"}
+        return jax.shard_map(
+            kernel, mesh=self._inner_mesh(), in_specs=(spec,) * 3, out_specs=spec, axis_names=names, check_vma=False
+        )(query, key, value)
+
+
+def _norm(x: jax.Array) -> jax.Array:
+    """Return features with a mean square of one."""
+    size = jnp.mean(jnp.square(x.astype(jnp.float32)), -1, keepdims=True)
+    return (x * jax.lax.rsqrt(size + 1e-5)).astype(x.dtype)
+
+
+def _rotary(x: jax.Array) -> jax.Array:
+    """Return queries or keys turned by their positions."""
+    length, half = x.shape[1], x.shape[-1] // 2
+    angle = jnp.arange(length)[:, None] / (10000.0 ** (jnp.arange(half) / half))
+    cos, sin = (f(angle)[:, None].astype(x.dtype) for f in (jnp.cos, jnp.sin))
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+@jax.custom_vjp
+def _library_kernel(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return _library_forward(query, key, value)[0]
+
+
+def _library_forward(query: jax.Array, key: jax.Array, value: jax.Array) -> Any:
+    batch, length, heads, _ = query.shape
+    made = (
+        jax.ShapeDtypeStruct(query.shape, query.dtype),
+        jax.ShapeDtypeStruct((batch, heads, length), jnp.float32),
+    )
+    out, statistics = jax.ffi.ffi_call("pathways_nb.attention", made)(query, key, value)
+    out, statistics = checkpoint_name(out, "attended"), checkpoint_name(statistics, "statistics")
+    return out, (query, key, value, out, statistics)
+
+
+def _library_backward(kept: Any, cotangent: jax.Array) -> Any:
+    made = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in kept[:3])
+    return tuple(jax.ffi.ffi_call("pathways_nb.attention_backward", made)(*kept, cotangent))
+
+
+_library_kernel.defvjp(_library_forward, _library_backward)
+
+
+def _splash(row: Row, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    """Return attention by JAX's kernel for TPUs, in blocks as the recipes of its chip have them."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    length, heads = query.shape[1], query.shape[2]
+    size = min(length, 2048 if row.chip == "tpu_v6e" else 512)
+    fused = row.chip == "tpu_v6e"
+    blocks = kernels.BlockSizes(
+        block_q=size, block_kv=size, block_kv_compute=min(size, 512), block_q_dkv=size, block_kv_dkv=size,
+        block_kv_dkv_compute=min(size, 512), block_q_dq=None if fused else size, block_kv_dq=None if fused else size,
+        use_fused_bwd_kernel=fused,
+    )  # fmt: skip
+    mask = masks.MultiHeadMask([masks.CausalMask((length, length)) for _ in range(heads)])
+    kernel = kernels.make_splash_mha(
+        mask, block_sizes=blocks, head_shards=1, q_seq_shards=1, residual_checkpoint_name="statistics"
+    )
+    turned = [one.swapaxes(1, 2) for one in (query, key, value)]
+    turned = [turned[0] * query.shape[-1] ** -0.5, *(_repeated(one, heads) for one in turned[1:])]
+    return checkpoint_name(jax.vmap(kernel)(*turned).swapaxes(1, 2), "attended")
+
+
+def _repeated(x: jax.Array, heads: int) -> jax.Array:
+    """Return keys or values with one head for each head of queries."""
+    return x if x.shape[1] == heads else jnp.repeat(x, heads // x.shape[1], axis=1)

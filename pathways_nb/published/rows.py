@@ -1,0 +1,201 @@
+"""The rows of published steps: their fields, and what is assumed where a source is silent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pathways_nb.errors import UsageError
+
+Remat = Literal["full", "none", "dots", "save"]
+_MESH = ("dp", "fsdp", "tp")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder.
+
+    Args:
+        layers: blocks.
+        d_model: features.
+        d_ff: hidden features of the feed-forward part.
+        heads: of queries.
+        kv_heads: of keys and values.
+        head_dim: features of a head.
+        vocab: words.
+        gated: whether the feed-forward part has a gate, and so three matrices.
+        tied: whether the head shares the embedding's matrix.
+    """
+
+    layers: int
+    d_model: int
+    d_ff: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    gated: bool
+    tied: bool
+
+    @property
+    def block_weights(self) -> int:
+        """Weights of the matrices of one block."""
+        attention = self.d_model * self.head_dim * 2 * (self.heads + self.kv_heads)
+        return attention + (3 if self.gated else 2) * self.d_model * self.d_ff
+
+    @property
+    def weights(self) -> int:
+        """Weights of all matrices."""
+        return self.layers * self.block_weights + (1 if self.tied else 2) * self.vocab * self.d_model
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured step, or one to predict.
+
+    Args:
+        id: a name.
+        stack: ``"jax"`` or ``"torch"``.
+        chip: name of the chip.
+        devices: number of devices; chips of a TPU.
+        dp: replicas.
+        fsdp: devices that parameters are divided over.
+        tp: devices that matrices are divided over.
+        optimizer_shards: ranks that the optimizer's state is divided over, if not as the parameters.
+        zero2: whether parameters stay whole after the forward pass.
+        model: of the step.
+        seq: tokens of a sequence.
+        batch: sequences of a step.
+        accumulate: microbatches one after another.
+        bf16_weights: whether parameters, gradients and states are bfloat16, not float32.
+        fp32_gradients: whether gradients are accumulated in float32.
+        remat: what the backward pass computes again.
+        seconds: measured; None if not known.
+        peak: measured bytes of memory; None if not known.
+        family: rows that may be compared; empty if not known.
+        source: empty if not known.
+    """
+
+    id: str
+    stack: str
+    chip: str
+    devices: int
+    dp: int
+    fsdp: int
+    tp: int
+    optimizer_shards: int | None
+    zero2: bool
+    model: Model
+    seq: int
+    batch: int
+    accumulate: int
+    bf16_weights: bool
+    fp32_gradients: bool
+    remat: Remat
+    seconds: float | None
+    peak: float | None
+    family: str
+    source: str
+
+    @property
+    def microbatch(self) -> int:
+        """Sequences of one microbatch on all devices."""
+        return self.batch // self.accumulate
+
+    @property
+    def flops(self) -> tuple[float, float]:
+        """FLOPs of a step by the formula, of products and of causal attention: what is computed again included."""
+        tokens = float(self.batch * self.seq)
+        model = self.model
+        again = {"full": 1.0, "save": 0.6}.get(self.remat, 0.0)
+        blocks = 2.0 * tokens * model.layers * model.block_weights
+        head = 2.0 * tokens * model.vocab * model.d_model
+        attention = 2.0 * tokens * self.seq * model.heads * model.head_dim * model.layers
+        return (3 + again) * blocks + 3 * head, (3.5 + (1 if self.remat == "full" else 0)) * attention
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a JSON file, a list of objects in the form of ``pathways_datasets/published_steps.json``.
+
+    Raises:
+        UsageError: the file cannot be read, or a row lacks what cannot be assumed.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}; give a JSON file with a list of rows.") from None
+    if isinstance(found, Mapping):
+        found = found.get("rows")
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise UsageError(f"{path}: this is no list of rows; each row is an object with id, chip, devices, model, …")
+    return [row_of(one, number) for number, one in enumerate(found)]
+
+
+def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
+    """Return one row.
+
+    Args:
+        said: its fields, as the dataset has them; each may be absent or None, but for those that decide the step.
+        number: of the row, for the error.
+
+    Raises:
+        UsageError: a field that decides the step is absent, or none of its values.
+    """
+    name = str(said.get("id") or f"row {number}")
+
+    def need(field: str, where: Mapping[str, Any]) -> int:
+        value = where.get(field)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name}: {field} is {value!r}; write a whole number of at least 1.")
+        return value
+
+    model = said.get("model") or {}
+    mesh = said.get("mesh") or {}
+    sizes = {axis: int(mesh.get(axis) or 1) for axis in _MESH}
+    devices = need("devices", said)
+    if sizes["dp"] * sizes["fsdp"] * sizes["tp"] != devices:
+        raise UsageError(f"{name}: the mesh {sizes} has {sizes['dp'] * sizes['fsdp'] * sizes['tp']} devices, not {devices}.")
+    heads, width = need("heads", model), need("d_model", model)
+    precision = str(said.get("precision") or "bf16")
+    shards = said.get("optimizer_shards")
+    return Row(
+        id=name,
+        stack=str(said.get("stack") or "jax"),
+        chip=str(said.get("chip") or ""),
+        devices=devices,
+        **sizes,
+        optimizer_shards=None if shards is None else int(shards),
+        zero2="ZeRO-2" in str(said.get("schedule") or ""),
+        model=Model(
+            layers=need("layers", model), d_model=width, d_ff=need("d_ff", model), heads=heads,
+            kv_heads=int(model.get("kv_heads") or heads), head_dim=int(model.get("head_dim") or width // heads),
+            vocab=need("vocab", model), gated=bool(model.get("gated_mlp", True)),
+            # A published model that does not say shares nothing, as Llama.
+            tied=bool(model.get("tied_embeddings")),
+        ),
+        seq=need("seq", said),
+        batch=need("batch", said),
+        accumulate=int(said.get("accumulate") or 1),
+        bf16_weights="bf16 weights" in precision or precision == "bf16 mixed",
+        fp32_gradients="fp32 gradient" in precision,
+        remat=_remat(str(said.get("remat") or "none")),
+        seconds=None if said.get("step_seconds") is None else float(said["step_seconds"]),
+        peak=_bytes(said.get("peak_memory")),
+        family=str(said.get("family") or ""),
+        source=str(said.get("source") or "").split(" ")[0],
+    )  # fmt: skip
+
+
+def _remat(text: str) -> Remat:
+    """Return what is computed again; words that name what is saved are ``"save"``."""
+    if text in ("full", "none", "dots"):
+        return text  # type: ignore[return-value]  # just checked
+    return "save" if "save" in text else "full"
+
+
+def _bytes(said: Any) -> float | None:
+    """Return bytes of [number, unit]; "GB as printed" by these frameworks are GiB."""
+    return None if said is None else float(said[0]) * 2**30
