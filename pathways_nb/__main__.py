@@ -134,6 +134,49 @@ def terapipe_plan(options: argparse.Namespace) -> int:
     return 1 if any("error" in one for one in solved) else 0
 
 
+def compilers(options: argparse.Namespace) -> int:
+    """Install compilers for chips that are not here, or say which there are.
+
+    Returns:
+        Exit status; 1 if one could not be installed.
+    """
+    from pathways_nb.compilers import packages
+    from pathways_nb.compilers.disk_cache import compiler_cache
+
+    try:
+        for kind in options.install or ():
+            packages.install(kind, _say)
+        for kind in packages.PACKAGES:
+            there = packages.is_installed(kind)
+            print(f"{kind}: {packages.version_of(kind) if there else packages.how_to_install(kind)}")
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(compiler_cache())
+    return 0
+
+
+def predict_steps(options: argparse.Namespace) -> int:
+    """Predict the training steps of a file of rows.
+
+    Returns:
+        Exit status; 1 if the file cannot be read.
+    """
+    from pathways_nb.published import prediction, rows
+
+    try:
+        read = rows.read_rows(options.file)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    found = prediction.predictions(read, _say)
+    if options.json:
+        print(json.dumps({"rows": [prediction.as_json(row, one) for row, one in zip(read, found, strict=True)]}))
+    else:
+        print("\n".join(prediction.as_line(row, one) for row, one in zip(read, found, strict=True)))
+    return 0
+
+
 def _bench_name(text: str) -> str:
     """Return the name of a bench, or any text where there are no benches.
 
@@ -186,6 +229,19 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="one JSON object: ranks, stage_to_rank, sim and sizes")
     form.add_argument("--csv", action="store_true", help="a table with a line for each action and its times")
     one.set_defaults(run=schedule)
+
+    one = commands.add_parser("compilers", help="Say which compilers for chips that are not here are installed.")
+    one.set_defaults(run=compilers, install=())
+    more = one.add_subparsers(metavar="install")
+    each = more.add_parser("install", help="Install compilers into a folder of this project.")
+    each.add_argument("install", nargs="+", metavar="KIND", choices=("gpu", "tpu"), help="gpu, tpu, or both")
+
+    one = commands.add_parser("predict-steps", help="Predict published training steps with their chips' own compilers.")
+    one.add_argument(
+        "file", type=Path, metavar="FILE", help="JSON file: a list of rows, as published_steps.json has them"
+    )
+    one.add_argument("--json", action="store_true", help="one JSON object: id, seconds, low, high, peak_bytes, basis")
+    one.set_defaults(run=predict_steps)
 
     one = commands.add_parser("terapipe-plan", help="Print the optimal token slicing of every case of a file.")
     one.add_argument("file", type=Path, metavar="FILE", help="JSON file of cases: tables, formulas, measured files")

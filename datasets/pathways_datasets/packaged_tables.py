@@ -31,6 +31,15 @@ def compilers() -> dict[str, Any]:
     return json.loads(files("pathways_datasets").joinpath("compilers.json").read_text("utf-8"))
 
 
+def launch_constants() -> dict[str, Any]:
+    """Return the table ``launch_constants.json``, which ``pathways_nb.cost.launch.constants`` reads.
+
+    Returns:
+        By kind of chip, chip and software stack, each constant as [value, low, high, kind of origin, source].
+    """
+    return json.loads(files("pathways_datasets").joinpath("launch_constants.json").read_text("utf-8"))
+
+
 def published(paper: str) -> dict[str, Any]:
     """Return the results that a paper reports, by figure and name.
 

@@ -42,7 +42,11 @@ def main(folder: Path) -> None:
         if len(devices) != request["devices"]:
             raise ValueError(f"the compiler sees {len(devices)} devices, not {request['devices']}")
         names, sizes = zip(*request["mesh"], strict=True)
-        if math.prod(sizes) == len(devices) and request["platform"] == "tpu" and "num_slices" not in request["topology"]:
+        if (
+            math.prod(sizes) == len(devices)
+            and request["platform"] == "tpu"
+            and "num_slices" not in request["topology"]
+        ):
             # The assignment of jax.make_mesh: axes of the mesh along axes of the torus.
             placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
         else:

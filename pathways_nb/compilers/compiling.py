@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -50,6 +50,16 @@ _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 _EXPORTED = re.compile(r'"jit\(call\)/call_exported/')
 
 
+_running: set[subprocess.Popen[bytes]] = set()
+"""Compilers that run, of all threads."""
+
+
+def end_all() -> None:
+    """End every compiler of this process; who waits for one gets a ``CompilerError``."""
+    for process in tuple(_running):
+        process.kill()
+
+
 class CompilerError(UsageError):
     """A compiler refused a program, or died; the text has its own words."""
 
@@ -79,7 +89,12 @@ class CompiledText:
     seconds: float = 0.0
 
 
-def compile_for(lowered: Lowered, target: Target, options: Mapping[str, Any] | None = None) -> CompiledText:
+def compile_for(
+    lowered: Lowered,
+    target: Target,
+    options: Mapping[str, Any] | None = None,
+    say: Callable[[str], object] = to_standard_error,
+) -> CompiledText:
     """Return what a compiler makes of a program; what was compiled before comes from the disk.
 
     Args:
@@ -87,6 +102,7 @@ def compile_for(lowered: Lowered, target: Target, options: Mapping[str, Any] | N
         target: the devices; the program's mesh takes the first ones.
         options: of the compiler, by name, in addition to those that are set anyway; one of them with another value
             takes its place.
+        say: is called with lines of progress.
 
     Raises:
         CompilerError: the compiler does not take the program or an option, or died.
@@ -111,16 +127,15 @@ def compile_for(lowered: Lowered, target: Target, options: Mapping[str, Any] | N
         (folder / "program.bin").write_bytes(lowered.program)
         asked = {**request, "environment": _ENVIRONMENT, "search_path": str(where or "")}
         (folder / "request.json").write_text(json.dumps(asked))
-        output = _run(folder, target)
+        output = _run(folder, target, Progress(say))
         made = _read(folder, target, output, request["compiler"])
     fields = {name: getattr(made, name) for name in CompiledText.__dataclass_fields__ if name != "seconds"}
     disk_cache.write(key, fields)
     return CompiledText(**fields, seconds=monotonic() - began)
 
 
-def _run(folder: Path, target: Target) -> str:
+def _run(folder: Path, target: Target, progress: Progress) -> str:
     """Run the process until it has written its schedule, or has ended; return the end of what it printed."""
-    progress = Progress(to_standard_error)
     printed = folder / "output.txt"
     with printed.open("wb") as output:
         process = subprocess.Popen(
@@ -130,6 +145,7 @@ def _run(folder: Path, target: Target) -> str:
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in a terminal reaches this process only, which ends the other one
         )
+        _running.add(process)
         try:
             while process.poll() is None and not _is_scheduled(folder / "dump", _TEXT[target.platform]):
                 progress.tell(f"compiling for {target.devices} devices")
@@ -138,6 +154,7 @@ def _run(folder: Path, target: Target) -> str:
             # SIGKILL: libtpu answers SIGTERM with a stack trace, and nothing here needs a clean end.
             process.kill()
             process.wait()
+            _running.discard(process)
     code = process.returncode
     told = printed.read_text(errors="replace")[-2000:]
     return f"{signal.Signals(-code).name}: {told}" if code < 0 and code != -signal.SIGKILL else told

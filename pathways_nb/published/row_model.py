@@ -23,7 +23,8 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from pathways_nb.published.rows import Row
 
 P = PartitionSpec
-_BATCH = ("dp", "fsdp")
+_REPLICAS = ("dp", "zero")
+_BATCH = (*_REPLICAS, "fsdp")
 _HALF = jnp.bfloat16
 _SAVED = ("query", "key", "value", "attended", "hidden")
 
@@ -52,7 +53,9 @@ def step_program(row: Row, layers: int, platform: str) -> StepProgram:
         layers: blocks to write down; fewer than the row's where the rest follows from two depths.
         platform: ``"cuda"`` or ``"tpu"``, which decides the kernel of attention.
     """
-    mesh = AbstractMesh((row.dp, row.fsdp, row.tp), ("dp", "fsdp", "tp"))
+    # Ranks that share one copy of the optimizer's state are neighbours among the replicas.
+    shards = row.optimizer_shards or 1
+    mesh = AbstractMesh((row.dp // shards, shards, row.fsdp, row.tp), ("dp", "zero", "fsdp", "tp"))
     model = _Model(row, layers, mesh, platform)
     kept = jnp.bfloat16 if row.bf16_weights else jnp.float32
     params = {
@@ -120,12 +123,24 @@ class _Model:
         shards = self.row.optimizer_shards
         if not shards:
             return {name: spec for name, (_, spec) in self.parameters().items()}
-        return {name: P("dp") if len(shape) > 1 else P() for name, (shape, _) in self.parameters().items()}
+        found = {}
+        for name, (shape, spec) in self.parameters().items():
+            # The first dimension that the ranks divide, on top of its tensor-parallel part.
+            sizes = [
+                size // (self.row.tp if part == "tp" else 1)
+                for size, part in zip(shape, (*spec, None, None), strict=False)
+            ]
+            at = next((n for n, size in enumerate(sizes) if size % shards == 0), None)
+            parts: list[Any] = ["tp" if part == "tp" else None for part in (*spec, *[None] * (len(shape) - len(spec)))]
+            if at is not None and len(shape) > 1:
+                parts[at] = ("zero", "tp") if parts[at] == "tp" else "zero"
+            found[name] = P(*parts)
+        return found
 
     def layout(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Return an array with a layout; within replicas that compute apart, without their axis."""
         if self.replicas:
-            spec = P(*(None if part in ("dp", _BATCH) else part for part in spec))
+            spec = P(*(None if part == _BATCH else part for part in spec))
             if all(part is None for part in spec):
                 return x
         return jax.lax.with_sharding_constraint(x, NamedSharding(self._inner_mesh(), spec))
@@ -150,9 +165,7 @@ class _Model:
                 v = 0.95 * square[name] + 0.05 * g * g
                 own = jax.lax.with_sharding_constraint(p, NamedSharding(self.mesh, states[name]))
                 new = own - 1e-4 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * own)
-                new = jax.lax.with_sharding_constraint(
-                    new.astype(p.dtype), NamedSharding(self.mesh, specs[name][1])
-                )
+                new = jax.lax.with_sharding_constraint(new.astype(p.dtype), NamedSharding(self.mesh, specs[name][1]))
             for part, value in zip(found, (new, m.astype(mean[name].dtype), v.astype(p.dtype)), strict=True):
                 part[name] = value
         return *found, loss
@@ -166,13 +179,13 @@ class _Model:
             loss, gradients = self._accumulated(params, tokens)
             # PyTorch reduces gradients in the type in which they are computed.
             kind = jnp.float32 if self.row.fp32_gradients else _HALF
-            summed = {name: jax.lax.psum(g.astype(kind), "dp") for name, g in gradients.items()}
-            return jax.lax.pmean(loss, "dp"), summed
+            summed = {name: jax.lax.psum(g.astype(kind), _REPLICAS) for name, g in gradients.items()}
+            return jax.lax.pmean(loss, _REPLICAS), summed
 
         specs = {name: P() for name in params}
         return jax.shard_map(
-            apart, mesh=self.mesh, in_specs=(specs, P(None, "dp")), out_specs=(P(), dict(specs)),
-            axis_names={"dp"}, check_vma=False,
+            apart, mesh=self.mesh, in_specs=(specs, P(None, _REPLICAS)), out_specs=(P(), dict(specs)),
+            axis_names=set(_REPLICAS), check_vma=False,
         )(params, tokens)  # fmt: skip
 
     def _accumulated(self, params: Any, tokens: jax.Array) -> Any:
@@ -254,7 +267,9 @@ class _Model:
         batch, length = x.shape[:2]
         with jax.named_scope("attention"):
             h = self.layout(_norm(x) * w("norm1"), P(_BATCH, None, None))
-            heads = lambda name, n: self.layout((h @ w(name)).reshape(batch, length, n, m.head_dim), P(_BATCH, None, "tp", None))  # noqa: E731, E501
+            heads = lambda name, n: self.layout(
+                (h @ w(name)).reshape(batch, length, n, m.head_dim), P(_BATCH, None, "tp", None)
+            )  # noqa: E731, E501
             query = checkpoint_name(heads("query", m.heads), "query")
             key = checkpoint_name(heads("key", m.kv_heads), "key")
             value = checkpoint_name(heads("value", m.kv_heads), "value")
@@ -272,7 +287,7 @@ class _Model:
         """Return causal attention by one kernel on each device."""
         kernel = _library_kernel if self.platform == "cuda" else functools.partial(_splash, self.row)
         spec = P(None if self.replicas else _BATCH, None, "tp", None)
-        names = {"tp", "fsdp"} if self.replicas else {"dp", "fsdp", "tp"}
+        names = {"tp", "fsdp"} if self.replicas else {*_BATCH, "tp"}
         return jax.shard_map(
             kernel, mesh=self._inner_mesh(), in_specs=(spec,) * 3, out_specs=spec, axis_names=names, check_vma=False
         )(query, key, value)

@@ -117,11 +117,24 @@ class Row:
         return (3 + again) * blocks + 3 * head, (3.5 + (1 if self.remat == "full" else 0)) * attention
 
 
-def read_rows(path: Path) -> list[Row]:
+@dataclass(frozen=True)
+class UnreadRow:
+    """A row that lacks what cannot be assumed.
+
+    Args:
+        id: its name.
+        reason: what is wrong with it.
+    """
+
+    id: str
+    reason: str
+
+
+def read_rows(path: Path) -> list[Row | UnreadRow]:
     """Return the rows of a JSON file, a list of objects in the form of ``pathways_datasets/published_steps.json``.
 
     Raises:
-        UsageError: the file cannot be read, or a row lacks what cannot be assumed.
+        UsageError: the file cannot be read, or holds no list of objects.
     """
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -131,7 +144,15 @@ def read_rows(path: Path) -> list[Row]:
         found = found.get("rows")
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
         raise UsageError(f"{path}: this is no list of rows; each row is an object with id, chip, devices, model, …")
-    return [row_of(one, number) for number, one in enumerate(found)]
+    return [_row_or_reason(one, number) for number, one in enumerate(found)]
+
+
+def _row_or_reason(said: Mapping[str, Any], number: int) -> Row | UnreadRow:
+    """Return one row, or why it is none: one wrong row must not take the others along."""
+    try:
+        return row_of(said, number)
+    except (UsageError, TypeError, ValueError, AttributeError) as error:
+        return UnreadRow(str(said.get("id") or f"row {number}"), str(error))
 
 
 def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
@@ -157,7 +178,9 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
     sizes = {axis: int(mesh.get(axis) or 1) for axis in _MESH}
     devices = need("devices", said)
     if sizes["dp"] * sizes["fsdp"] * sizes["tp"] != devices:
-        raise UsageError(f"{name}: the mesh {sizes} has {sizes['dp'] * sizes['fsdp'] * sizes['tp']} devices, not {devices}.")
+        raise UsageError(
+            f"{name}: the mesh {sizes} has {sizes['dp'] * sizes['fsdp'] * sizes['tp']} devices, not {devices}."
+        )
     heads, width = need("heads", model), need("d_model", model)
     precision = str(said.get("precision") or "bf16")
     shards = said.get("optimizer_shards")

@@ -25,8 +25,9 @@ from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloMod
 from pathways_nb.cost.hlo.hlo_work import OpWork, custom_call_target, is_free, work_of
 from pathways_nb.cost.hlo.loop_trips import trips_of
 
-Queue = Literal["compute", "network", "copy", "host"]
-"""What runs an action: the chip's units, its links, its copies between its own memories, its link to the host."""
+Queue = Literal["compute", "network", "copy", "host", "dcn"]
+"""What runs an action: the chip's units, its links, its copies between its own memories, its link to the host, its
+host's network to other slices."""
 Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _HOST_SPACE = 5
@@ -191,7 +192,9 @@ class _Reader:
             channel = _CHANNEL.search(collective.attributes)
             part = _part_of_collective(where) if opcode == "fusion" else ""
             if part == "done":
-                yield Action(**said, queue="compute", role="done", of=started.get(f"channel {channel and channel[1]}", -1))
+                yield Action(
+                    **said, queue="compute", role="done", of=started.get(f"channel {channel and channel[1]}", -1)
+                )
                 return
             if part == "middle":
                 # One collective is written in every fusion that goes on with it; it is counted where it starts.
@@ -274,10 +277,12 @@ def _queue(start: HloInstruction) -> Queue:
     """Return what carries out a copy or a transfer that an instruction starts."""
     spaces = {shape.space for shape in start.shapes}
     if start.opcode in ("send", "recv"):
-        return "network"
+        return "dcn"
     return "host" if _HOST_SPACE in spaces else "copy" if start.opcode == "copy-start" else "compute"
 
 
 def _moved(start: HloInstruction) -> OpWork:
-    """Return the bytes of a copy or a transfer: those of its largest array."""
+    """Return the bytes of a copy or a transfer: those of its largest array; what is sent is not received again."""
+    if start.opcode == "recv":
+        return OpWork()
     return OpWork(bytes=max((shape.bytes for shape in start.shapes), default=0.0))

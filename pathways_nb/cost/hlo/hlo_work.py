@@ -82,9 +82,7 @@ def work_of(module: HloModule, computation: HloComputation, instruction: HloInst
     return OpWork(flops, dtype, attention, moved)
 
 
-def _products(
-    module: HloModule, computation: HloComputation, instruction: HloInstruction
-) -> tuple[float, str, float]:
+def _products(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> tuple[float, str, float]:
     """Return FLOPs of products, the type of their operands, and FLOPs of attention kernels."""
     if instruction.opcode == "dot":
         return _dot(computation, instruction, _numbers(instruction.attributes, "lhs_contracting_dims"))

@@ -1,0 +1,126 @@
+"""Seconds of one operation of a schedule: work on the chip, a collective, a transfer between slices.
+
+A product takes its FLOPs or its bytes, whichever is longer. A collective takes the bytes that pass the narrowest place
+between its participants: links inside a host, its network where it spans several, links of a torus, and there the whole
+rest of a mesh exchanges at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.cost.collectives.kinds import BY_NAME
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hlo.hlo_schedule import Action, Exchange
+from pathways_nb.cost.launch.constants import LaunchConstants
+
+_DTYPES = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "s8": "int8", "u8": "int8"}
+_NEIGHBOURS = 64
+"""Participants beyond which a torus's latency does not grow, as its axes work at the same time."""
+
+
+@dataclass(frozen=True)
+class LaunchPlace:
+    """The devices of a launch: what they are, and where each lies.
+
+    Args:
+        chip: of all of them.
+        places: of each device of the program, in the order of its mesh: ``process``, and of a TPU ``coords`` and
+            ``slice``, as ``compilers.CompiledText`` has them.
+        per_host: devices of a host.
+    """
+
+    chip: Chip
+    places: Sequence[Mapping[str, Any]]
+    per_host: int
+
+    @cached_property
+    def hosts(self) -> np.ndarray:
+        """Number of the host of each device."""
+        return np.array([one["process"] for one in self.places])
+
+    @cached_property
+    def slices(self) -> int:
+        """Number of slices."""
+        return len({one.get("slice", 0) for one in self.places})
+
+    @cached_property
+    def coords(self) -> np.ndarray:
+        """Coordinates of each device's chip, one row a device."""
+        return np.array([one.get("coords") or (0, 0, 0) for one in self.places])
+
+
+def seconds_of(action: Action, place: LaunchPlace, known: LaunchConstants) -> float:
+    """Return the seconds of an action that is neither a loop nor the end of one that was started."""
+    if action.exchange is not None:
+        return exchange_seconds(action.exchange, place, known)
+    work, device = action.work, place.chip.device
+    if action.queue == "dcn":
+        per_host = work.bytes * min(place.per_host, len(place.places))
+        return known.latency + per_host * math.log2(max(2, place.slices)) / known.slice_bw
+    if action.queue == "host":
+        return work.bytes / device.pcie_bw
+    moving = work.bytes / (device.hbm_bw * known.hbm)
+    if action.queue == "copy":
+        return moving
+    busy = 0.0
+    if work.flops:
+        name = "fp8" if work.dtype.startswith("f8") else _DTYPES.get(work.dtype, "bf16")
+        busy += work.flops / (device.flops(name) * known.matmul)
+    if work.attention:
+        busy += work.attention / (device.flops("bf16") * known.attention)
+    return max(busy, moving) + known.kernel
+
+
+def exchange_seconds(exchange: Exchange, place: LaunchPlace, known: LaunchConstants) -> float:
+    """Return the seconds of a collective.
+
+    Args:
+        exchange: its bytes and groups.
+        place: where the participants lie.
+        known: constants of the chip.
+    """
+    size = exchange.size
+    if size < 2:
+        return 0.0
+    kind = BY_NAME[exchange.kind]
+    moved = exchange.bytes if exchange.kind in ("permute", "broadcast") else exchange.bytes * (size - 1) / size
+    if place.chip.interconnect == "torus":
+        return _over_torus(exchange, moved, place, known)
+    hosts = max(
+        len(set(place.hosts[row].tolist())) for row in exchange.groups[: 1 if exchange.kind != "permute" else None]
+    )
+    times = 2 if kind.begins_whole and kind.ends_whole and kind.sums else 1  # an all-reduce: scatter, then gather
+    latency = known.latency
+    bandwidth = known.link_bw
+    if hosts > 1:
+        # All groups of a mesh exchange at once, so one of them has a share of its hosts' network cards.
+        ranks = 1 if exchange.kind == "permute" else max(1, size // hosts)
+        bandwidth = min(bandwidth, known.node_bw * ranks / place.per_host)
+        latency += known.node_latency * math.log2(hosts)
+    return latency + times * moved / bandwidth
+
+
+def _over_torus(exchange: Exchange, moved: float, place: LaunchPlace, known: LaunchConstants) -> float:
+    """Return the seconds of a collective over the links of a torus.
+
+    A group that takes every chip of the slice uses both links of each axis for an all-reduce; all else goes round one
+    axis both ways.
+    """
+    row = exchange.groups[0]
+    coords = place.coords[row]
+    axes = int((coords != coords[0]).any(axis=0).sum()) or 1
+    latency = known.latency * min(exchange.size, _NEIGHBOURS)
+    if exchange.kind == "permute":
+        return latency / exchange.size + moved / known.link_bw
+    whole = exchange.size == len(place.places) // place.slices
+    if exchange.kind == "all-reduce":
+        links = 2 * axes if whole else 2
+        return latency + 2 * moved / (links * known.link_bw)
+    return latency + moved / (2 * known.link_bw)

@@ -1,0 +1,264 @@
+"""Predict the step of a row: compile it for its chip, price the schedule, say how far it may be off.
+
+Seconds are sums over the tasks of compiled schedules. PyTorch's steps are compiled at two depths, of which the
+difference is one block; JAX's as one scan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pathways_nb.compilers import compiling, lowered, targets
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.topology import make_topology
+from pathways_nb.cost.hlo.hlo_schedule import Action, Schedule, schedule_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.launch.constants import LaunchConstants, constants, table
+from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, seconds_of
+from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.published.row_model import step_program
+from pathways_nb.published.rows import Row, UnreadRow
+
+_AT_ONCE = 2
+"""Rows that are compiled at the same time."""
+_DEPTHS = (2, 4)
+"""Blocks of the two programs that are compiled where blocks are written one by one."""
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """A compiled step of a row.
+
+    Args:
+        layers: blocks that it has.
+        schedule: of its operations.
+        place: the devices.
+        digest: of the compiled text.
+        compiler: name and version.
+        refused: the compiler's words if the step does not fit.
+        bytes: memory of one device.
+    """
+
+    layers: int
+    schedule: Schedule
+    place: LaunchPlace
+    digest: str
+    compiler: str
+    refused: str
+    bytes: float
+
+
+@dataclass(frozen=True)
+class StepPrediction:
+    """What a row's step takes.
+
+    Args:
+        seconds: of a step.
+        low: of both bands together.
+        high: of both bands together.
+        hidden: with all communication hidden.
+        exposed: with none hidden.
+        bytes: memory of one device at its peak.
+        basis: compiler, digests of the compiled texts, constants.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    hidden: float
+    exposed: float
+    bytes: float
+    basis: str
+
+
+def compiled_steps(row: Row) -> list[CompiledStep]:
+    """Return the compiled programs of a row: one, or two of different depths.
+
+    Raises:
+        UsageError: an unknown chip, or one whose compiler is not installed or refuses the step.
+    """
+    chip = chip_of(row.chip)
+    depths = [row.model.layers] if row.stack == "jax" else [n for n in _DEPTHS if n < row.model.layers]
+    return [_compiled(row, chip, layers) for layers in depths or [row.model.layers]]
+
+
+def _compiled(row: Row, chip: Chip, layers: int) -> CompiledStep:
+    """Return one compiled program."""
+    # Replicas of a TPU are slices, joined by their hosts' network.
+    slices = row.dp if chip.interconnect == "torus" else 1
+    devices = row.devices // slices * chip.devices_per_chip
+    target = targets.target(make_topology(chip, devices), slices)
+    program = step_program(row, layers, target.platform)
+    text = lowered.lower(program.function, program.arguments, program.donated, target.platform)
+    made = compiling.compile_for(text, target, say=lambda line: None)
+    place = LaunchPlace(chip, made.places, min(chip.devices_per_host, devices))
+    schedule = schedule_of(parse(made.text), len(made.places)) if made.text else Schedule(())
+    digest = hashlib.sha256(made.text.encode()).hexdigest()[:16]
+    return CompiledStep(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
+
+
+def _bytes(buffers: str) -> float:
+    """Return the sum of all allocations in the device's own memory, of an assignment of buffers as XLA writes it."""
+    total = 0.0
+    for line in buffers.splitlines():
+        if line.startswith("allocation ") and ", color " not in line:
+            total += float(line.partition("size ")[2].partition(",")[0])
+    return total
+
+
+def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[Action], float]:
+    """Return a function of the seconds of actions; each is priced once."""
+    found: dict[int, float] = {}
+
+    def price(action: Action) -> float:
+        key = id(action)
+        if key not in found:
+            found[key] = seconds_of(action, place, known)
+        return found[key]
+
+    return price
+
+
+def priced(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> LaunchSeconds:
+    """Return the seconds of a row's step, of all its blocks."""
+    each = [launch_seconds(step.schedule, price_of(step.place, known)) for step in steps]
+    if len(each) == 1:
+        return _with_rules(row, each[0], known)
+    more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
+    blend = lambda first, second: second + more * (second - first)  # noqa: E731
+    busy = {name: blend(each[0].busy[name], each[1].busy[name]) for name in each[0].busy}
+    numbers = (blend(getattr(each[0], name), getattr(each[1], name)) for name in ("exposed", "ordered", "hidden"))
+    return _with_rules(row, LaunchSeconds(*numbers, busy), known)
+
+
+def constants_of(row: Row) -> LaunchConstants:
+    """Return the constants of a row's chip and stack.
+
+    Where parameters are divided inside hosts only, hosts are joined by a network that was not made for more.
+    """
+    known = constants(row.chip, row.stack)
+    inside = row.fsdp * row.tp <= chip_of(row.chip).devices_per_host
+    alone = row.stack == "jax" and row.dp > 1 and row.fsdp > 1 and inside
+    return known.changed(node_bw=known.replica_bw) if alone else known
+
+
+def _with_rules(row: Row, found: LaunchSeconds, known: LaunchConstants) -> LaunchSeconds:
+    """Return the seconds with what a row's stack does otherwise than XLA.
+
+    ZeRO-1 by broadcasts (InternEvo): each rank sends out the parameters that it updated, tensor by tensor.
+    """
+    if row.stack != "torch" or not row.optimizer_shards:
+        return found
+    tensors = row.model.layers * (9 if row.model.gated else 8) + (2 if row.model.tied else 3)
+    more = tensors * row.optimizer_shards * known.shard_latency
+    busy = {**found.busy, "network": found.busy["network"] + more}
+    return LaunchSeconds(found.exposed + more, found.ordered + more, max(found.hidden, busy["network"]), busy)
+
+
+def memory_of(row: Row, steps: Sequence[CompiledStep]) -> float:
+    """Return the bytes of one device, of all blocks of a row."""
+    if len(steps) == 1:
+        return steps[0].bytes
+    more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
+    return steps[1].bytes + more * (steps[1].bytes - steps[0].bytes)
+
+
+def spread(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> tuple[float, float]:
+    """Return the lowest and the highest seconds that the spread of single constants makes.
+
+    Each constant goes to its low and its high value while the others stay; the differences add up as independent ones.
+    """
+    middle = priced(row, steps, known).exposed
+    below = above = 0.0
+    for field in fields(LaunchConstants):
+        entry: Any = table(row.chip, row.stack)[field.name]
+        used = getattr(known, field.name)
+        scale = used / entry.value if entry.value else 1.0
+        for value in (entry.low * scale, entry.high * scale):
+            if value and value != used:
+                moved = priced(row, steps, known.changed(**{field.name: value})).exposed - middle
+                below, above = below + min(0.0, moved) ** 2, above + max(0.0, moved) ** 2
+    return middle - below**0.5, middle + above**0.5
+
+
+def predict(
+    row: Row, known: LaunchConstants | None = None, steps: Sequence[CompiledStep] | None = None
+) -> StepPrediction:
+    """Return the seconds and the memory of a row's step.
+
+    Communication counts as exposed: measured steps lie near that end, whatever a compiler's order would hide. The band
+    reaches down to what hiding could do, and both ways by what the spread of single constants does.
+
+    Args:
+        row: the setting.
+        known: None for the table's constants.
+        steps: the compiled programs, if they are at hand.
+
+    Raises:
+        UsageError: the row cannot be predicted; the text says why.
+    """
+    steps = compiled_steps(row) if steps is None else steps
+    known = constants_of(row) if known is None else known
+    if not all(step.schedule.actions for step in steps):
+        raise UsageError(f"{row.id}: the compiler refuses it: {next(step.refused for step in steps if step.refused)}")
+    found = priced(row, steps, known)
+    low, high = spread(row, steps, known)
+    below = ((found.exposed - found.hidden) ** 2 + (found.exposed - low) ** 2) ** 0.5
+    names = ", ".join(f"{step.layers} blocks {step.digest}" for step in steps)
+    rates = f"{known.matmul:.3g} of the FLOP/s in products, {known.attention:.3g} in attention, {known.hbm:.3g} of HBM"
+    return StepPrediction(
+        found.exposed, found.exposed - below, high, found.hidden, found.exposed, memory_of(row, steps),
+        f"{steps[0].compiler}; compiled text of {names}; {rates}; communication exposed",
+    )  # fmt: skip
+
+
+def predictions(rows: Sequence[Row | UnreadRow], say: Callable[[str], object]) -> list[StepPrediction | str]:
+    """Return a prediction of each row, or the reason why there is none; several are compiled at once.
+
+    Args:
+        rows: the settings.
+        say: is called with a line for each row that is done.
+    """
+    found: list[StepPrediction | str] = [one.reason if isinstance(one, UnreadRow) else "" for one in rows]
+    done = sum(isinstance(one, UnreadRow) for one in rows)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = {pool.submit(predict, row): number for number, row in enumerate(rows) if isinstance(row, Row)}
+        try:
+            for future in as_completed(waiting):
+                number = waiting[future]
+                try:
+                    found[number] = future.result()
+                except (PathwaysError, ValueError) as error:
+                    found[number] = str(error)
+                done += 1
+                say(f"{done} of {len(rows)}: {rows[number].id}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            compiling.end_all()
+            raise
+    return found
+
+
+def as_json(row: Row | UnreadRow, found: StepPrediction | str) -> dict[str, Any]:
+    """Return a prediction as ``predict-steps --json`` prints it: seconds and bytes, or a reason."""
+    if isinstance(found, str):
+        nothing = dict.fromkeys(("seconds", "low", "high", "peak_bytes", "basis"))
+        return {"id": row.id, **nothing, "reason": found}
+    return {
+        "id": row.id, "seconds": found.seconds, "low": found.low, "high": found.high, "peak_bytes": found.bytes,
+        "basis": found.basis,
+    }  # fmt: skip
+
+
+def as_line(row: Row | UnreadRow, found: StepPrediction | str) -> str:
+    """Return a prediction as a line of text."""
+    if isinstance(found, str):
+        return f"{row.id}: not predicted: {found}"
+    measured = "" if isinstance(row, UnreadRow) or row.seconds is None else f", measured {row.seconds:.3f} s"
+    return f"{row.id}: {found.seconds:.3f} s ({found.low:.3f} to {found.high:.3f}), {found.bytes / 2**30:.1f} GiB{measured}"
