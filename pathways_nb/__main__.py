@@ -237,9 +237,7 @@ def parser() -> argparse.ArgumentParser:
     each.add_argument("install", nargs="+", metavar="KIND", choices=("gpu", "tpu"), help="gpu, tpu, or both")
 
     one = commands.add_parser("predict-steps", help="Predict published training steps with their chips' own compilers.")
-    one.add_argument(
-        "file", type=Path, metavar="FILE", help="JSON file: a list of rows, as published_steps.json has them"
-    )
+    one.add_argument("file", type=Path, metavar="FILE", help="JSON file with a list of rows")
     one.add_argument("--json", action="store_true", help="one JSON object: id, seconds, low, high, peak_bytes, basis")
     one.set_defaults(run=predict_steps)
 

@@ -269,7 +269,7 @@ class _Model:
             h = self.layout(_norm(x) * w("norm1"), P(_BATCH, None, None))
             heads = lambda name, n: self.layout(
                 (h @ w(name)).reshape(batch, length, n, m.head_dim), P(_BATCH, None, "tp", None)
-            )  # noqa: E731, E501
+            )
             query = checkpoint_name(heads("query", m.heads), "query")
             key = checkpoint_name(heads("key", m.kv_heads), "key")
             value = checkpoint_name(heads("value", m.kv_heads), "value")
