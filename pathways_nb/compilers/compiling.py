@@ -108,7 +108,7 @@ def compile_for(
         CompilerError: the compiler does not take the program or an option, or died.
         UsageError: the compiler is not installed.
     """
-    where = packages.search_path(target.kind)
+    where, compiler = packages.search_path(target.kind), packages.version_of(target.kind)
     request = {
         "platform": target.platform,
         "topology": dict(target.arguments),
@@ -116,7 +116,7 @@ def compile_for(
         "mesh": lowered.mesh,
         "donated": lowered.donated,
         "options": {**_OPTIONS[target.platform], **(options or {})},
-        "compiler": packages.version_of(target.kind),
+        "compiler": compiler,
     }
     key = disk_cache.key_of(request, lowered.program)
     if (found := disk_cache.read(key)) is not None:
@@ -128,7 +128,7 @@ def compile_for(
         asked = {**request, "environment": _ENVIRONMENT, "search_path": str(where or "")}
         (folder / "request.json").write_text(json.dumps(asked))
         output = _run(folder, target, Progress(say))
-        made = _read(folder, target, output, request["compiler"])
+        made = _read(folder, target, output, compiler)
     fields = {name: getattr(made, name) for name in CompiledText.__dataclass_fields__ if name != "seconds"}
     disk_cache.write(key, fields)
     return CompiledText(**fields, seconds=monotonic() - began)
@@ -203,7 +203,8 @@ def _read(folder: Path, target: Target, output: str, compiler: str) -> CompiledT
     elif not texts["text"]:
         raise CompilerError(f"{compiler} ended without a word about the program; the end of what it printed: {output}")
     places = json.loads((folder / "devices.json").read_text())
-    return CompiledText(**texts, places=tuple(places), compiler=compiler, refused=refused)
+    text, memory, buffers, live = (texts[name] for name in ("text", "memory", "buffers", "live"))
+    return CompiledText(text, memory, buffers, live, tuple(places), compiler, refused)
 
 
 def _only(folder: Path, pattern: str) -> str:

@@ -59,7 +59,7 @@ def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Seque
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
         exported = _exported(jitted, arguments, platform)
-    return Lowered(exported.serialize(), platform, tuple(mesh.shape.items()), tuple(donated))
+    return Lowered(bytes(exported.serialize()), platform, tuple(mesh.shape.items()), tuple(donated))
 
 
 def _exported(jitted: Any, arguments: Sequence[Any], platform: str) -> export.Exported:

@@ -109,17 +109,19 @@ def version_of(kind: CompilerKind) -> str:
         UsageError: the compiler is not there.
     """
     found, name = search_path(kind), PACKAGES[kind].name
-    places = None if found is None else [str(found)]
-    known = importlib.metadata.distributions(name=name, **({} if places is None else {"path": places}))
-    return f"{name} {next(iter(known)).version}"
+    places = sys.path if found is None else [str(found)]
+    return f"{name} {next(iter(importlib.metadata.distributions(name=name, path=places))).version}"
 
 
 def install(kind: CompilerKind, say: Callable[[str], object] = to_standard_error) -> Path:
-    """Install a compiler's package and return its folder.
+    """Install a compiler's package.
 
     Args:
         kind: the compiler.
         say: is called with each line of progress.
+
+    Returns:
+        The folder that it is in now.
 
     Raises:
         UsageError: it could not be installed; the text has the installer's last words.

@@ -76,8 +76,8 @@ def target(topology: Topology, islands: int = 1) -> Target:
         return _gpu(topology, islands)
     known = sorted({*tables.compilers()["gpu"], *tables.compilers()["tpu"]})
     raise UsageError(
-        f"{chip.name}: no compiler knows this chip (compiler={chip.compiler!r}); the compilers know {', '.join(known)}: "
-        f"write chip.replace(compiler=…) with the most similar one."
+        f"{chip.name}: no compiler knows this chip (compiler={chip.compiler!r}); the compilers know "
+        f"{', '.join(known)}: write chip.replace(compiler=…) with the most similar one."
     )
 
 
@@ -111,8 +111,8 @@ def _gpu(topology: Topology, islands: int) -> Target:
     if devices % per_host:
         near = devices - devices % per_host
         raise UsageError(
-            f"{counted(devices, 'device')} in hosts of {per_host}: the compiler describes hosts that have equally many; "
-            f"write devices_per_host={math.gcd(devices, per_host)}, or {near or per_host} devices."
+            f"{counted(devices, 'device')} in hosts of {per_host}: the compiler describes hosts that have equally "
+            f"many; write devices_per_host={math.gcd(devices, per_host)}, or {near or per_host} devices."
         )
     hosts = f"1x{devices // per_host}x{per_host}"  # partitions × hosts × devices of a host
     chip = topology.chip

@@ -131,10 +131,15 @@ def priced(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> L
     if len(each) == 1:
         return _with_rules(row, each[0], known)
     more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
-    blend = lambda first, second: second + more * (second - first)  # noqa: E731
-    busy = {name: blend(each[0].busy[name], each[1].busy[name]) for name in each[0].busy}
-    numbers = (blend(getattr(each[0], name), getattr(each[1], name)) for name in ("exposed", "ordered", "hidden"))
-    return _with_rules(row, LaunchSeconds(*numbers, busy), known)
+
+    def extended(first: float, second: float) -> float:
+        return second + more * (second - first)
+
+    busy = {name: extended(each[0].busy[name], each[1].busy[name]) for name in each[0].busy}
+    exposed, ordered, hidden = (
+        extended(getattr(each[0], name), getattr(each[1], name)) for name in ("exposed", "ordered", "hidden")
+    )
+    return _with_rules(row, LaunchSeconds(exposed, ordered, hidden, busy), known)
 
 
 def constants_of(row: Row) -> LaunchConstants:
@@ -261,4 +266,5 @@ def as_line(row: Row | UnreadRow, found: StepPrediction | str) -> str:
     if isinstance(found, str):
         return f"{row.id}: not predicted: {found}"
     measured = "" if isinstance(row, UnreadRow) or row.seconds is None else f", measured {row.seconds:.3f} s"
-    return f"{row.id}: {found.seconds:.3f} s ({found.low:.3f} to {found.high:.3f}), {found.bytes / 2**30:.1f} GiB{measured}"
+    band = f"{found.low:.3f} to {found.high:.3f}"
+    return f"{row.id}: {found.seconds:.3f} s ({band}), {found.bytes / 2**30:.1f} GiB{measured}"

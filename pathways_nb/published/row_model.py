@@ -1,9 +1,9 @@
 """The training step of a row, as a JAX function with the shapes and shardings of its arguments.
 
 It computes what the row's framework computes: bfloat16 products of weights that are gathered in bfloat16, blocks that
-are computed again in the backward pass as the row says, logits in float32, AdamW after clipping by the global norm. JAX's
-stack runs its blocks as a scan, as MaxText does; PyTorch's runs them one by one, so two depths are compiled and the rest
-follows.
+are computed again in the backward pass as the row says, logits in float32, AdamW after clipping by the global norm.
+JAX's stack runs its blocks as a scan, as MaxText does; PyTorch's runs them one by one, so two depths are compiled and
+the rest follows.
 
 Attention is one kernel. On a TPU it is JAX's own; on a GPU a call without code stands for the library's kernel: it has
 the kernel's operands and results, which is all that schedule and memory depend on.
@@ -255,7 +255,7 @@ class _Model:
         return self.gathered(weight, P("tp", None) if name in ("out", "down") else P(None, "tp"))
 
     def residual(self, x: jax.Array) -> jax.Array:
-        """Return the residual stream in its layout: along the sequence, or the features, over tensor-parallel devices."""
+        """Return the residual stream in its layout: its sequence or its features over tensor-parallel devices."""
         if self.row.tp == 1:
             return self.layout(x, P(_BATCH, None, None))
         return self.layout(x, P(_BATCH, "tp", None) if self.row.stack == "torch" else P(_BATCH, None, "tp"))
@@ -267,12 +267,14 @@ class _Model:
         batch, length = x.shape[:2]
         with jax.named_scope("attention"):
             h = self.layout(_norm(x) * w("norm1"), P(_BATCH, None, None))
-            heads = lambda name, n: self.layout(
-                (h @ w(name)).reshape(batch, length, n, m.head_dim), P(_BATCH, None, "tp", None)
-            )
-            query = checkpoint_name(heads("query", m.heads), "query")
-            key = checkpoint_name(heads("key", m.kv_heads), "key")
-            value = checkpoint_name(heads("value", m.kv_heads), "value")
+
+            def heads(name: str, count: int) -> jax.Array:
+                made = (h @ w(name)).reshape(batch, length, count, m.head_dim)
+                return checkpoint_name(self.layout(made, P(_BATCH, None, "tp", None)), name)
+
+            query = heads("query", m.heads)
+            key = heads("key", m.kv_heads)
+            value = heads("value", m.kv_heads)
             if m.gated:  # rotary positions; models without a gate (MPT, GPT-3) have learned ones
                 query, key = _rotary(query), _rotary(key)
             attended = self.attention(query, key, value).reshape(batch, length, m.heads * m.head_dim)

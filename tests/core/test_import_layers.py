@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 
 ROOMS = [
     *"errors util jaxpr plan timing trace trace.causality cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
+    *"cost.launch compilers published".split(),
     *"program controller runtime.lowering runtime runtime.local runtime.sim runtime.hosts runtime.cluster runtime.shared".split(),
     *"widgets.drawing widgets.graph widgets.timeline widgets.memory widgets.figures widgets.schedules".split(),
     *"widgets.shardings widgets.explorers widgets results shardings session session.calls session.checkpoints parallel comparisons".split(),

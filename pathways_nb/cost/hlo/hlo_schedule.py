@@ -11,6 +11,7 @@ not decided here (``cost.launch``).
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -168,7 +169,7 @@ class _Reader:
             notes: what could not be known; filled in.
         """
         opcode = instruction.opcode
-        said = {"name": instruction.name, "source": instruction.op_name, "frame": _frame(instruction)}
+        said = functools.partial(Action, instruction.name, source=instruction.op_name, frame=_frame(instruction))
         if is_free(instruction):
             return
         if opcode == "while":
@@ -177,36 +178,35 @@ class _Reader:
                 notes[f"the loop {instruction.name} runs an unknown number of times and is counted once"] = None
             body = self.read(_body(instruction))
             notes.update(dict.fromkeys(body.notes))
-            yield Action(**said, queue="compute", role="loop", body=body, trips=1 if trips is None else trips)
+            yield said(queue="compute", role="loop", body=body, trips=1 if trips is None else trips)
         elif opcode in ("call", "conditional"):
             if opcode == "conditional":
                 notes[f"every branch of {instruction.name} is counted"] = None
             for called in instruction.called:
-                yield Action(**said, queue="compute", role="loop", body=self.read(called), trips=1)
+                yield said(queue="compute", role="loop", body=self.read(called), trips=1)
         elif opcode.endswith("-done"):
-            at = _start(computation, instruction, started)
-            if at is not None:
-                yield Action(**said, queue="compute", role="done", of=at)
+            begun = _start(computation, instruction, started)
+            if begun is not None:
+                yield said(queue="compute", role="done", of=begun)
         elif (found := self._collective(computation, instruction)) is not None:
             where, collective = found
             channel = _CHANNEL.search(collective.attributes)
             part = _part_of_collective(where) if opcode == "fusion" else ""
             if part == "done":
-                yield Action(
-                    **said, queue="compute", role="done", of=started.get(f"channel {channel and channel[1]}", -1)
-                )
+                at = started.get(f"channel {channel and channel[1]}", -1)
+                yield said(queue="compute", role="done", of=at)
                 return
             if part == "middle":
                 # One collective is written in every fusion that goes on with it; it is counted where it starts.
-                yield Action(**said, queue="compute", role="run", work=work_of(self.module, computation, instruction))
+                yield said(queue="compute", role="run", work=work_of(self.module, computation, instruction))
                 return
             begins = part == "start" or opcode.endswith("-start")
             exchange = self._exchange(where, collective)
-            yield Action(**said, queue="network", role="start" if begins else "run", exchange=exchange)
+            yield said(queue="network", role="start" if begins else "run", exchange=exchange)
         elif opcode.endswith("-start") or opcode in ("send", "recv"):
-            yield Action(**said, queue=_queue(instruction), role="start", work=_moved(instruction))
+            yield said(queue=_queue(instruction), role="start", work=_moved(instruction))
         else:
-            yield Action(**said, queue="compute", role="run", work=work_of(self.module, computation, instruction))
+            yield said(queue="compute", role="run", work=work_of(self.module, computation, instruction))
 
     def _collective(
         self, computation: HloComputation, instruction: HloInstruction

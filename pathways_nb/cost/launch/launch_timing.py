@@ -1,8 +1,8 @@
 """A schedule as tasks on the queues of a device: what runs when, and how long a launch takes.
 
 Instructions run one by one on the first queue. What an instruction starts runs on a queue of its own, after what was
-started there before, and the instruction that ends it waits. Loops are evaluated by ``timing.loops``, pass by pass until
-passes repeat.
+started there before, and the instruction that ends it waits. Loops are evaluated by ``timing.loops``, pass by pass
+until passes repeat.
 
 A launch has three numbers: with nothing hidden (all actions one after another), in the compiler's order, and with all
 hidden (the busiest queue alone). What a compiler's order hides is not always hidden on a chip (``docs/guide``).

@@ -90,37 +90,43 @@ def exchange_seconds(exchange: Exchange, place: LaunchPlace, known: LaunchConsta
     if size < 2:
         return 0.0
     kind = BY_NAME[exchange.kind]
-    moved = exchange.bytes if exchange.kind in ("permute", "broadcast") else exchange.bytes * (size - 1) / size
+    # A shift and a broadcast move all bytes, the others what a participant does not have itself.
+    shifts, copies = kind.torus is None, kind.begins_whole and kind.ends_whole and not kind.sums
+    moved = exchange.bytes * (1.0 if shifts or copies else (size - 1) / size)
+    reduces = kind.begins_whole and kind.ends_whole and kind.sums
     if place.chip.interconnect == "torus":
-        return _over_torus(exchange, moved, place, known)
-    hosts = max(
-        len(set(place.hosts[row].tolist())) for row in exchange.groups[: 1 if exchange.kind != "permute" else None]
-    )
-    times = 2 if kind.begins_whole and kind.ends_whole and kind.sums else 1  # an all-reduce: scatter, then gather
-    latency = known.latency
-    bandwidth = known.link_bw
+        return _over_torus(exchange, 2 * moved if reduces else moved, reduces, shifts, place, known)
+    rows = exchange.groups if shifts else exchange.groups[:1]  # groups are alike, pairs of a shift are not
+    hosts = max(len(set(place.hosts[row].tolist())) for row in rows)
+    latency, bandwidth = known.latency, known.link_bw
     if hosts > 1:
         # All groups of a mesh exchange at once, so one of them has a share of its hosts' network cards.
-        ranks = 1 if exchange.kind == "permute" else max(1, size // hosts)
+        ranks = 1 if shifts else max(1, size // hosts)
         bandwidth = min(bandwidth, known.node_bw * ranks / place.per_host)
         latency += known.node_latency * math.log2(hosts)
-    return latency + times * moved / bandwidth
+    return latency + (2 if reduces else 1) * moved / bandwidth  # an all-reduce scatters, then gathers
 
 
-def _over_torus(exchange: Exchange, moved: float, place: LaunchPlace, known: LaunchConstants) -> float:
+def _over_torus(
+    exchange: Exchange, moved: float, reduces: bool, shifts: bool, place: LaunchPlace, known: LaunchConstants
+) -> float:
     """Return the seconds of a collective over the links of a torus.
 
     A group that takes every chip of the slice uses both links of each axis for an all-reduce; all else goes round one
     axis both ways.
+
+    Args:
+        exchange: its groups.
+        moved: bytes that pass a device.
+        reduces: whether it is an all-reduce.
+        shifts: whether it is a permutation, which goes over one link.
+        place: where the participants lie.
+        known: constants of the chip.
     """
-    row = exchange.groups[0]
-    coords = place.coords[row]
+    coords = place.coords[exchange.groups[0]]
     axes = int((coords != coords[0]).any(axis=0).sum()) or 1
-    latency = known.latency * min(exchange.size, _NEIGHBOURS)
-    if exchange.kind == "permute":
-        return latency / exchange.size + moved / known.link_bw
+    if shifts:
+        return known.latency + moved / known.link_bw
     whole = exchange.size == len(place.places) // place.slices
-    if exchange.kind == "all-reduce":
-        links = 2 * axes if whole else 2
-        return latency + 2 * moved / (links * known.link_bw)
-    return latency + moved / (2 * known.link_bw)
+    links = 2 * axes if reduces and whole else 2
+    return known.latency * min(exchange.size, _NEIGHBOURS) + moved / (links * known.link_bw)
