@@ -3,7 +3,25 @@
 The package imports nothing of ``pathways_nb``, so its data can be used and checked alone.
 """
 
-from pathways_datasets.packaged_tables import h200_seconds, hardware, published, recorded, recorded_files
+from pathways_datasets.packaged_tables import (
+    compilers,
+    h200_seconds,
+    hardware,
+    launch_constants,
+    published,
+    recorded,
+    recorded_files,
+)
 from pathways_datasets.text import batches, stdlib_source
 
-__all__ = ["batches", "h200_seconds", "hardware", "published", "recorded", "recorded_files", "stdlib_source"]
+__all__ = [
+    "batches",
+    "compilers",
+    "h200_seconds",
+    "hardware",
+    "launch_constants",
+    "published",
+    "recorded",
+    "recorded_files",
+    "stdlib_source",
+]

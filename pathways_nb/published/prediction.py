@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pathways_nb.compilers import compiling, lowered, targets
+from pathways_nb.compilers.presets import preset
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import make_topology
@@ -96,11 +97,26 @@ def _compiled(row: Row, chip: Chip, layers: int) -> CompiledStep:
     target = targets.target(make_topology(chip, devices), slices)
     program = step_program(row, layers, target.platform)
     text = lowered.lower(program.function, program.arguments, program.donated, target.platform)
-    made = compiling.compile_for(text, target, say=lambda line: None)
+    made = compiling.compile_for(text, target, options_of(row), say=lambda line: None)
     place = LaunchPlace(chip, made.places, min(chip.devices_per_host, devices))
     schedule = schedule_of(parse(made.text), len(made.places)) if made.text else Schedule(())
     digest = hashlib.sha256(made.text.encode()).hexdigest()[:16]
     return CompiledStep(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
+
+
+def options_of(row: Row) -> dict[str, Any]:
+    """Return the compiler options that a row's stack stands for.
+
+    JAX's recipes set flags, by kind of chip. PyTorch reduces the gradients of each block by themselves, so XLA must not
+    wait for all blocks to reduce them at once.
+    """
+    if row.stack == "torch":
+        size = row.model.block_weights // row.tp * (4 if row.fp32_gradients else 2)
+        return {"xla_gpu_reduce_scatter_combine_threshold_bytes": size}
+    if row.chip.startswith("gpu"):
+        return preset("nvidia-maxtext")
+    flags = {"tpu_v4": "maxtext-v4", "tpu_v5p": "maxtext-v5p", "tpu_v6e": "maxtext-v6e"}
+    return preset(flags[row.chip]) if row.chip in flags else {}
 
 
 def _bytes(buffers: str) -> float:
@@ -179,7 +195,7 @@ def spread(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> t
 
     Each constant goes to its low and its high value while the others stay; the differences add up as independent ones.
     """
-    middle = priced(row, steps, known).exposed
+    middle = priced(row, steps, known).ordered
     below = above = 0.0
     for field in fields(LaunchConstants):
         entry: Any = table(row.chip, row.stack)[field.name]
@@ -187,7 +203,7 @@ def spread(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> t
         scale = used / entry.value if entry.value else 1.0
         for value in (entry.low * scale, entry.high * scale):
             if value and value != used:
-                moved = priced(row, steps, known.changed(**{field.name: value})).exposed - middle
+                moved = priced(row, steps, known.changed(**{field.name: value})).ordered - middle
                 below, above = below + min(0.0, moved) ** 2, above + max(0.0, moved) ** 2
     return middle - below**0.5, middle + above**0.5
 
@@ -197,8 +213,8 @@ def predict(
 ) -> StepPrediction:
     """Return the seconds and the memory of a row's step.
 
-    Communication counts as exposed: measured steps lie near that end, whatever a compiler's order would hide. The band
-    reaches down to what hiding could do, and both ways by what the spread of single constants does.
+    The compiler's order decides what is hidden inside a slice or between GPUs; transfers between slices count as
+    exposed. The band reaches from all hidden to none, and both ways by what the spread of single constants does.
 
     Args:
         row: the setting.
@@ -214,12 +230,14 @@ def predict(
         raise UsageError(f"{row.id}: the compiler refuses it: {next(step.refused for step in steps if step.refused)}")
     found = priced(row, steps, known)
     low, high = spread(row, steps, known)
-    below = ((found.exposed - found.hidden) ** 2 + (found.exposed - low) ** 2) ** 0.5
+    seconds = found.ordered
+    below = ((seconds - found.hidden) ** 2 + (seconds - low) ** 2) ** 0.5
+    above = ((found.exposed - seconds) ** 2 + (high - seconds) ** 2) ** 0.5
     names = ", ".join(f"{step.layers} blocks {step.digest}" for step in steps)
     rates = f"{known.matmul:.3g} of the FLOP/s in products, {known.attention:.3g} in attention, {known.hbm:.3g} of HBM"
     return StepPrediction(
-        found.exposed, found.exposed - below, high, found.hidden, found.exposed, memory_of(row, steps),
-        f"{steps[0].compiler}; compiled text of {names}; {rates}; communication exposed",
+        seconds, seconds - below, seconds + above, found.hidden, found.exposed, memory_of(row, steps),
+        f"{steps[0].compiler}; compiled text of {names}; {rates}; in the compiler's order",
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ P = PartitionSpec
 _REPLICAS = ("dp", "zero")
 _BATCH = (*_REPLICAS, "fsdp")
 _HALF = jnp.bfloat16
+_TILES = 8
+"""Tiles of the loss on a TPU."""
 _SAVED = ("query", "key", "value", "attended", "hidden")
 
 
@@ -223,13 +225,22 @@ class _Model:
                     x = self._again(functools.partial(self.block, whole=True))(x, own)
                 else:
                     x = block(x, own)
-        with jax.named_scope("loss"):
-            head = params["embedding"].T if self.row.model.tied else params["head"]
-            logits = self.layout(_norm(x) @ self.gathered(head, P(None, "tp")), P(_BATCH, None, "tp"))
-            logits = logits.astype(jnp.float32)
-            wanted = jnp.roll(tokens, -1, axis=1)
+        head = params["embedding"].T if self.row.model.tied else params["head"]
+        head = self.gathered(head, P(None, "tp"))
+
+        def lost(x: jax.Array, wanted: jax.Array) -> jax.Array:
+            logits = self.layout(_norm(x) @ head, P(_BATCH, None, "tp")).astype(jnp.float32)
             found = jnp.take_along_axis(logits, wanted[..., None], -1)[..., 0]
-            return jnp.mean(jax.nn.logsumexp(logits, -1) - found)
+            return jnp.sum(jax.nn.logsumexp(logits, -1) - found)
+
+        with jax.named_scope("loss"):
+            wanted = jnp.roll(tokens, -1, axis=1)
+            if self.platform != "tpu":
+                return lost(x, wanted) / tokens.size
+            # In tiles along the sequence, as recipes for TPUs do: all logits at once would not fit the memory.
+            tiles = [jnp.moveaxis(one.reshape(len(one), _TILES, -1, *one.shape[2:]), 1, 0) for one in (x, wanted)]
+            total, _ = jax.lax.scan(lambda sum, tile: (sum + jax.checkpoint(lost)(*tile), None), jnp.zeros(()), tiles)
+            return total / tokens.size
 
     def _again(self, block: Callable[..., Any]) -> Callable[..., Any]:
         """Return a block that is computed again in the backward pass, as the row says."""

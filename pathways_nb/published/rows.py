@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,10 +178,9 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
     mesh = said.get("mesh") or {}
     sizes = {axis: int(mesh.get(axis) or 1) for axis in _MESH}
     devices = need("devices", said)
-    if sizes["dp"] * sizes["fsdp"] * sizes["tp"] != devices:
-        raise UsageError(
-            f"{name}: the mesh {sizes} has {sizes['dp'] * sizes['fsdp'] * sizes['tp']} devices, not {devices}."
-        )
+    if math.prod(sizes.values()) != devices:
+        named = " × ".join(f"{axis} {size}" for axis, size in sizes.items())
+        raise UsageError(f"{name}: the mesh of {named} has {math.prod(sizes.values())} devices, not {devices}.")
     heads, width = need("heads", model), need("d_model", model)
     precision = str(said.get("precision") or "bf16")
     shards = said.get("optimizer_shards")

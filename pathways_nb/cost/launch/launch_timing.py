@@ -83,7 +83,7 @@ def body_of(schedule: Schedule, price: Price) -> Body:
             if action.of >= 0:
                 sources.append(action.of)
                 targets.append(at)
-        elif action.role == "start":
+        elif action.role == "start" and action.queue != "dcn":
             lasts[at] = price(action)
             lanes.append((_LANE[action.queue],))
             if last >= 0:
@@ -91,7 +91,8 @@ def body_of(schedule: Schedule, price: Price) -> Body:
                 targets.append(at)
         else:
             lasts[at] = price(action)
-            # A collective that is not started apart holds up the instructions, too.
+            # A collective that is not started apart holds up the instructions, too; and so do transfers between slices,
+            # whatever the compiler starts early: published steps grow by all of them.
             lanes.append((0,) if action.queue == "compute" else (0, _LANE[action.queue]))
         if 0 in lanes[-1]:
             last = at

@@ -1,0 +1,1 @@
+"""Tests with the compilers for chips that are not here."""
