@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pathways_datasets import tables
+import pathways_datasets
 from pathways_nb.compilers.packages import CompilerKind
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.topology import Topology
@@ -53,7 +53,7 @@ class Target:
 
 def kind_of(chip: Chip) -> CompilerKind | None:
     """Return which compiler knows a chip; None if none does."""
-    known = tables.compilers()
+    known = pathways_datasets.compilers()
     return "gpu" if chip.compiler in known["gpu"] else "tpu" if chip.compiler in known["tpu"] else None
 
 
@@ -74,7 +74,7 @@ def target(topology: Topology, islands: int = 1) -> Target:
         return _tpu(topology, islands)
     if kind == "gpu":
         return _gpu(topology, islands)
-    known = sorted({*tables.compilers()["gpu"], *tables.compilers()["tpu"]})
+    known = sorted({*pathways_datasets.compilers()["gpu"], *pathways_datasets.compilers()["tpu"]})
     raise UsageError(
         f"{chip.name}: no compiler knows this chip (compiler={chip.compiler!r}); the compilers know "
         f"{', '.join(known)}: write chip.replace(compiler=…) with the most similar one."
@@ -90,7 +90,7 @@ def _tpu(topology: Topology, slices: int) -> Target:
     arguments: dict[str, Any] = {
         "topology_name": f"{chip.compiler}:{'x'.join(map(str, topology.shape))}",
         "wrap": [bool(axis and axis.wrap) for axis in axes],
-        **tables.compilers()["tpu"][chip.compiler],
+        **pathways_datasets.compilers()["tpu"][chip.compiler],
     }
     if any(length % side for length, side in zip(shape, _HOST_SIDES, strict=True)):
         # Hosts of 2 × 2 chips do not fill this torus, so each row of hosts is as long as the axis allows.
@@ -126,7 +126,7 @@ def chip_text(chip: Chip) -> str:
     Memory and its bandwidth are those of the chip, so that ``chip.replace(hbm_bytes=…)`` is compiled for what it says;
     where the chip has the nominal figures of its data sheet, they are those that a real one reports.
     """
-    known = tables.compilers()
+    known = pathways_datasets.compilers()
     found = {**known["gpu_common"], **known["gpu"][chip.compiler]}
     found.pop("source")
     description, features = found.pop("description"), found.pop("features")

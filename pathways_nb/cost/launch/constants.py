@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Self
 
-from pathways_datasets import tables
+import pathways_datasets
 from pathways_nb.errors import UsageError
 
 
@@ -82,7 +82,7 @@ def table(chip: str, stack: str) -> Mapping[str, Known]:
     Raises:
         UsageError: the table has nothing for such a chip.
     """
-    said = tables.launch_constants()
+    said = pathways_datasets.launch_constants()
     kind = chip.split("_")[0]
     if kind not in said:
         raise UsageError(f"{chip}: there are no constants for launches on a {kind}; there are for gpu and tpu.")
