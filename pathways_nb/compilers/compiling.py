@@ -9,6 +9,7 @@ with it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -47,6 +48,7 @@ _TEXT = {"cuda": "*_gpu_after_optimizations.txt", "tpu": "*.after_optimizations_
 """The dumped file with the scheduled program, by platform."""
 _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 """Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
+_KERNEL = re.compile(rb"ipykernel_\d+")
 _EXPORTED = re.compile(r'"jit\(call\)/call_exported/')
 
 
@@ -118,9 +120,11 @@ def compile_for(
         "options": {**_OPTIONS[target.platform], **(options or {})},
         "compiler": compiler,
     }
-    key = disk_cache.key_of(request, lowered.program)
+    # A cell's file is named by its text, in a folder that is named by the kernel's process.
+    key = disk_cache.key_of(request, _KERNEL.sub(rb"ipykernel_0", lowered.program))
     if (found := disk_cache.read(key)) is not None:
-        return CompiledText(**{**found, "places": tuple(found["places"])})
+        text = _KERNEL.sub(f"ipykernel_{os.getpid()}".encode(), found["text"].encode()).decode()
+        return CompiledText(**{**found, "text": text, "places": tuple(found["places"])})
     began = monotonic()
     with tempfile.TemporaryDirectory(prefix="pathways_nb-") as name:
         folder = Path(name)

@@ -161,12 +161,12 @@ def priced(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> L
 def constants_of(row: Row) -> LaunchConstants:
     """Return the constants of a row's chip and stack.
 
-    Where parameters are divided inside hosts only, hosts are joined by a network that was not made for more.
+    Where parameters are divided inside hosts only, hosts are joined by a network that was not made for more, or their
+    stack reduces gradients in many small pieces.
     """
     known = constants(row.chip, row.stack)
     inside = row.fsdp * row.tp <= chip_of(row.chip).devices_per_host
-    alone = row.stack == "jax" and row.dp > 1 and row.fsdp > 1 and inside
-    return known.changed(node_bw=known.replica_bw) if alone else known
+    return known.changed(node_bw=known.replica_bw) if row.dp > 1 and inside else known
 
 
 def _with_rules(row: Row, found: LaunchSeconds, known: LaunchConstants) -> LaunchSeconds:

@@ -20,12 +20,15 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.hardware.chips import chip
 from pathways_nb.published.rows import Row
 
 P = PartitionSpec
 _REPLICAS = ("dp", "zero")
 _BATCH = (*_REPLICAS, "fsdp")
 _HALF = jnp.bfloat16
+_OFFLOADED = 0.15
+"""Share of a chip's memory from which on the inputs of all blocks go to the host."""
 _TILES = 8
 """Tiles of the loss on a TPU."""
 _SAVED = ("query", "key", "value", "attended", "hidden")
@@ -94,6 +97,9 @@ class _Model:
         self.scans = row.stack == "jax"
         # Replicas whose gradients are summed once a step compute apart until then.
         self.replicas = row.dp > 1 and row.stack == "torch"
+        # Recipes for TPUs keep the inputs of blocks in the host's memory where they would fill the chip's.
+        inputs = 2.0 * row.microbatch * row.seq * row.model.d_model * row.model.layers / row.devices
+        self.offloads = platform == "tpu" and inputs > _OFFLOADED * chip(row.chip).device.hbm_bytes
 
     # ---- parameters
 
@@ -245,6 +251,12 @@ class _Model:
     def _again(self, block: Callable[..., Any]) -> Callable[..., Any]:
         """Return a block that is computed again in the backward pass, as the row says."""
         policies = jax.checkpoint_policies
+        if self.row.remat == "full" and self.offloads:
+            kept = policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[], names_which_can_be_offloaded=["input"],
+                offload_src="device", offload_dst="pinned_host",
+            )  # fmt: skip
+            return jax.checkpoint(block, policy=kept)
         if self.row.remat == "full":
             return jax.checkpoint(block)
         if self.row.remat == "save":
@@ -274,6 +286,7 @@ class _Model:
     def block(self, x: jax.Array, p: Any, whole: bool = False) -> jax.Array:
         """Return the residual stream after one block."""
         m = self.row.model
+        x = checkpoint_name(x, "input")
         w = (lambda name: p[name]) if whole else (lambda name: self.weight(name, p[name]))
         batch, length = x.shape[:2]
         with jax.named_scope("attention"):

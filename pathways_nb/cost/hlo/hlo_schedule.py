@@ -282,7 +282,10 @@ def _queue(start: HloInstruction) -> Queue:
 
 
 def _moved(start: HloInstruction) -> OpWork:
-    """Return the bytes of a copy or a transfer: those of its largest array; what is sent is not received again."""
+    """Return the bytes of a copy or a transfer; what is sent is not received again.
+
+    Of a slice of what lies in the host's memory the slice moves, which is the array on the device.
+    """
     if start.opcode == "recv":
         return OpWork()
-    return OpWork(bytes=max((shape.bytes for shape in start.shapes), default=0.0))
+    return OpWork(bytes=max((shape.bytes for shape in start.shapes if shape.space != _HOST_SPACE), default=0.0))

@@ -230,6 +230,20 @@ def test_metadata_with_line_breaks_belongs_to_its_instruction():
     assert action.source == "jit(step)/splash_mha_fwd_residuals/pallas_call"
 
 
+def test_of_what_lies_in_the_hosts_memory_a_slice_moves():
+    found = schedule(
+        "  %a = bf16[32,6,64]{2,1,0:S(5)} parameter(0)\n  %i = s32[] parameter(1)\n"
+        "  %s = ((bf16[32,6,64]{2,1,0:S(5)}, s32[]), bf16[1,6,64]{2,1,0}, u32[]{:S(2)}) async-start(%a, %i), calls=%fetch\n"
+        "  ROOT %d = bf16[1,6,64]{2,1,0} async-done(%s)",
+        "%fetch (p: bf16[32,6,64], q: s32[]) -> bf16[1,6,64] {\n  %p = bf16[32,6,64]{2,1,0:S(5)} parameter(0)\n"
+        "  %q = s32[] parameter(1)\n  ROOT %r = bf16[1,6,64]{2,1,0} dynamic-slice(%p, %q, %q, %q)\n}",
+    ).actions
+    assert [(one.queue, one.role, one.work.bytes) for one in found] == [
+        ("host", "start", 2 * 6 * 64),
+        ("compute", "done", 0),
+    ]
+
+
 def test_a_transfer_between_slices_counts_where_it_is_sent():
     found = schedule(
         "  %a = bf16[64,64]{1,0} parameter(0)\n  %t = token[] after-all()\n"

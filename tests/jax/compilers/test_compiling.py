@@ -26,18 +26,18 @@ CHIPS = ("gpu_h100_sxm", "tpu_v5p")
 P = PartitionSpec
 
 
-def program(chip: str, devices: int = 8, rows: int = 1024) -> tuple[lowered.Lowered, targets.Target]:
+def program(chip: str, devices: int = 8, rows: int = 1024, step=None) -> tuple[lowered.Lowered, targets.Target]:
     """One step of a layer whose weights are divided over all devices."""
     mesh = AbstractMesh((devices,), ("d",))
     weights = jax.ShapeDtypeStruct((rows, 1024), jnp.bfloat16, sharding=NamedSharding(mesh, P("d")))
     batch = jax.ShapeDtypeStruct((16 * devices, rows), jnp.bfloat16, sharding=NamedSharding(mesh, P("d")))
 
-    def step(w, x):
+    def layer(w, x):
         gradient = jax.grad(lambda w: jnp.tanh(x @ w).astype(jnp.float32).sum())(w)
         return (w - gradient,)
 
     target = targets.target(make_topology(pw.chip(chip), devices))
-    return lowered.lower(step, [weights, batch], [0], target.platform), target
+    return lowered.lower(step or layer, [weights, batch], [0], target.platform), target
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -60,11 +60,27 @@ def test_a_program_comes_back_scheduled_with_its_memory_lines_and_places(chip):
 
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_was_compiled_once_is_not_compiled_again(chip, monkeypatch):
-    text, target = program(chip)
-    first = compiling.compile_for(text, target)
-    monkeypatch.setattr(compiling, "_run", None)
-    again = compiling.compile_for(*program(chip))
-    assert (again.text, again.seconds) == (first.text, 0.0)
+    found = []
+    for _ in range(2):
+        found.append(compiling.compile_for(*program(chip)))
+        monkeypatch.setattr(compiling, "_run", None)
+    assert (found[1].text, found[1].seconds) == (found[0].text, 0.0)
+
+
+def test_a_cell_that_another_kernel_compiled_comes_from_the_cache_with_this_kernels_file(monkeypatch):
+    cell = """
+def step(w, x):
+    return (w + (x.T @ x)[:, :1].astype(w.dtype),)
+"""
+    found = []
+    for number in (10001, 10002):
+        names: dict = {}
+        exec(compile(cell, f"/tmp/ipykernel_{number}/123.py", "exec"), names)
+        found.append(compiling.compile_for(*program("gpu_h100_sxm", step=names["step"])))
+        monkeypatch.setattr(compiling, "_run", None)
+    assert "/tmp/ipykernel_10001/123.py" in found[0].text
+    assert f"/tmp/ipykernel_{os.getpid()}/123.py" in found[1].text
+    assert found[1].seconds == 0
 
 
 def test_a_program_larger_than_the_chip_is_refused_in_the_compilers_words():
