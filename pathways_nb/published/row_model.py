@@ -261,6 +261,8 @@ class _Model:
             return jax.checkpoint(block)
         if self.row.remat == "save":
             return jax.checkpoint(block, policy=policies.save_only_these_names(*_SAVED, "statistics"))
+        if self.platform == "tpu":
+            return jax.checkpoint(block, policy=policies.dots_with_no_batch_dims_saveable)  # MaxText's "minimal"
         # What PyTorch keeps without checkpointing: products and what attention's kernel needs again.
         kept = policies.save_from_both_policies(
             policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names("attended", "statistics")
