@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
 from pathways_nb.comparisons.run_comparison import Comparison, compare
+from pathways_nb.compilers.disk_cache import CompilerCache, compiler_cache
 from pathways_nb.controller.orders import OrderCheck, check_orders
 from pathways_nb.controller.policies import policy
 from pathways_nb.cost.calibration.calibrated import Calibration
@@ -74,6 +75,7 @@ __all__ = [
     "CancelledError",
     "Chip",
     "Comparison",
+    "CompilerCache",
     "Computation",
     "Context",
     "Controller",
@@ -121,6 +123,7 @@ __all__ = [
     "chip",
     "client",
     "compare",
+    "compiler_cache",
     "doctor",
     "explore_fsdp",
     "explore_schedules",

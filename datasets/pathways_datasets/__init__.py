@@ -9,6 +9,7 @@ from pathways_datasets.packaged_tables import (
     hardware,
     launch_constants,
     published,
+    published_steps,
     recorded,
     recorded_files,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "hardware",
     "launch_constants",
     "published",
+    "published_steps",
     "recorded",
     "recorded_files",
     "stdlib_source",

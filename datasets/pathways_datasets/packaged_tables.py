@@ -40,6 +40,18 @@ def launch_constants() -> dict[str, Any]:
     return json.loads(files("pathways_datasets").joinpath("launch_constants.json").read_text("utf-8"))
 
 
+def published_steps() -> list[dict[str, Any]]:
+    """Return the training steps that others measured, ``published_steps.json``.
+
+    Returns:
+        A list of rows: ``id``, ``family``, ``source``, ``stack`` (``"jax"`` or ``"torch"``), ``chip``, ``devices``,
+        ``mesh`` (sizes of dp, fsdp and tp), ``optimizer_shards``, ``schedule``, ``model``, ``seq`` (tokens), ``batch``
+        (sequences of a step), ``accumulate``, ``precision``, ``remat``, ``step_seconds``, ``peak_memory`` ([number,
+        unit]), ``grade`` (``"A"``: fully stated, ``"B"``: one or two settings assumed) and ``notes``.
+    """
+    return json.loads(files("pathways_datasets").joinpath("published_steps.json").read_text("utf-8"))
+
+
 def published(paper: str) -> dict[str, Any]:
     """Return the results that a paper reports, by figure and name.
 

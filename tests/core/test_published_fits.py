@@ -1,0 +1,120 @@
+"""Fits of constants on published steps: what made the seconds is found again, and what is left out is not known."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import pathways_nb as pw
+from pathways_datasets import published_steps
+from pathways_nb.cost.hlo.hlo_schedule import Action, Schedule
+from pathways_nb.cost.hlo.hlo_work import OpWork
+from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.errors import UsageError
+from pathways_nb.published.fitting import FittedRows
+from pathways_nb.published.prediction import CompiledStep, constants_of, predict, priced
+from pathways_nb.published.rows import Row, UnreadRow, read_rows, row_of
+
+MODEL = {"layers": 4, "d_model": 1024, "d_ff": 4096, "heads": 8, "vocab": 1000}
+
+
+def row(number: int, source: str, chip: str = "gpu_a100_80") -> Row:
+    """A measured row of a made-up source."""
+    said = {"id": f"row {number}", "stack": "jax", "chip": chip, "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL,
+            "seq": 1024, "batch": 8, "step_seconds": 1.0, "source": f"{source} line {number}", "family": source}  # fmt: skip
+    return row_of(said)
+
+
+def step(flops: float) -> CompiledStep:
+    """A compiled step that does nothing but products."""
+    place = LaunchPlace(pw.chip("gpu_a100_80"), [{"process": 0}] * 8, 8)
+    return CompiledStep(
+        4, Schedule((Action("a", "compute", "run", OpWork(flops, "bf16")),)), place, "digest", "c 1", "", 1.0
+    )
+
+
+def measured(factor: float, sources: str) -> FittedRows:
+    """Steps that take as long as if a chip reached ``factor`` times the table's share in products."""
+    rows, steps = [], []
+    for number, source in enumerate(sources):
+        made, one = row(number, source), [step(1e14 * (number + 1))]
+        known = constants_of(made)
+        seconds = priced(made, one, known.changed(matmul=known.matmul * factor)).ordered
+        rows.append(row_of({"id": made.id, "stack": "jax", "chip": made.chip, "devices": 8, "mesh": {"fsdp": 8},
+                            "model": MODEL, "seq": 1024, "batch": 8, "step_seconds": seconds, "source": source}))  # fmt: skip
+        steps.append(one)
+    return FittedRows(rows, steps)
+
+
+@pytest.mark.parametrize("factor", [math.exp(-0.3), 1.0, math.exp(0.2)])
+def test_the_constant_that_made_the_seconds_is_found(factor):
+    found = measured(factor, "aabb").fit(range(4))
+    assert found["matmul"] == pytest.approx(factor, rel=1e-9)
+    assert found["node_bw"] == 1.0, "what no step shows stays as the table has it"
+
+
+def test_a_step_is_predicted_with_constants_that_do_not_know_its_source():
+    rows = measured(math.exp(-0.3), "aab")
+    wrong = row_of({"id": "x", "stack": "jax", "chip": "gpu_a100_80", "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL,
+                    "seq": 1024, "batch": 8, "step_seconds": 1e6, "source": "b"})  # fmt: skip
+    known = FittedRows([*rows.rows[:2], wrong], rows.steps).without(2)(2)
+    assert known.matmul == pytest.approx(constants_of(wrong).matmul * math.exp(-0.3))
+
+
+def test_the_only_source_of_a_chip_is_used_without_the_step_itself():
+    rows = measured(math.exp(-0.3), "aaa")
+    rows.rows = [*rows.rows[:2], row(2, "a")]
+    assert rows.without(2)(2).matmul == pytest.approx(constants_of(rows.rows[0]).matmul * math.exp(-0.3))
+
+
+def test_the_constant_that_a_prediction_is_held_against_does_not_know_the_step_either():
+    rows = measured(1.0, "aab")
+    before = rows.constant(2, 2)
+    rows.rows = [*rows.rows[:2], row(2, "b")]  # the same step, measured otherwise
+    assert rows.constant(2, 2) == before
+    assert rows.constant(2) != pytest.approx(before)
+
+
+def test_a_prediction_says_what_it_rests_on():
+    made = predict(row(0, "a"), steps=[step(1e14)])
+    assert made.basis == (
+        "c 1; compiled text of 4 blocks digest; 0.68 of the FLOP/s in products, 0.55 in attention, 0.85 of HBM; in the "
+        "compiler's order"
+    )
+    assert made.low < made.seconds < made.high
+
+
+def test_a_step_that_does_not_fit_the_chip_is_refused_in_the_compilers_words():
+    refused = CompiledStep(4, Schedule(()), step(1).place, "d", "c 1", "RESOURCE_EXHAUSTED: too large", 1.0)
+    with pytest.raises(UsageError, match="row 0: the compiler refuses it: RESOURCE_EXHAUSTED: too large"):
+        predict(row(0, "a"), steps=[refused])
+
+
+def test_every_published_row_is_read(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(published_steps()))
+    found = read_rows(path)
+    assert len(found) == 90
+    assert not [one for one in found if isinstance(one, UnreadRow)]
+    for one in found:
+        products, attention = one.flops
+        assert 1e12 < (products + attention) / one.devices < 1e17
+        assert one.seconds > 0
+
+
+def test_a_row_that_says_little_is_read_as_its_framework_usually_is():
+    (said,) = ({**one, "mesh": {"fsdp": 8}, "kv_heads": None} for one in [{"id": "r001", "devices": 8, "seq": 128, "batch": 8,
+                "chip": "gpu_h100_sxm", "model": {"layers": 1, "d_model": 64, "d_ff": 128, "heads": 4, "vocab": 10}}])  # fmt: skip
+    found = row_of(said)
+    assert (found.stack, found.accumulate, found.remat, found.dp, found.tp) == ("jax", 1, "none", 1, 1)
+    assert (found.model.kv_heads, found.model.head_dim, found.model.gated, found.model.tied) == (4, 16, True, False)
+    assert found.seconds is None
+
+
+@pytest.mark.parametrize(("field", "value"), [("devices", 0), ("seq", "long"), ("batch", None), ("devices", True)])
+def test_a_row_without_what_decides_it_names_the_field(field, value):
+    said = {"id": "r1", "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL, "seq": 1, "batch": 1, field: value}
+    with pytest.raises(UsageError, match=rf"r1: {field} is {value!r}; write a whole number of at least 1\."):
+        row_of(said)
