@@ -162,10 +162,10 @@ def predict_steps(options: argparse.Namespace) -> int:
     Returns:
         Exit status; 1 if the file cannot be read.
     """
-    from pathways_nb.published import prediction, rows
+    from pathways_nb.published import prediction, step_rows
 
     try:
-        read = rows.read_rows(options.file)
+        read = step_rows.read_rows(options.file)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

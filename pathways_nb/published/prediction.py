@@ -17,14 +17,14 @@ from pathways_nb.compilers.presets import preset
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import make_topology
-from pathways_nb.cost.hlo.hlo_schedule import Action, Schedule, schedule_of
+from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.constants import LaunchConstants, constants, table
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, seconds_of
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.published.row_model import step_program
-from pathways_nb.published.rows import Row, UnreadRow
+from pathways_nb.published.step_rows import StepRow, UnreadRow
 
 _AT_ONCE = 2
 """Rows that are compiled at the same time."""
@@ -33,7 +33,7 @@ _DEPTHS = (2, 4)
 
 
 @dataclass(frozen=True)
-class CompiledStep:
+class CompiledRow:
     """A compiled step of a row.
 
     Args:
@@ -47,7 +47,7 @@ class CompiledStep:
     """
 
     layers: int
-    schedule: Schedule
+    schedule: LaunchSchedule
     place: LaunchPlace
     digest: str
     compiler: str
@@ -78,7 +78,7 @@ class StepPrediction:
     basis: str
 
 
-def compiled_steps(row: Row) -> list[CompiledStep]:
+def compiled_steps(row: StepRow) -> list[CompiledRow]:
     """Return the compiled programs of a row: one, or two of different depths.
 
     Raises:
@@ -89,7 +89,7 @@ def compiled_steps(row: Row) -> list[CompiledStep]:
     return [_compiled(row, chip, layers) for layers in depths or [row.model.layers]]
 
 
-def _compiled(row: Row, chip: Chip, layers: int) -> CompiledStep:
+def _compiled(row: StepRow, chip: Chip, layers: int) -> CompiledRow:
     """Return one compiled program."""
     # Replicas of a TPU are slices, joined by their hosts' network.
     slices = row.dp if chip.interconnect == "torus" else 1
@@ -99,12 +99,12 @@ def _compiled(row: Row, chip: Chip, layers: int) -> CompiledStep:
     text = lowered.lower(program.function, program.arguments, program.donated, target.platform)
     made = compiling.compile_for(text, target, options_of(row), say=lambda line: None)
     place = LaunchPlace(chip, made.places, min(chip.devices_per_host, devices))
-    schedule = schedule_of(parse(made.text), len(made.places)) if made.text else Schedule(())
+    schedule = schedule_of(parse(made.text), len(made.places)) if made.text else LaunchSchedule(())
     digest = hashlib.sha256(made.text.encode()).hexdigest()[:16]
-    return CompiledStep(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
+    return CompiledRow(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
 
 
-def options_of(row: Row) -> dict[str, Any]:
+def options_of(row: StepRow) -> dict[str, Any]:
     """Return the compiler options that a row's stack stands for.
 
     JAX's recipes set flags, by kind of chip. PyTorch reduces the gradients of each block by themselves, so XLA must not
@@ -128,11 +128,11 @@ def _bytes(buffers: str) -> float:
     return total
 
 
-def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[Action], float]:
+def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[LaunchAction], float]:
     """Return a function of the seconds of actions; each is priced once."""
     found: dict[int, float] = {}
 
-    def price(action: Action) -> float:
+    def price(action: LaunchAction) -> float:
         key = id(action)
         if key not in found:
             found[key] = seconds_of(action, place, known)
@@ -141,7 +141,7 @@ def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[Action], f
     return price
 
 
-def priced(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> LaunchSeconds:
+def priced(row: StepRow, steps: Sequence[CompiledRow], known: LaunchConstants) -> LaunchSeconds:
     """Return the seconds of a row's step, of all its blocks."""
     each = [launch_seconds(step.schedule, price_of(step.place, known)) for step in steps]
     if len(each) == 1:
@@ -158,7 +158,7 @@ def priced(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> L
     return _with_rules(row, LaunchSeconds(exposed, ordered, hidden, busy), known)
 
 
-def constants_of(row: Row) -> LaunchConstants:
+def constants_of(row: StepRow) -> LaunchConstants:
     """Return the constants of a row's chip and stack.
 
     Where parameters are divided inside hosts only, hosts are joined by a network that was not made for more, or their
@@ -169,7 +169,7 @@ def constants_of(row: Row) -> LaunchConstants:
     return known.changed(node_bw=known.replica_bw) if row.dp > 1 and inside else known
 
 
-def _with_rules(row: Row, found: LaunchSeconds, known: LaunchConstants) -> LaunchSeconds:
+def _with_rules(row: StepRow, found: LaunchSeconds, known: LaunchConstants) -> LaunchSeconds:
     """Return the seconds with what a row's stack does otherwise than XLA.
 
     ZeRO-1 by broadcasts (InternEvo): each rank sends out the parameters that it updated, tensor by tensor.
@@ -182,7 +182,7 @@ def _with_rules(row: Row, found: LaunchSeconds, known: LaunchConstants) -> Launc
     return LaunchSeconds(found.exposed + more, found.ordered + more, max(found.hidden, busy["network"]), busy)
 
 
-def memory_of(row: Row, steps: Sequence[CompiledStep]) -> float:
+def memory_of(row: StepRow, steps: Sequence[CompiledRow]) -> float:
     """Return the bytes of one device, of all blocks of a row."""
     if len(steps) == 1:
         return steps[0].bytes
@@ -190,7 +190,7 @@ def memory_of(row: Row, steps: Sequence[CompiledStep]) -> float:
     return steps[1].bytes + more * (steps[1].bytes - steps[0].bytes)
 
 
-def spread(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> tuple[float, float]:
+def spread(row: StepRow, steps: Sequence[CompiledRow], known: LaunchConstants) -> tuple[float, float]:
     """Return the lowest and the highest seconds that the spread of single constants makes.
 
     Each constant goes to its low and its high value while the others stay; the differences add up as independent ones.
@@ -209,7 +209,7 @@ def spread(row: Row, steps: Sequence[CompiledStep], known: LaunchConstants) -> t
 
 
 def predict(
-    row: Row, known: LaunchConstants | None = None, steps: Sequence[CompiledStep] | None = None
+    row: StepRow, known: LaunchConstants | None = None, steps: Sequence[CompiledRow] | None = None
 ) -> StepPrediction:
     """Return the seconds and the memory of a row's step.
 
@@ -241,7 +241,7 @@ def predict(
     )  # fmt: skip
 
 
-def predictions(rows: Sequence[Row | UnreadRow], say: Callable[[str], object]) -> list[StepPrediction | str]:
+def predictions(rows: Sequence[StepRow | UnreadRow], say: Callable[[str], object]) -> list[StepPrediction | str]:
     """Return a prediction of each row, or the reason why there is none; several are compiled at once.
 
     Args:
@@ -251,7 +251,7 @@ def predictions(rows: Sequence[Row | UnreadRow], say: Callable[[str], object]) -
     found: list[StepPrediction | str] = [one.reason if isinstance(one, UnreadRow) else "" for one in rows]
     done = sum(isinstance(one, UnreadRow) for one in rows)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = {pool.submit(predict, row): number for number, row in enumerate(rows) if isinstance(row, Row)}
+        waiting = {pool.submit(predict, row): number for number, row in enumerate(rows) if isinstance(row, StepRow)}
         try:
             for future in as_completed(waiting):
                 number = waiting[future]
@@ -268,7 +268,7 @@ def predictions(rows: Sequence[Row | UnreadRow], say: Callable[[str], object]) -
     return found
 
 
-def as_json(row: Row | UnreadRow, found: StepPrediction | str) -> dict[str, Any]:
+def as_json(row: StepRow | UnreadRow, found: StepPrediction | str) -> dict[str, Any]:
     """Return a prediction as ``predict-steps --json`` prints it: seconds and bytes, or a reason."""
     if isinstance(found, str):
         nothing = dict.fromkeys(("seconds", "low", "high", "peak_bytes", "basis"))
@@ -279,7 +279,7 @@ def as_json(row: Row | UnreadRow, found: StepPrediction | str) -> dict[str, Any]
     }  # fmt: skip
 
 
-def as_line(row: Row | UnreadRow, found: StepPrediction | str) -> str:
+def as_line(row: StepRow | UnreadRow, found: StepPrediction | str) -> str:
     """Return a prediction as a line of text."""
     if isinstance(found, str):
         return f"{row.id}: not predicted: {found}"

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hardware.chips import chip
-from pathways_nb.published.rows import Row
+from pathways_nb.published.step_rows import StepRow
 
 P = PartitionSpec
 _REPLICAS = ("dp", "zero")
@@ -50,7 +50,7 @@ class StepProgram(NamedTuple):
     layers: int
 
 
-def step_program(row: Row, layers: int, platform: str) -> StepProgram:
+def step_program(row: StepRow, layers: int, platform: str) -> StepProgram:
     """Return the step of a row.
 
     Args:
@@ -61,7 +61,7 @@ def step_program(row: Row, layers: int, platform: str) -> StepProgram:
     # Ranks that share one copy of the optimizer's state are neighbours among the replicas.
     shards = row.optimizer_shards or 1
     mesh = AbstractMesh((row.dp // shards, shards, row.fsdp, row.tp), ("dp", "zero", "fsdp", "tp"))
-    model = _Model(row, layers, mesh, platform)
+    model = _RowModel(row, layers, mesh, platform)
     kept = jnp.bfloat16 if row.bf16_weights else jnp.float32
     params = {
         name: jax.ShapeDtypeStruct(shape, kept, sharding=NamedSharding(mesh, spec))
@@ -82,7 +82,7 @@ def step_program(row: Row, layers: int, platform: str) -> StepProgram:
     return StepProgram(step, tuple(flat), tuple(range(len(flat) - 1)), layers)
 
 
-class _Model:
+class _RowModel:
     """The functions of one row's step.
 
     Args:
@@ -92,7 +92,7 @@ class _Model:
         platform: ``"cuda"`` or ``"tpu"``.
     """
 
-    def __init__(self, row: Row, layers: int, mesh: AbstractMesh, platform: str):
+    def __init__(self, row: StepRow, layers: int, mesh: AbstractMesh, platform: str):
         self.row, self.layers, self.mesh, self.platform = row, layers, mesh, platform
         self.scans = row.stack == "jax"
         # Replicas whose gradients are summed once a step compute apart until then.
@@ -360,7 +360,7 @@ def _library_backward(kept: Any, cotangent: jax.Array) -> Any:
 _library_kernel.defvjp(_library_forward, _library_backward)
 
 
-def _splash(row: Row, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def _splash(row: StepRow, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Return attention by JAX's kernel for TPUs, in blocks as the recipes of its chip have them."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks

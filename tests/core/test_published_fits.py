@@ -9,29 +9,35 @@ import pytest
 
 import pathways_nb as pw
 from pathways_datasets import published_steps
-from pathways_nb.cost.hlo.hlo_schedule import Action, Schedule
+from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_work import OpWork
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
 from pathways_nb.published.fitting import FittedRows
-from pathways_nb.published.prediction import CompiledStep, constants_of, predict, priced
-from pathways_nb.published.rows import Row, UnreadRow, read_rows, row_of
+from pathways_nb.published.prediction import CompiledRow, constants_of, predict, priced
+from pathways_nb.published.step_rows import StepRow, UnreadRow, read_rows, row_of
 
 MODEL = {"layers": 4, "d_model": 1024, "d_ff": 4096, "heads": 8, "vocab": 1000}
 
 
-def row(number: int, source: str, chip: str = "gpu_a100_80") -> Row:
+def row(number: int, source: str, chip: str = "gpu_a100_80") -> StepRow:
     """A measured row of a made-up source."""
     said = {"id": f"row {number}", "stack": "jax", "chip": chip, "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL,
             "seq": 1024, "batch": 8, "step_seconds": 1.0, "source": f"{source} line {number}", "family": source}  # fmt: skip
     return row_of(said)
 
 
-def step(flops: float) -> CompiledStep:
+def step(flops: float) -> CompiledRow:
     """A compiled step that does nothing but products."""
     place = LaunchPlace(pw.chip("gpu_a100_80"), [{"process": 0}] * 8, 8)
-    return CompiledStep(
-        4, Schedule((Action("a", "compute", "run", OpWork(flops, "bf16")),)), place, "digest", "c 1", "", 1.0
+    return CompiledRow(
+        4,
+        LaunchSchedule((LaunchAction("a", "compute", "run", OpWork(flops, "bf16")),)),
+        place,
+        "digest",
+        "c 1",
+        "",
+        1.0,
     )
 
 
@@ -87,7 +93,7 @@ def test_a_prediction_says_what_it_rests_on():
 
 
 def test_a_step_that_does_not_fit_the_chip_is_refused_in_the_compilers_words():
-    refused = CompiledStep(4, Schedule(()), step(1).place, "d", "c 1", "RESOURCE_EXHAUSTED: too large", 1.0)
+    refused = CompiledRow(4, LaunchSchedule(()), step(1).place, "d", "c 1", "RESOURCE_EXHAUSTED: too large", 1.0)
     with pytest.raises(UsageError, match="row 0: the compiler refuses it: RESOURCE_EXHAUSTED: too large"):
         predict(row(0, "a"), steps=[refused])
 

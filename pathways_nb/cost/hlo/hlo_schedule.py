@@ -35,7 +35,7 @@ _HOST_SPACE = 5
 """HLO's number of the host's memory."""
 
 
-class Exchange(NamedTuple):
+class HloExchange(NamedTuple):
     """A collective of a schedule.
 
     Args:
@@ -58,7 +58,7 @@ class Exchange(NamedTuple):
         return int(self.groups.shape[1])
 
 
-class Action(NamedTuple):
+class LaunchAction(NamedTuple):
     """One entry of a schedule.
 
     Args:
@@ -79,16 +79,16 @@ class Action(NamedTuple):
     queue: Queue
     role: Role
     work: OpWork = OpWork()
-    exchange: Exchange | None = None
+    exchange: HloExchange | None = None
     source: str = ""
     frame: int = 0
     of: int = -1
-    body: Schedule | None = None
+    body: LaunchSchedule | None = None
     trips: int = 1
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LaunchSchedule:
     """Actions in the order in which the device runs them.
 
     Args:
@@ -96,10 +96,10 @@ class Schedule:
         notes: what could not be known, each once.
     """
 
-    actions: tuple[Action, ...]
+    actions: tuple[LaunchAction, ...]
     notes: tuple[str, ...] = ()
 
-    def runs(self, times: int = 1) -> Iterator[tuple[Action, int]]:
+    def runs(self, times: int = 1) -> Iterator[tuple[LaunchAction, int]]:
         """Yield each action but loops, with how often it runs; those of loops as well."""
         for action in self.actions:
             if action.body is None:
@@ -113,17 +113,17 @@ class Schedule:
         return math.fsum((one.work.flops + one.work.attention) * times for one, times in self.runs())
 
 
-def schedule_of(module: HloModule, devices: int) -> Schedule:
+def schedule_of(module: HloModule, devices: int) -> LaunchSchedule:
     """Return the schedule of a module's entry.
 
     Args:
         module: scheduled, as a compiler for accelerators writes it.
         devices: number of devices of the program.
     """
-    return _Reader(module, devices).read(module.entry)
+    return _ScheduleReader(module, devices).read(module.entry)
 
 
-class _Reader:
+class _ScheduleReader:
     """Reads schedules of one module.
 
     Args:
@@ -133,13 +133,13 @@ class _Reader:
 
     def __init__(self, module: HloModule, devices: int):
         self.module, self.devices = module, devices
-        self._read: dict[str, Schedule] = {}
+        self._read: dict[str, LaunchSchedule] = {}
 
-    def read(self, name: str) -> Schedule:
+    def read(self, name: str) -> LaunchSchedule:
         """Return the schedule of a computation."""
         if name not in self._read:
             computation = self.module.computations[name]
-            actions: list[Action] = []
+            actions: list[LaunchAction] = []
             notes: dict[str, None] = {}
             started: dict[str, int] = {}
             for instruction in computation.instructions.values():
@@ -148,7 +148,7 @@ class _Reader:
                         started[instruction.name] = len(actions)
                         started |= {f"channel {one}": len(actions) for one in self._channels_of(instruction)}
                     actions.append(one)
-            self._read[name] = Schedule(tuple(actions), tuple(notes))
+            self._read[name] = LaunchSchedule(tuple(actions), tuple(notes))
         return self._read[name]
 
     def _channels_of(self, instruction: HloInstruction) -> list[str]:
@@ -159,7 +159,7 @@ class _Reader:
 
     def _actions(
         self, computation: HloComputation, instruction: HloInstruction, started: dict[str, int], notes: dict[str, None]
-    ) -> Iterator[Action]:
+    ) -> Iterator[LaunchAction]:
         """Yield what an instruction adds to the schedule of its computation.
 
         Args:
@@ -169,7 +169,7 @@ class _Reader:
             notes: what could not be known; filled in.
         """
         opcode = instruction.opcode
-        said = functools.partial(Action, instruction.name, source=instruction.op_name, frame=_frame(instruction))
+        said = functools.partial(LaunchAction, instruction.name, source=instruction.op_name, frame=_frame(instruction))
         if is_free(instruction):
             return
         if opcode == "while":
@@ -221,7 +221,7 @@ class _Reader:
                         return self.module.computations[name], one
         return None
 
-    def _exchange(self, computation: HloComputation, collective: HloInstruction) -> Exchange:
+    def _exchange(self, computation: HloComputation, collective: HloInstruction) -> HloExchange:
         """Return what a collective exchanges."""
         kind = BY_OPCODE[collective.opcode.removesuffix("-start")]
         if kind.counts_result:
@@ -234,7 +234,7 @@ class _Reader:
         name = "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind.name
         largest = max(shapes, key=lambda shape: shape.bytes)
         groups = groups_of(collective.attributes, self.devices)
-        return Exchange(name, sum(shape.bytes for shape in shapes), groups, largest.dtype, len(shapes))
+        return HloExchange(name, sum(shape.bytes for shape in shapes), groups, largest.dtype, len(shapes))
 
 
 def _part_of_collective(fused: HloComputation) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathways_nb.cost.hlo.hlo_schedule import Action, Schedule
+from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
 from pathways_nb.timing.loops import Body, Loop
 from pathways_nb.timing.waits import DATA, Waits
 
@@ -24,7 +24,7 @@ LANES = ("compute", "network", "copy", "host", "dcn")
 _LANE = {name: number for number, name in enumerate(LANES)}
 
 
-Price = Callable[[Action], float]
+Price = Callable[[LaunchAction], float]
 """Seconds of an action that is neither a loop nor the end of one that was started."""
 
 
@@ -45,7 +45,7 @@ class LaunchSeconds:
     busy: dict[str, float]
 
 
-def launch_seconds(schedule: Schedule, price: Price) -> LaunchSeconds:
+def launch_seconds(schedule: LaunchSchedule, price: Price) -> LaunchSeconds:
     """Return how long a schedule takes.
 
     Args:
@@ -62,7 +62,7 @@ def launch_seconds(schedule: Schedule, price: Price) -> LaunchSeconds:
     return LaunchSeconds(sum(shown), ordered, max(shown), busy)
 
 
-def body_of(schedule: Schedule, price: Price) -> Body:
+def body_of(schedule: LaunchSchedule, price: Price) -> Body:
     """Return a schedule as tasks on lanes; a task stands at the position of its action.
 
     Args:

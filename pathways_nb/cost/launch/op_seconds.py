@@ -17,7 +17,7 @@ import numpy as np
 
 from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hlo.hlo_schedule import Action, Exchange
+from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchAction
 from pathways_nb.cost.launch.constants import LaunchConstants
 
 _DTYPES = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "s8": "int8", "u8": "int8"}
@@ -56,7 +56,7 @@ class LaunchPlace:
         return np.array([one.get("coords") or (0, 0, 0) for one in self.places])
 
 
-def seconds_of(action: Action, place: LaunchPlace, known: LaunchConstants) -> float:
+def seconds_of(action: LaunchAction, place: LaunchPlace, known: LaunchConstants) -> float:
     """Return the seconds of an action that is neither a loop nor the end of one that was started."""
     if action.exchange is not None:
         return exchange_seconds(action.exchange, place, known)
@@ -78,7 +78,7 @@ def seconds_of(action: Action, place: LaunchPlace, known: LaunchConstants) -> fl
     return max(busy, moving) + known.kernel
 
 
-def exchange_seconds(exchange: Exchange, place: LaunchPlace, known: LaunchConstants) -> float:
+def exchange_seconds(exchange: HloExchange, place: LaunchPlace, known: LaunchConstants) -> float:
     """Return the seconds of a collective.
 
     Args:
@@ -108,7 +108,7 @@ def exchange_seconds(exchange: Exchange, place: LaunchPlace, known: LaunchConsta
 
 
 def _over_torus(
-    exchange: Exchange, moved: float, reduces: bool, shifts: bool, place: LaunchPlace, known: LaunchConstants
+    exchange: HloExchange, moved: float, reduces: bool, shifts: bool, place: LaunchPlace, known: LaunchConstants
 ) -> float:
     """Return the seconds of a collective over the links of a torus.
 

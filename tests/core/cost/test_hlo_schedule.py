@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pathways_datasets import recorded, recorded_files
-from pathways_nb.cost.hlo.hlo_schedule import Schedule, schedule_of
+from pathways_nb.cost.hlo.hlo_schedule import LaunchSchedule, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.hlo_work import work_of
 
 
-def schedule(body: str, before: str = "", devices: int = 8) -> Schedule:
+def schedule(body: str, before: str = "", devices: int = 8) -> LaunchSchedule:
     """The schedule of an entry with these lines, after other computations."""
     return schedule_of(parse(f"HloModule m\n\n{before}\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n{body}\n}}\n"), devices)
 
@@ -175,7 +175,7 @@ def test_an_all_reduce_that_is_fused_with_the_slice_of_its_part_is_a_reduce_scat
     assert (action.exchange.kind, action.exchange.bytes, action.role) == ("reduce-scatter", 4 * 64 * 64, "run")
 
 
-def loop(config: str, step: str, begin: str) -> Schedule:
+def loop(config: str, step: str, begin: str) -> LaunchSchedule:
     """A loop of eight passes, or what its numbers say."""
     before = f"""%body (b: (u32[], f32[64])) -> (u32[], f32[64]) {{
   %b = (u32[], f32[64]{{0}}) parameter(0)

@@ -10,7 +10,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_datasets import launch_constants, recorded, recorded_files
-from pathways_nb.cost.hlo.hlo_schedule import Action, Exchange, Schedule, schedule_of
+from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchAction, LaunchSchedule, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.hlo_work import OpWork
 from pathways_nb.cost.launch.constants import constants
@@ -26,9 +26,9 @@ def hosts(devices: int, per_host: int = 8) -> LaunchPlace:
     return LaunchPlace(H100, [{"process": n // per_host} for n in range(devices)], per_host)
 
 
-def exchange(kind: str, groups: np.ndarray, size: float = 1e9) -> Exchange:
+def exchange(kind: str, groups: np.ndarray, size: float = 1e9) -> HloExchange:
     """A collective of some bytes."""
-    return Exchange(kind, size, groups, "bf16", 1)
+    return HloExchange(kind, size, groups, "bf16", 1)
 
 
 @pytest.mark.parametrize(("kind", "times"), [("all-gather", 1), ("reduce-scatter", 1), ("all-reduce", 2)])
@@ -67,15 +67,15 @@ def test_on_a_torus_an_all_reduce_of_all_chips_uses_every_axis(kind, links, time
 
 def test_a_product_takes_its_flops_or_its_bytes():
     known = constants("gpu_h100_sxm")
-    many = Action("a", "compute", "run", OpWork(flops=1e12, dtype="bf16", bytes=1e6))
+    many = LaunchAction("a", "compute", "run", OpWork(flops=1e12, dtype="bf16", bytes=1e6))
     assert seconds_of(many, hosts(1), known) == pytest.approx(1e12 / (H100.flops("bf16") * known.matmul) + known.kernel)
-    moved = Action("a", "compute", "run", OpWork(flops=1e6, dtype="bf16", bytes=1e9))
+    moved = LaunchAction("a", "compute", "run", OpWork(flops=1e6, dtype="bf16", bytes=1e9))
     assert seconds_of(moved, hosts(1), known) == pytest.approx(1e9 / (H100.hbm_bw * known.hbm) + known.kernel)
 
 
 def test_a_transfer_between_slices_grows_with_each_doubling():
     known = constants("tpu_v5e")
-    action = Action("a", "dcn", "start", OpWork(bytes=1e6))
+    action = LaunchAction("a", "dcn", "start", OpWork(bytes=1e6))
     took = []
     for slices in (2, 4, 32):
         places = [{"process": 0, "slice": n % slices, "coords": (0, 0, 0)} for n in range(slices * 4)]
@@ -84,18 +84,18 @@ def test_a_transfer_between_slices_grows_with_each_doubling():
     assert took[2] == pytest.approx(5 * took[0])
 
 
-def price(action: Action) -> float:
+def price(action: LaunchAction) -> float:
     """Seconds that an action's bytes say."""
     return action.work.bytes
 
 
-def act(queue: str, role: str, seconds: float = 0.0, of: int = -1) -> Action:
+def act(queue: str, role: str, seconds: float = 0.0, of: int = -1) -> LaunchAction:
     """An action of some seconds."""
-    return Action("a", queue, role, OpWork(bytes=seconds), of=of)
+    return LaunchAction("a", queue, role, OpWork(bytes=seconds), of=of)
 
 
 def test_a_collective_hides_behind_what_runs_until_it_is_waited_for():
-    found = launch_seconds(Schedule((act("network", "start", 3), act("compute", "run", 2), act("compute", "done", of=0),
+    found = launch_seconds(LaunchSchedule((act("network", "start", 3), act("compute", "run", 2), act("compute", "done", of=0),
                                      act("compute", "run", 1))), price)  # fmt: skip
     assert (found.ordered, found.exposed, found.hidden) == (4, 6, 3)
 
@@ -107,17 +107,17 @@ def test_collectives_take_the_network_one_after_another():
         act("compute", "done", of=0),
         act("compute", "done", of=1),
     )
-    assert launch_seconds(Schedule(actions), price).ordered == 6
+    assert launch_seconds(LaunchSchedule(actions), price).ordered == 6
 
 
 def test_a_transfer_between_slices_is_exposed_whatever_the_order():
     actions = (act("dcn", "start", 3), act("compute", "run", 2), act("compute", "done", of=0))
-    assert launch_seconds(Schedule(actions), price).ordered == 5
+    assert launch_seconds(LaunchSchedule(actions), price).ordered == 5
 
 
 def test_a_loop_takes_its_passes():
-    inner = Schedule((act("network", "start", 1), act("compute", "run", 2), act("compute", "done", of=0)))
-    found = launch_seconds(Schedule((Action("l", "compute", "loop", body=inner, trips=1000),)), price)
+    inner = LaunchSchedule((act("network", "start", 1), act("compute", "run", 2), act("compute", "done", of=0)))
+    found = launch_seconds(LaunchSchedule((LaunchAction("l", "compute", "loop", body=inner, trips=1000),)), price)
     assert found.ordered == pytest.approx(2000)
     assert found.exposed == pytest.approx(3000)
 
@@ -126,8 +126,8 @@ def test_a_loop_takes_its_passes():
 def test_hidden_is_at_most_the_order_is_at_most_exposed(seed):
     rng = random.Random(seed)
 
-    def made(depth: int) -> Schedule:
-        actions: list[Action] = []
+    def made(depth: int) -> LaunchSchedule:
+        actions: list[LaunchAction] = []
         for _ in range(rng.randrange(1, 8)):
             kind = rng.randrange(4 if depth else 3)
             if kind == 0:
@@ -138,8 +138,8 @@ def test_hidden_is_at_most_the_order_is_at_most_exposed(seed):
                 open_ = [n for n, one in enumerate(actions) if one.role == "start"]
                 actions += [act("compute", "done", of=rng.choice(open_))] if open_ else []
             else:
-                actions.append(Action("l", "compute", "loop", body=made(depth - 1), trips=rng.randrange(4)))
-        return Schedule(tuple(actions))
+                actions.append(LaunchAction("l", "compute", "loop", body=made(depth - 1), trips=rng.randrange(4)))
+        return LaunchSchedule(tuple(actions))
 
     found = launch_seconds(made(2), price)
     assert found.hidden <= found.ordered + 1e-9

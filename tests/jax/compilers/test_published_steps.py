@@ -9,7 +9,7 @@ import pytest
 from pathways_nb.__main__ import main
 from pathways_nb.errors import UsageError
 from pathways_nb.published import prediction
-from pathways_nb.published.rows import read_rows, row_of
+from pathways_nb.published.step_rows import read_rows, row_of
 
 MODEL = {
     "layers": 2,

@@ -16,7 +16,7 @@ _MESH = ("dp", "fsdp", "tp")
 
 
 @dataclass(frozen=True)
-class Model:
+class DecoderShape:
     """A decoder.
 
     Args:
@@ -54,7 +54,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """One measured step, or one to predict.
 
     Args:
@@ -89,7 +89,7 @@ class Row:
     tp: int
     optimizer_shards: int | None
     zero2: bool
-    model: Model
+    model: DecoderShape
     seq: int
     batch: int
     accumulate: int
@@ -131,7 +131,7 @@ class UnreadRow:
     reason: str
 
 
-def read_rows(path: Path) -> list[Row | UnreadRow]:
+def read_rows(path: Path) -> list[StepRow | UnreadRow]:
     """Return the rows of a JSON file, a list of objects in the form of ``pathways_datasets/published_steps.json``.
 
     Raises:
@@ -148,7 +148,7 @@ def read_rows(path: Path) -> list[Row | UnreadRow]:
     return [_row_or_reason(one, number) for number, one in enumerate(found)]
 
 
-def _row_or_reason(said: Mapping[str, Any], number: int) -> Row | UnreadRow:
+def _row_or_reason(said: Mapping[str, Any], number: int) -> StepRow | UnreadRow:
     """Return one row, or why it is none: one wrong row must not take the others along."""
     try:
         return row_of(said, number)
@@ -156,7 +156,7 @@ def _row_or_reason(said: Mapping[str, Any], number: int) -> Row | UnreadRow:
         return UnreadRow(str(said.get("id") or f"row {number}"), str(error))
 
 
-def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
+def row_of(said: Mapping[str, Any], number: int = 0) -> StepRow:
     """Return one row.
 
     Args:
@@ -184,7 +184,7 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
     heads, width = need("heads", model), need("d_model", model)
     precision = str(said.get("precision") or "bf16")
     shards = said.get("optimizer_shards")
-    return Row(
+    return StepRow(
         id=name,
         stack=str(said.get("stack") or "jax"),
         chip=str(said.get("chip") or ""),
@@ -192,7 +192,7 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> Row:
         **sizes,
         optimizer_shards=None if shards is None else int(shards),
         zero2="ZeRO-2" in str(said.get("schedule") or ""),
-        model=Model(
+        model=DecoderShape(
             layers=need("layers", model), d_model=width, d_ff=need("d_ff", model), heads=heads,
             kv_heads=int(model.get("kv_heads") or heads), head_dim=int(model.get("head_dim") or width // heads),
             vocab=need("vocab", model), gated=bool(model.get("gated_mlp", True)),
