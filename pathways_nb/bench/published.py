@@ -17,9 +17,9 @@ from typing import Any
 
 from pathways_datasets import published_steps
 from pathways_nb.errors import PathwaysError
-from pathways_nb.published.fitting import FittedRows
 from pathways_nb.published.prediction import CompiledRow, compiled_steps, predict, priced
-from pathways_nb.published.step_rows import StepRow, row_of
+from pathways_nb.published.step_fits import FittedRows
+from pathways_nb.published.step_rows import PublishedStep, row_of
 from pathways_nb.util.progress import to_standard_error
 
 _APART = math.log(1.05)
@@ -38,10 +38,10 @@ def run() -> dict[str, Any]:
     return {"figures": figures, "detail": {"steps": table, "not predicted": failed}}
 
 
-def _compiled(rows: Sequence[StepRow]) -> tuple[FittedRows, dict[str, str]]:
+def _compiled(rows: Sequence[PublishedStep]) -> tuple[FittedRows, dict[str, str]]:
     """Return the steps that compile, and the reasons why others do not; two are compiled at a time."""
 
-    def one(row: StepRow) -> list[CompiledRow] | str:
+    def one(row: PublishedStep) -> list[CompiledRow] | str:
         try:
             steps = compiled_steps(row)
         except PathwaysError as error:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pathways_nb.bench import _token_slices
-from pathways_nb.parallel.terapipe import published
+from pathways_nb.parallel.terapipe import published_steps as published
 from pathways_nb.parallel.terapipe.slice_costs import Hinge
 from pathways_nb.parallel.terapipe.slice_planner import plan
 

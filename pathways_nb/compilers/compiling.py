@@ -22,8 +22,8 @@ from time import monotonic, sleep
 from typing import Any
 
 from pathways_nb.compilers import child, disk_cache, packages
-from pathways_nb.compilers.lowered import Lowered
-from pathways_nb.compilers.targets import Target
+from pathways_nb.compilers.lowered import LoweredText
+from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.errors import UsageError
 from pathways_nb.util.progress import Progress, to_standard_error
 
@@ -92,8 +92,8 @@ class CompiledText:
 
 
 def compile_for(
-    lowered: Lowered,
-    target: Target,
+    lowered: LoweredText,
+    target: CompilerTarget,
     options: Mapping[str, Any] | None = None,
     say: Callable[[str], object] = to_standard_error,
 ) -> CompiledText:
@@ -138,7 +138,7 @@ def compile_for(
     return CompiledText(**fields, seconds=monotonic() - began)
 
 
-def _run(folder: Path, target: Target, progress: Progress) -> str:
+def _run(folder: Path, target: CompilerTarget, progress: Progress) -> str:
     """Run the process until it has written its schedule, or has ended; return the end of what it printed."""
     printed = folder / "output.txt"
     with printed.open("wb") as output:
@@ -180,7 +180,7 @@ def _is_scheduled(dump: Path, text: str) -> bool:
     return False
 
 
-def _read(folder: Path, target: Target, output: str, compiler: str) -> CompiledText:
+def _read(folder: Path, target: CompilerTarget, output: str, compiler: str) -> CompiledText:
     """Return what is in the folder.
 
     Raises:

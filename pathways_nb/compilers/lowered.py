@@ -22,7 +22,7 @@ _CALLS = re.compile(r"custom_call @([\w.$]+)")
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredText:
     """A lowered program.
 
     Args:
@@ -38,7 +38,7 @@ class Lowered:
     donated: tuple[int, ...]
 
 
-def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Sequence[int], platform: str) -> Lowered:
+def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Sequence[int], platform: str) -> LoweredText:
     """Return a function of arrays, lowered for a platform.
 
     Args:
@@ -59,7 +59,7 @@ def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Seque
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
         exported = _exported(jitted, arguments, platform)
-    return Lowered(bytes(exported.serialize()), platform, tuple(mesh.shape.items()), tuple(donated))
+    return LoweredText(bytes(exported.serialize()), platform, tuple(mesh.shape.items()), tuple(donated))
 
 
 def _exported(jitted: Any, arguments: Sequence[Any], platform: str) -> export.Exported:

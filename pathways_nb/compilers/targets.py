@@ -25,7 +25,7 @@ _HOST_SIDES = (2, 2, 1)
 
 
 @dataclass(frozen=True)
-class Target:
+class CompilerTarget:
     """Devices that a compiler compiles for.
 
     Args:
@@ -57,7 +57,7 @@ def kind_of(chip: Chip) -> CompilerKind | None:
     return "gpu" if chip.compiler in known["gpu"] else "tpu" if chip.compiler in known["tpu"] else None
 
 
-def target(topology: Topology, islands: int = 1) -> Target:
+def target(topology: Topology, islands: int = 1) -> CompilerTarget:
     """Return what the compiler of a chip is told about some islands.
 
     Args:
@@ -81,7 +81,7 @@ def target(topology: Topology, islands: int = 1) -> Target:
     )
 
 
-def _tpu(topology: Topology, slices: int) -> Target:
+def _tpu(topology: Topology, slices: int) -> CompilerTarget:
     """Return the torus of TPU chips that JAX describes, with rings where the chip's links close them."""
     chip = topology.chip
     # JAX counts three axes for every TPU; those of two have a third of length 1.
@@ -97,10 +97,10 @@ def _tpu(topology: Topology, slices: int) -> Target:
         arguments["chips_per_host_bounds"] = [math.gcd(n, side) for n, side in zip(shape, _HOST_SIDES, strict=True)]
     if slices > 1:
         arguments["num_slices"] = slices
-    return Target("tpu", topology.devices * slices, MappingProxyType(arguments), chip.device.hbm_bytes)
+    return CompilerTarget("tpu", topology.devices * slices, MappingProxyType(arguments), chip.device.hbm_bytes)
 
 
-def _gpu(topology: Topology, islands: int) -> Target:
+def _gpu(topology: Topology, islands: int) -> CompilerTarget:
     """Return hosts of GPUs.
 
     Raises:
@@ -117,7 +117,7 @@ def _gpu(topology: Topology, islands: int) -> Target:
     hosts = f"1x{devices // per_host}x{per_host}"  # partitions × hosts × devices of a host
     chip = topology.chip
     arguments = {"topology_name": hosts, "topology": hosts, "target_config": chip_text(chip)}
-    return Target("gpu", devices, MappingProxyType(arguments), chip.device.hbm_bytes)
+    return CompilerTarget("gpu", devices, MappingProxyType(arguments), chip.device.hbm_bytes)
 
 
 def chip_text(chip: Chip) -> str:

@@ -24,7 +24,7 @@ from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, seconds_of
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.published.row_model import step_program
-from pathways_nb.published.step_rows import StepRow, UnreadRow
+from pathways_nb.published.step_rows import PublishedStep, UnreadRow
 
 _AT_ONCE = 2
 """Rows that are compiled at the same time."""
@@ -78,7 +78,7 @@ class StepPrediction:
     basis: str
 
 
-def compiled_steps(row: StepRow) -> list[CompiledRow]:
+def compiled_steps(row: PublishedStep) -> list[CompiledRow]:
     """Return the compiled programs of a row: one, or two of different depths.
 
     Raises:
@@ -89,7 +89,7 @@ def compiled_steps(row: StepRow) -> list[CompiledRow]:
     return [_compiled(row, chip, layers) for layers in depths or [row.model.layers]]
 
 
-def _compiled(row: StepRow, chip: Chip, layers: int) -> CompiledRow:
+def _compiled(row: PublishedStep, chip: Chip, layers: int) -> CompiledRow:
     """Return one compiled program."""
     # Replicas of a TPU are slices, joined by their hosts' network.
     slices = row.dp if chip.interconnect == "torus" else 1
@@ -104,7 +104,7 @@ def _compiled(row: StepRow, chip: Chip, layers: int) -> CompiledRow:
     return CompiledRow(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
 
 
-def options_of(row: StepRow) -> dict[str, Any]:
+def options_of(row: PublishedStep) -> dict[str, Any]:
     """Return the compiler options that a row's stack stands for.
 
     JAX's recipes set flags, by kind of chip. PyTorch reduces the gradients of each block by themselves, so XLA must not
@@ -141,7 +141,7 @@ def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[LaunchActi
     return price
 
 
-def priced(row: StepRow, steps: Sequence[CompiledRow], known: LaunchConstants) -> LaunchSeconds:
+def priced(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> LaunchSeconds:
     """Return the seconds of a row's step, of all its blocks."""
     each = [launch_seconds(step.schedule, price_of(step.place, known)) for step in steps]
     if len(each) == 1:
@@ -158,7 +158,7 @@ def priced(row: StepRow, steps: Sequence[CompiledRow], known: LaunchConstants) -
     return _with_rules(row, LaunchSeconds(exposed, ordered, hidden, busy), known)
 
 
-def constants_of(row: StepRow) -> LaunchConstants:
+def constants_of(row: PublishedStep) -> LaunchConstants:
     """Return the constants of a row's chip and stack.
 
     Where parameters are divided inside hosts only, hosts are joined by a network that was not made for more, or their
@@ -169,7 +169,7 @@ def constants_of(row: StepRow) -> LaunchConstants:
     return known.changed(node_bw=known.replica_bw) if row.dp > 1 and inside else known
 
 
-def _with_rules(row: StepRow, found: LaunchSeconds, known: LaunchConstants) -> LaunchSeconds:
+def _with_rules(row: PublishedStep, found: LaunchSeconds, known: LaunchConstants) -> LaunchSeconds:
     """Return the seconds with what a row's stack does otherwise than XLA.
 
     ZeRO-1 by broadcasts (InternEvo): each rank sends out the parameters that it updated, tensor by tensor.
@@ -182,7 +182,7 @@ def _with_rules(row: StepRow, found: LaunchSeconds, known: LaunchConstants) -> L
     return LaunchSeconds(found.exposed + more, found.ordered + more, max(found.hidden, busy["network"]), busy)
 
 
-def memory_of(row: StepRow, steps: Sequence[CompiledRow]) -> float:
+def memory_of(row: PublishedStep, steps: Sequence[CompiledRow]) -> float:
     """Return the bytes of one device, of all blocks of a row."""
     if len(steps) == 1:
         return steps[0].bytes
@@ -190,7 +190,7 @@ def memory_of(row: StepRow, steps: Sequence[CompiledRow]) -> float:
     return steps[1].bytes + more * (steps[1].bytes - steps[0].bytes)
 
 
-def spread(row: StepRow, steps: Sequence[CompiledRow], known: LaunchConstants) -> tuple[float, float]:
+def spread(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> tuple[float, float]:
     """Return the lowest and the highest seconds that the spread of single constants makes.
 
     Each constant goes to its low and its high value while the others stay; the differences add up as independent ones.
@@ -209,7 +209,7 @@ def spread(row: StepRow, steps: Sequence[CompiledRow], known: LaunchConstants) -
 
 
 def predict(
-    row: StepRow, known: LaunchConstants | None = None, steps: Sequence[CompiledRow] | None = None
+    row: PublishedStep, known: LaunchConstants | None = None, steps: Sequence[CompiledRow] | None = None
 ) -> StepPrediction:
     """Return the seconds and the memory of a row's step.
 
@@ -241,7 +241,7 @@ def predict(
     )  # fmt: skip
 
 
-def predictions(rows: Sequence[StepRow | UnreadRow], say: Callable[[str], object]) -> list[StepPrediction | str]:
+def predictions(rows: Sequence[PublishedStep | UnreadRow], say: Callable[[str], object]) -> list[StepPrediction | str]:
     """Return a prediction of each row, or the reason why there is none; several are compiled at once.
 
     Args:
@@ -251,7 +251,9 @@ def predictions(rows: Sequence[StepRow | UnreadRow], say: Callable[[str], object
     found: list[StepPrediction | str] = [one.reason if isinstance(one, UnreadRow) else "" for one in rows]
     done = sum(isinstance(one, UnreadRow) for one in rows)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = {pool.submit(predict, row): number for number, row in enumerate(rows) if isinstance(row, StepRow)}
+        waiting = {
+            pool.submit(predict, row): number for number, row in enumerate(rows) if isinstance(row, PublishedStep)
+        }
         try:
             for future in as_completed(waiting):
                 number = waiting[future]
@@ -268,7 +270,7 @@ def predictions(rows: Sequence[StepRow | UnreadRow], say: Callable[[str], object
     return found
 
 
-def as_json(row: StepRow | UnreadRow, found: StepPrediction | str) -> dict[str, Any]:
+def as_json(row: PublishedStep | UnreadRow, found: StepPrediction | str) -> dict[str, Any]:
     """Return a prediction as ``predict-steps --json`` prints it: seconds and bytes, or a reason."""
     if isinstance(found, str):
         nothing = dict.fromkeys(("seconds", "low", "high", "peak_bytes", "basis"))
@@ -279,7 +281,7 @@ def as_json(row: StepRow | UnreadRow, found: StepPrediction | str) -> dict[str, 
     }  # fmt: skip
 
 
-def as_line(row: StepRow | UnreadRow, found: StepPrediction | str) -> str:
+def as_line(row: PublishedStep | UnreadRow, found: StepPrediction | str) -> str:
     """Return a prediction as a line of text."""
     if isinstance(found, str):
         return f"{row.id}: not predicted: {found}"

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hardware.chips import chip
-from pathways_nb.published.step_rows import StepRow
+from pathways_nb.published.step_rows import PublishedStep
 
 P = PartitionSpec
 _REPLICAS = ("dp", "zero")
@@ -50,7 +50,7 @@ class StepProgram(NamedTuple):
     layers: int
 
 
-def step_program(row: StepRow, layers: int, platform: str) -> StepProgram:
+def step_program(row: PublishedStep, layers: int, platform: str) -> StepProgram:
     """Return the step of a row.
 
     Args:
@@ -92,7 +92,7 @@ class _RowModel:
         platform: ``"cuda"`` or ``"tpu"``.
     """
 
-    def __init__(self, row: StepRow, layers: int, mesh: AbstractMesh, platform: str):
+    def __init__(self, row: PublishedStep, layers: int, mesh: AbstractMesh, platform: str):
         self.row, self.layers, self.mesh, self.platform = row, layers, mesh, platform
         self.scans = row.stack == "jax"
         # Replicas whose gradients are summed once a step compute apart until then.
@@ -360,7 +360,7 @@ def _library_backward(kept: Any, cotangent: jax.Array) -> Any:
 _library_kernel.defvjp(_library_forward, _library_backward)
 
 
-def _splash(row: StepRow, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+def _splash(row: PublishedStep, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """Return attention by JAX's kernel for TPUs, in blocks as the recipes of its chip have them."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks

@@ -54,7 +54,7 @@ class DecoderShape:
 
 
 @dataclass(frozen=True)
-class StepRow:
+class PublishedStep:
     """One measured step, or one to predict.
 
     Args:
@@ -131,7 +131,7 @@ class UnreadRow:
     reason: str
 
 
-def read_rows(path: Path) -> list[StepRow | UnreadRow]:
+def read_rows(path: Path) -> list[PublishedStep | UnreadRow]:
     """Return the rows of a JSON file, a list of objects in the form of ``pathways_datasets/published_steps.json``.
 
     Raises:
@@ -148,7 +148,7 @@ def read_rows(path: Path) -> list[StepRow | UnreadRow]:
     return [_row_or_reason(one, number) for number, one in enumerate(found)]
 
 
-def _row_or_reason(said: Mapping[str, Any], number: int) -> StepRow | UnreadRow:
+def _row_or_reason(said: Mapping[str, Any], number: int) -> PublishedStep | UnreadRow:
     """Return one row, or why it is none: one wrong row must not take the others along."""
     try:
         return row_of(said, number)
@@ -156,7 +156,7 @@ def _row_or_reason(said: Mapping[str, Any], number: int) -> StepRow | UnreadRow:
         return UnreadRow(str(said.get("id") or f"row {number}"), str(error))
 
 
-def row_of(said: Mapping[str, Any], number: int = 0) -> StepRow:
+def row_of(said: Mapping[str, Any], number: int = 0) -> PublishedStep:
     """Return one row.
 
     Args:
@@ -184,7 +184,7 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> StepRow:
     heads, width = need("heads", model), need("d_model", model)
     precision = str(said.get("precision") or "bf16")
     shards = said.get("optimizer_shards")
-    return StepRow(
+    return PublishedStep(
         id=name,
         stack=str(said.get("stack") or "jax"),
         chip=str(said.get("chip") or ""),

@@ -13,14 +13,14 @@ from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_work import OpWork
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
-from pathways_nb.published.fitting import FittedRows
 from pathways_nb.published.prediction import CompiledRow, constants_of, predict, priced
-from pathways_nb.published.step_rows import StepRow, UnreadRow, read_rows, row_of
+from pathways_nb.published.step_fits import FittedRows
+from pathways_nb.published.step_rows import PublishedStep, UnreadRow, read_rows, row_of
 
 MODEL = {"layers": 4, "d_model": 1024, "d_ff": 4096, "heads": 8, "vocab": 1000}
 
 
-def row(number: int, source: str, chip: str = "gpu_a100_80") -> StepRow:
+def row(number: int, source: str, chip: str = "gpu_a100_80") -> PublishedStep:
     """A measured row of a made-up source."""
     said = {"id": f"row {number}", "stack": "jax", "chip": chip, "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL,
             "seq": 1024, "batch": 8, "step_seconds": 1.0, "source": f"{source} line {number}", "family": source}  # fmt: skip

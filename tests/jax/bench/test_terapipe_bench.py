@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pathways_nb.bench import terapipe
-from pathways_nb.parallel.terapipe import published
+from pathways_nb.parallel.terapipe import published_steps as published
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,9 @@ CHIPS = ("gpu_h100_sxm", "tpu_v5p")
 P = PartitionSpec
 
 
-def program(chip: str, devices: int = 8, rows: int = 1024, step=None) -> tuple[lowered.Lowered, targets.Target]:
+def program(
+    chip: str, devices: int = 8, rows: int = 1024, step=None
+) -> tuple[lowered.LoweredText, targets.CompilerTarget]:
     """One step of a layer whose weights are divided over all devices."""
     mesh = AbstractMesh((devices,), ("d",))
     weights = jax.ShapeDtypeStruct((rows, 1024), jnp.bfloat16, sharding=NamedSharding(mesh, P("d")))
@@ -113,7 +115,7 @@ def test_an_interrupt_ends_the_compiler(monkeypatch, tmp_path):
     text, target = program("gpu_h100_sxm")
 
     def interrupt() -> None:
-        until(lambda: compiling._running)
+        until(lambda: bool(compiling._running))
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from pathways_datasets import published as table
-from pathways_nb.parallel.terapipe import published
+from pathways_nb.parallel.terapipe import published_steps as published
 from pathways_nb.parallel.terapipe.published_model import FittedParameters, Setting
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from pathways_nb.cost.hardware.chips import chip
 from pathways_nb.cost.launch.constants import LaunchConstants
 from pathways_nb.published.prediction import CompiledRow, constants_of, priced
-from pathways_nb.published.step_rows import StepRow
+from pathways_nb.published.step_rows import PublishedStep
 
 FITTED: Mapping[str, tuple[str, ...]] = {
     "gpu/torch": ("matmul", "attention", "node_bw", "link_bw"),
@@ -44,7 +44,7 @@ class FittedRows:
         steps: the compiled programs of each.
     """
 
-    rows: Sequence[StepRow]
+    rows: Sequence[PublishedStep]
     steps: Sequence[Sequence[CompiledRow]]
     _curves: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class FittedRows:
         return _formula(row) * math.exp(sum(factors) / len(factors)) if factors else _formula(row)
 
 
-def _formula(row: StepRow) -> float:
+def _formula(row: PublishedStep) -> float:
     """Return the seconds of the formula's FLOPs at the data sheet's rate, attention at half of it."""
     products, attention = row.flops
     return (products + 2 * attention) / row.devices / chip(row.chip).flops("bf16")
