@@ -96,7 +96,7 @@ def notebook(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     forget_calibrations(monkeypatch)
     monkeypatch.setattr(module, "measure", lambda on, quick, say: measured(devices=4, islands=len(on.islands)))
-    monkeypatch.setattr(default_controller, "_state", default_controller._State())
+    monkeypatch.setattr(default_controller, "_state", default_controller._Current())
     monkeypatch.chdir(tmp_path)
     book = Notebook()
     book.ok(BEFORE)
