@@ -15,8 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from bokeh.models import ColumnDataSource
-from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource, LayoutDOM
 
 from pathways_nb.plan.graph import Graph
 from pathways_nb.trace.launch_ops import Ops
@@ -209,8 +208,8 @@ class Drawing(ABC):
 
     @cached_property
     @abstractmethod
-    def root(self) -> figure:
-        """The Bokeh figure; made when first needed, because still pictures have none."""
+    def root(self) -> LayoutDOM:
+        """The Bokeh figure, or several; made when first needed, because still pictures have none."""
 
 
 class View(Drawing):

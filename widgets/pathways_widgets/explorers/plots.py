@@ -5,13 +5,12 @@ Changing a choice of an explorer changes columns and the properties that follow 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from bokeh.models import ColumnDataSource, LayoutDOM, LegendItem
+from bokeh.models import ColumnDataSource, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
@@ -20,7 +19,7 @@ from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of,
 from pathways_widgets.drawing.plane import Axes, frame, roles
 from pathways_widgets.drawing.scene import Scene, Shape
 from pathways_widgets.drawing.still_frame import Frame
-from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, empty_source
+from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, Drawing
 
 WIDTH = 740.0
 """Pixels of the widest axis, to which text is fitted until a page has another width."""
@@ -94,7 +93,7 @@ class Plot:
         return legend_shapes([self.legend], top, place.right, place.left)[0]
 
 
-class PlotsDrawing(ABC):
+class PlotsDrawing(Drawing):
     """Draws a picture as several plots, in a live figure and in a still picture.
 
     Args:
@@ -103,23 +102,7 @@ class PlotsDrawing(ABC):
     """
 
     def __init__(self, columns: Mapping[str, Sequence[str]], plots: Sequence[Plot]):
-        self._columns, self.style = columns, style.current()
-        self.roles = {name: found for plot in plots for name, found in plot.roles.items()}
-        """Model name -> property -> role in the theme."""
-        self.sources: dict[str, Columns] = {}
-        """The columns last returned by ``update``."""
-        self.properties: dict[str, dict[str, Any]] = {}
-        """Model name -> properties that follow the data: ranges, ticks, titles, heights."""
-
-    @cached_property
-    def tables(self) -> dict[str, ColumnDataSource]:
-        """The Bokeh sources of the glyphs."""
-        return {name: empty_source(name, columns) for name, columns in self._columns.items()}
-
-    @cached_property
-    @abstractmethod
-    def root(self) -> LayoutDOM:
-        """The Bokeh figures; made when first needed, because still pictures have none."""
+        super().__init__(columns, {name: found for plot in plots for name, found in plot.roles.items()})
 
     @abstractmethod
     def update(self, picture: Any) -> dict[str, Columns]:
