@@ -77,10 +77,9 @@ def _is_scalar_loss(value: Any) -> bool:
 def _form(found: Any) -> str:
     if found is None:
         return "None"
-    if hasattr(found, "shape") and hasattr(found, "dtype"):
-        return f"{found.dtype}{list(found.shape)}"
-    if jax.tree_util.all_leaves([found]):
-        return a_type_of(found)
+    if jax.tree_util.all_leaves([found]):  # first: a variable of Flax is a container that has a shape
+        is_array = hasattr(found, "shape") and hasattr(found, "dtype")
+        return f"{found.dtype}{list(found.shape)}" if is_array else a_type_of(found)
     leaves = jax.tree.leaves(found)
     return f"{a_type_of(found)} of {counted(len(leaves), 'array')}"
 

@@ -16,6 +16,7 @@ from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util import fallbacks
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width, wrapped
+from pathways_widgets.drawing.time_axis import time_ticks
 from pathways_widgets.figures.output import show_still
 from pathways_widgets.figures.run_still import scene_of, write
 from pathways_widgets.graph.graph_view import GraphView
@@ -129,6 +130,10 @@ def test_times_on_the_axis_are_round() -> None:
     steps = np.diff(ticks)
     np.testing.assert_allclose(steps, steps[0])
     assert f"{steps[0]:.0e}"[0] in "125"
+
+
+def test_long_times_on_the_axis_have_all_digits() -> None:
+    assert [text for _, text in time_ticks(0.0, 2.1e6, 4)] == ["0 s", "1000000 s", "2000000 s"]
 
 
 def test_many_events_are_few_boxes_and_empty_runs_are_pictures() -> None:
