@@ -56,7 +56,7 @@ def value_and_aux(made: Any, call: str, has_aux: bool, step: str) -> tuple[Any, 
             f"{step}: {call} returned {_form(made)}, but has_aux=False. Return the loss alone, or pass has_aux=True."
         )
     value, aux = made if has_aux else (made, ())
-    if value is None or jnp.shape(value) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+    if not _is_scalar_loss(value):
         raise UsageError(
             f"{step}: {call} returned {_form(value)}, not a scalar loss. Return a mean over the batch, such as "
             f"jnp.mean((y - targets) ** 2); with has_aux=True, a pair of it and anything else."
@@ -64,13 +64,22 @@ def value_and_aux(made: Any, call: str, has_aux: bool, step: str) -> tuple[Any, 
     return value, aux
 
 
+def _is_scalar_loss(value: Any) -> bool:
+    # First what JAX takes for a leaf: of a list of traced values it would ask for the numbers.
+    if not jax.tree_util.all_leaves([value]) or isinstance(value, str):  # the text "float32" is the name of a type
+        return False
+    try:
+        return not jnp.shape(value) and jnp.issubdtype(jnp.result_type(value), jnp.floating)
+    except TypeError:  # an object that is no array
+        return False
+
+
 def _form(found: Any) -> str:
     if found is None:
         return "None"
-    if hasattr(found, "shape") and hasattr(found, "dtype"):
-        return f"{found.dtype}{list(found.shape)}"
-    if isinstance(found, (bool, int, float)):
-        return a_type_of(found)
+    if jax.tree_util.all_leaves([found]):  # first: a variable of Flax is a container that has a shape
+        is_array = hasattr(found, "shape") and hasattr(found, "dtype")
+        return f"{found.dtype}{list(found.shape)}" if is_array else a_type_of(found)
     leaves = jax.tree.leaves(found)
     return f"{a_type_of(found)} of {counted(len(leaves), 'array')}"
 

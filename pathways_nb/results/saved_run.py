@@ -29,7 +29,7 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import LABEL_COLUMNS, STORED, UNKNOWN, Events
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_forms import list_of, optional, record, row
-from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
+from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, is_text, parse, said, shortened
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
 from pathways_nb.util.words import counted
 
@@ -106,6 +106,10 @@ def write(run: SavedRun, path: str | Path) -> None:
     # A log that is too long to be read again is left out, and the run can still be saved.
     if 0 < len(run.log) <= MOST_TEXT:
         columns["log"] = np.frombuffer(run.log, np.uint8)
+    if not is_text(run.name):
+        raise UsageError(
+            f"save({str(path)!r}): the run's name is {shortened(run.name)}, not text, which pw.load refuses."
+        )
     # A damaged directory of the archive may lose columns, and a file without some of them is read as an older one.
     text = json.dumps({**meta, "columns": list(columns)}).encode()
     if len(events) > MOST_EVENTS or len(text) > MOST_TEXT:

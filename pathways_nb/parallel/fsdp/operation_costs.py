@@ -15,12 +15,15 @@ from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import PlanError
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.parallel.fsdp.step_work import StepWork
 
 TICK = 1e-12
 """Seconds of one tick."""
+_MOST = 2**53
+"""Limit in ticks of one operation, 2.5 hours: up to it they are exact as floats, and a step of many is an int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,5 +117,11 @@ class OperationCosts:
 
 
 def _ticks(seconds: float) -> int:
+    # A bandwidth typed in another unit: the sums would be no times, and be shown as if they were.
+    if not seconds < _MOST * TICK:
+        raise PlanError(
+            f"one operation of the step takes {seconds:.3g} s on this chip and network; a plan counts up to "
+            f"{_MOST * TICK:.0f} s. Bandwidths are in bytes/s, latencies in seconds."
+        )
     # Whole numbers: the outline adds up in another order than the timeline, and a sum of floats depends on it.
     return round(seconds / TICK)

@@ -131,7 +131,8 @@ def _joint(
             new = dict(zip(at, varied, strict=True))
             value = loss(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *part)
             value, aux = value if options.has_aux else (value, None)
-            return value / options.accumulate, jax.tree.leaves(aux)
+            # As an array: a loss that is constant may be a Python number.
+            return jnp.asarray(value) / options.accumulate, jax.tree.leaves(aux)
 
         # Written out and not as a scan, so that the list has the operations of each microbatch, and gathers among them.
         total: Any = None

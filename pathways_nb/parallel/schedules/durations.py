@@ -18,6 +18,9 @@ from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.util.words import counted
 
+_LONGEST = 1e290
+"""Largest time: a sum over the cells of any schedule is a float still, and its picture has an axis."""
+
 
 class ActionDurations(NamedTuple):
     """Seconds of each part of the work, ``(stages, slices)``, and of sending, ``(stages - 1, slices)``."""
@@ -84,7 +87,8 @@ def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> 
         given = np.asarray(value)
     except ValueError:
         raise UsageError(f"{name}={value!r} has rows of different lengths. Give each stage as many times.") from None
-    if given.dtype.kind not in "fiu" or not np.all(np.isfinite(given)) or np.any(given < 0):
+    # The comparison refuses NaN, too.
+    if given.dtype.kind not in "fiu" or not np.all((given >= 0) & (given <= _LONGEST)):
         raise UsageError(f"{name}={value!r} is no time. Give a number of at least 0, or an array of such numbers.")
     if given.ndim == 0:
         # A number is of a whole device, which its chunks and slices share; an array is of single stages already.

@@ -13,6 +13,8 @@ from traitlets import TraitError
 import pathways_nb as pw
 from pathways_nb.parallel import schedule_explorer
 from pathways_nb.parallel.schedules import registry
+from pathways_widgets.drawing.scene import Text
+from pathways_widgets.explorers.controls_panel import ControlsPanel
 
 
 def test_it_gives_the_schedules_to_check_and_their_timings() -> None:
@@ -116,6 +118,20 @@ def test_a_schedule_of_one_s_own_can_be_chosen_as_soon_as_it_is_registered(own_s
     assert explorer.registrations == 2
     assert explorer.pictures[1].words == "schedule 'mine' failed: IndexError: list index out of range"
     assert explorer.schedules[0] is not None
+
+
+def test_an_error_of_several_lines_is_shown_as_lines(own_schedules) -> None:
+    @pw.register_schedule("mine")
+    def lines(devices: int, microbatches: int) -> str:
+        raise ValueError("first\nsecond")
+
+    explorer = pw.explore_schedules("mine", "1f1b", devices=2, microbatches=2)
+    panel = ControlsPanel(explorer)
+    explorer.first_name, explorer.second_name = "1f1b", "mine"
+    assert panel.controls["second_name"].value == "mine"
+    shown = [shape.text for shape in explorer.scene().shapes if isinstance(shape, Text)]
+    assert shown[shown.index("schedule 'mine' failed: ValueError: first") + 1] == "second"
+    explorer.second_name = "1f1b"  # ipywidgets keeps the panel, and so its explorer, which hears of later registrations
 
 
 def test_unknown_names_and_choices_are_refused_and_change_nothing() -> None:

@@ -247,6 +247,8 @@ def test_what_let_a_cell_start_is_said() -> None:
     [
         ({"F": -1}, r"F=-1 is no time. Give a number of at least 0"),
         ({"W": "long"}, r"W='long' is no time"),
+        ({"transfer": 1e308}, r"transfer=1e\+308 is no time"),
+        ({"F": float("nan")}, r"F=nan is no time"),
         ({"I": [1, 2, 3]}, r"I of shape \(3,\) does not fit 2 stages and 1 token slice. Give a number, or an array of "
          r"shape \(2,\) or \(2, 1\)"),
         ({"F": [[1], [1, 2]]}, r"F=\[\[1\], \[1, 2\]\] has rows of different lengths"),

@@ -15,7 +15,8 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util import fallbacks
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width
+from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width, wrapped
+from pathways_widgets.drawing.time_axis import time_ticks
 from pathways_widgets.figures.output import show_still
 from pathways_widgets.figures.run_still import scene_of, write
 from pathways_widgets.graph.graph_view import GraphView
@@ -131,6 +132,10 @@ def test_times_on_the_axis_are_round() -> None:
     assert f"{steps[0]:.0e}"[0] in "125"
 
 
+def test_long_times_on_the_axis_have_all_digits() -> None:
+    assert [text for _, text in time_ticks(0.0, 2.1e6, 4)] == ["0 s", "1000000 s", "2000000 s"]
+
+
 def test_many_events_are_few_boxes_and_empty_runs_are_pictures() -> None:
     run = fake_run()
     run.recorded = many_events(60_000)
@@ -235,3 +240,15 @@ def test_a_still_picture_that_fails_is_told_and_leaves_the_cell_whole(monkeypatc
         RuntimeWarning, match=r"beside a figure could not be drawn \(ZeroDivisionError.*shown without it"
     ):
         assert show_still(fails, "a figure", None) is None
+
+
+def test_a_text_of_several_lines_is_measured_and_drawn() -> None:
+    """Names of runs may have line ends, and errors of a user's schedule have: Pillow measures and draws one line."""
+    name = "first\nsecond"
+    assert text_width(name, 11) > text_width("firstsecond", 11), "the end of a line is visible"
+    scene = Scene(200, 20, "#FFFFFF", [Text(0, 10, name, 11, "#000000", background="#EEEEEE")])
+    assert texts(scene.svg()) == [r"first\nsecond"]
+    assert scene.png()
+    assert list(wrapped(f"{name} word · part\n\nlast", lambda words: len(words) <= 11)) == [
+        "first", "second word", "part", "", "last"
+    ]  # fmt: skip

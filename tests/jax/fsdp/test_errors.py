@@ -84,6 +84,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: called(lambda params, x: x @ params["a"]), pw.UsageError,
         r"fsdp: <lambda>\(params, \*batch\) returned float32\[2, 4\], not a scalar loss. Return a mean",
     ),
+    "a dict": (
+        lambda: called(lambda params, x: {"loss": loss(params, x)}), pw.UsageError,
+        "returned a dict of 1 array, not a scalar loss. Return a mean",
+    ),
     "nothing": (lambda: called(lambda params, x: None), pw.UsageError, "returned None, not a scalar loss"),
     "unasked outputs": (
         lambda: called(lambda params, x: (loss(params, x), x)), pw.UsageError,
@@ -252,3 +256,10 @@ def test_what_is_no_plan_of_this_step(left: pw.VirtualSlice) -> None:
         step.with_plan({})
     with pytest.raises(pw.PlanError, match=r"'z', which the model does not have"):
         step.planner(chip="gpu_h100_sxm").timeline(pw.FsdpPlan((pw.Bucket(("z",)),)))
+
+
+def test_a_loss_may_be_a_constant(left: pw.VirtualSlice) -> None:
+    step = pw.fsdp(lambda params, x: 3.0, PARAMS, on=left)
+    value, gradients = step.value_and_grad(step.init(PARAMS), X)
+    assert float(value) == 3.0
+    assert not np.any(gradients["a"].result())

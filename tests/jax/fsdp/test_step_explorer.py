@@ -224,6 +224,8 @@ def test_a_hybrid_step_has_all_modes_and_keeps_its_replicas() -> None:
         ("mode", "hsdp", 'mode "hsdp" needs a place of two axes'),
         ("bandwidth", -1.0, "link_bw"),
         ("latency", float("nan"), "start_latency"),
+        ("bandwidth", 1e-6, "one operation of the step takes "),  # sums in ticks would be no int64, and negative times
+        ("latency", 1e300, "one operation of the step takes 1e+300 s on this chip and network; a plan counts up to"),
     ],
 )
 def test_what_cannot_be_planned_is_told_and_can_be_mended(

@@ -164,6 +164,13 @@ def test_stages_that_do_not_join_name_both_and_what_passes_between_them(controll
     pipe = pw.pipeline([mlp, mlp], on=on, schedule="gpipe", microbatches=2, loss=lambda y, t: jnp.mean(y - t, axis=0))
     with pytest.raises(pw.UsageError, match=r"returned float32\[8\], not a scalar loss. Return a mean over the batch"):
         pipe.value_and_grad(params, x, targets)
+    for made, form in (({"loss": 0.0}, "a dict of 1 array"), ([0.0], "a list of 1 array"), ("float32", "a str")):
+        pipe = pw.pipeline(
+            [mlp, mlp], on=on, schedule="gpipe", microbatches=2,
+            loss=lambda y, t, made=made: jax.tree.map(lambda leaf: leaf if isinstance(leaf, str) else jnp.mean(y), made),
+        )  # fmt: skip
+        with pytest.raises(pw.UsageError, match=f"returned {form}, not a scalar loss. Return a mean over the batch"):
+            pipe.value_and_grad(params, x, targets)
 
 
 def test_token_slices_that_do_not_fit(controller) -> None:

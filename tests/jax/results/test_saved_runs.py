@@ -328,3 +328,12 @@ def test_a_run_that_could_not_be_loaded_is_not_saved(tmp_path, monkeypatch) -> N
     ):
         run.save(tmp_path / "a.run")
     assert not (tmp_path / "a.run").exists()
+
+
+@pytest.mark.parametrize("name", ["\ud800", 5, None], ids=ascii)
+def test_a_name_that_is_no_text_is_not_saved(tmp_path, name) -> None:
+    run = pw.load(damaged_runs.SAMPLES[0])
+    run.name = name
+    with pytest.raises(pw.UsageError, match=r"the run's name is .*, not text, which pw.load refuses"):
+        run.save(tmp_path / "a.run")
+    assert not (tmp_path / "a.run").exists()

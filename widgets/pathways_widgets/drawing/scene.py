@@ -292,9 +292,14 @@ def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
     """Yield the lines of a text, broken at `` · ``, and at spaces within a part that is longer than a line.
 
     Args:
-        text: the text.
+        text: the text; it may have several lines, as the error of a user's function.
         fits: whether some text fits on a line.
     """
+    first, *rest = text.splitlines() or [""]
+    if rest:
+        for one in (first, *rest):
+            yield from wrapped(one, fits)
+        return
     line = ""
     for part in text.split(" · "):
         if line and not fits(f"{line} · {part}"):
@@ -334,7 +339,8 @@ def _visible(text: str) -> str:
 
 
 def _is_unseen(one: str) -> bool:
-    return one in "\ufffe\uffff" or (unicodedata.category(one) in _UNSEEN and one not in "\t\n")
+    # The end of a line is one, too: a text is one line, and a font lays out no other.
+    return one in "\ufffe\uffff" or (unicodedata.category(one) in _UNSEEN and one != "\t")
 
 
 @cache

@@ -161,4 +161,4 @@ def time_ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str
     span = times[-1] - times[0] if len(times) > 1 else sum(times)
     unit, scale = ("s", 1.0) if span >= 2 else ("ms", 1e3) if span >= 2e-3 else ("µs", 1e6)
     for time in times:
-        yield time, f"{time * scale:.6g} {unit}"
+        yield time, f"{time * scale:.10g} {unit}"  # as many digits as in the script
