@@ -248,6 +248,11 @@ class _RowModel:
             total, _ = jax.lax.scan(lambda sum, tile: (sum + jax.checkpoint(lost)(*tile), None), jnp.zeros(()), tiles)
             return total / tokens.size
 
+    def _checkpoint(self, block: Callable[..., Any], **policy: Any) -> Callable[..., Any]:
+        # Inside a scan nothing can be merged with the forward pass, and the barrier that forbids it would keep the
+        # gathers of the next block from being started early.
+        return jax.checkpoint(block, prevent_cse=not self.scans, **policy)
+
     def _again(self, block: Callable[..., Any]) -> Callable[..., Any]:
         """Return a block that is computed again in the backward pass, as the row says."""
         policies = jax.checkpoint_policies
@@ -256,18 +261,18 @@ class _RowModel:
                 names_which_can_be_saved=[], names_which_can_be_offloaded=["input"],
                 offload_src="device", offload_dst="pinned_host",
             )  # fmt: skip
-            return jax.checkpoint(block, policy=kept)
+            return self._checkpoint(block, policy=kept)
         if self.row.remat == "full":
-            return jax.checkpoint(block)
+            return self._checkpoint(block)
         if self.row.remat == "save":
-            return jax.checkpoint(block, policy=policies.save_only_these_names(*_SAVED, "statistics"))
+            return self._checkpoint(block, policy=policies.save_only_these_names(*_SAVED, "statistics"))
         if self.platform == "tpu":
-            return jax.checkpoint(block, policy=policies.dots_with_no_batch_dims_saveable)  # MaxText's "minimal"
+            return self._checkpoint(block, policy=policies.dots_with_no_batch_dims_saveable)  # MaxText's "minimal"
         # What PyTorch keeps without checkpointing: products and what attention's kernel needs again.
         kept = policies.save_from_both_policies(
             policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names("attended", "statistics")
         )
-        return jax.checkpoint(block, policy=kept)
+        return self._checkpoint(block, policy=kept)
 
     def gathered(self, weight: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Return a weight in bfloat16 on every device of its replica: the all-gather of FSDP."""
