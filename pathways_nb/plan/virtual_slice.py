@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 from pathways_nb.errors import is_index
+from pathways_nb.util.json_text import is_text
 from pathways_nb.util.unique import Unique
 
 _serials = itertools.count()
@@ -112,7 +113,7 @@ def virtual_slice(
         name: name in figures and errors; by default that of the variable that holds the slice.
 
     Raises:
-        ValueError: a size is not a positive whole number, or names and sizes do not match.
+        ValueError: a size is not a positive whole number, names and sizes do not match, or the name is no text.
     """
     try:
         sizes = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
@@ -137,4 +138,6 @@ def virtual_slice(
         )
     if island is not None and not is_index(island):
         raise ValueError(f"virtual_slice(island={island!r}): the index of an island is needed, such as island=0.")
+    if not is_text(name):
+        raise ValueError(f"virtual_slice(name={name!r}): the name must be a text, which a saved run can hold.")
     return VirtualSlice(sizes, names, island, name)

@@ -259,3 +259,11 @@ def test_a_slice_says_what_it_is() -> None:
 def test_numpy_counts_are_whole_numbers_too() -> None:
     """``len(x) // 2`` from NumPy is an ordinary way to come by a number of devices."""
     assert pw.virtual_slice(np.int64(4)).size == 4
+
+
+@pytest.mark.parametrize("name", [5, None, "half of a pair \ud800"])
+def test_a_name_that_no_saved_run_can_hold_is_refused(name):
+    with pytest.raises(
+        ValueError, match=r"virtual_slice\(name=.*\): the name must be a text, which a saved run can hold\."
+    ):
+        pw.virtual_slice(2, name=name)
