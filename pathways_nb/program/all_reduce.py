@@ -21,8 +21,9 @@ from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.exchange_sums import ExchangeSum, marked_as_sum
-from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.program.signature import Signature
 from pathways_nb.program.specs import Spec
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.words import a_type_of, counted
 
 _MB = 1e6

@@ -24,7 +24,8 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, specs
 from pathways_nb.program.edge import cross
-from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.program.signature import Signature
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import a_type_of, counted
 

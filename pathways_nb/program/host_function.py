@@ -18,7 +18,8 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, specs
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.host_work import HostWork, Seconds
-from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
+from pathways_nb.program.signature import Aval, Signature, aval_of, snapshot
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST
 from pathways_nb.util.words import a_type_of

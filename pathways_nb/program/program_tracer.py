@@ -27,7 +27,8 @@ from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.items import FlatProgram, closed_over
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
+from pathways_nb.program.signature import Aval, Deferred, Signature, aval_of
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import a_type_of
 

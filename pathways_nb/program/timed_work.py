@@ -20,8 +20,9 @@ from jax.sharding import PartitionSpec
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
-from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.program.signature import Signature
 from pathways_nb.program.specs import Spec
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST, MEMORY
 from pathways_nb.util.waiting import Workers

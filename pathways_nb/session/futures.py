@@ -21,7 +21,8 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
 from pathways_nb.program.program_tracer import ProgramTracer
-from pathways_nb.program.signature import Aval, Deferred, Statics
+from pathways_nb.program.signature import Aval, Deferred
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.lowering.transfers import listed

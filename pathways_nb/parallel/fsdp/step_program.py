@@ -17,7 +17,8 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.context import Tracing, tracing
-from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.program.signature import Signature
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.session.calls.program import Program, program
 
 Form = Literal["init", "lay_out", "step", "value_and_grad", "whole"]

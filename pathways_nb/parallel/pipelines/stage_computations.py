@@ -18,7 +18,8 @@ from pathways_nb.parallel.pipelines.sharded_stages import StageShards
 from pathways_nb.parallel.pipelines.stage_parts import StagePart, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
-from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.program.signature import Signature
+from pathways_nb.program.static_arguments import Statics
 
 Spec = PartitionSpec | None
 _PARTS = {"F": "forward", "B": "backward", "I": "input_gradient", "W": "weight_gradient"}

@@ -26,7 +26,8 @@ from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.program_tracer import ProgramTracer, captured_name
-from pathways_nb.program.signature import Aval, Signature, Statics, snapshot
+from pathways_nb.program.signature import Aval, Signature, snapshot
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls.donation import check_futures, consume
 from pathways_nb.session.calls.submit import dispatch

@@ -20,7 +20,7 @@ from pathways_nb.plan.memory_categories import check
 from pathways_nb.program import context
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program_tracer import ProgramTracer
-from pathways_nb.program.signature import Statics
+from pathways_nb.program.static_arguments import Statics
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.session import default_controller
