@@ -41,7 +41,7 @@ def launch_constants() -> dict[str, Any]:
 
 
 def published_steps() -> list[dict[str, Any]]:
-    """Return the training steps that others measured, ``published_steps.json``.
+    """Return the training steps that others measured, ``measured_steps.json``.
 
     Returns:
         A list of rows: ``id``, ``family``, ``source``, ``stack`` (``"jax"`` or ``"torch"``), ``chip``, ``devices``,
@@ -49,7 +49,7 @@ def published_steps() -> list[dict[str, Any]]:
         (sequences of a step), ``accumulate``, ``precision``, ``remat``, ``step_seconds``, ``peak_memory`` ([number,
         unit]), ``grade`` (``"A"``: fully stated, ``"B"``: one or two settings assumed) and ``notes``.
     """
-    return json.loads(files("pathways_datasets").joinpath("published_steps.json").read_text("utf-8"))
+    return json.loads(files("pathways_datasets").joinpath("measured_steps.json").read_text("utf-8"))
 
 
 def published(paper: str) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class UnreadRow:
 
 
 def read_rows(path: Path) -> list[PublishedStep | UnreadRow]:
-    """Return the rows of a JSON file, a list of objects in the form of ``pathways_datasets/published_steps.json``.
+    """Return the rows of a JSON file, a list of objects in the form of ``pathways_datasets/measured_steps.json``.
 
     Raises:
         UsageError: the file cannot be read, or holds no list of objects.
