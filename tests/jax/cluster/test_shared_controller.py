@@ -197,6 +197,8 @@ def test_all_kernels_are_told_what_does_not_go_on(lab, monkeypatch) -> None:
     until(lambda: all("host 0 has not answered for 4 s" in kernel.status() for kernel in kernels))
     lab.shared.silent(1, {})
     until(lambda: not any("not answered" in kernel.status() for kernel in kernels))
+    # A kernel has the values of its call before it hears that the run has ended, and until then reports it.
+    until(lambda: not any("both: " in kernel.status() for kernel in kernels))
     with held_back(lab.cluster.links[0, 0].host.dispatcher), acting(kernels[0]):
         value = both(X)
         until(lambda: "    both: running for " in kernels[0].status())
