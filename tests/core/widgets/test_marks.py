@@ -12,9 +12,9 @@ from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.box_marks import NARROWEST, BoxMark, CardMark
-from pathways_widgets.drawing.line_marks import AreaMark, LineMark, SpanMark
+from pathways_widgets.drawing.line_marks import AreaMark, LineMark, PathMark, SpanMark
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
-from pathways_widgets.drawing.point_marks import DotMark, TextMark
+from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Text
 from pathways_widgets.drawing.still_frame import Frame
 
@@ -132,3 +132,22 @@ def test_sizes_follow_the_style() -> None:
         assert SpanMark(line="red", line_width=2.0).glyph(look).line_width == line.line_width == 2 * look.line
     finally:
         style.choose("screen")
+
+
+def test_a_path_is_interrupted_by_rows_that_are_no_numbers_and_its_dashes_go_on_around_corners():
+    frame = Frame(0.0, 40.0, 0.0, 40.0, (0.0, 4.0), (0.0, 4.0), line=1.0)
+    rows = {"x": [0.0, 1.0, math.nan, 2.0, 3.0, 3.0, 4.0], "y": [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, math.nan]}
+    first, second = PathMark(line="#000000", line_width=2.0, dash=(8, 4)).shapes(rows, frame)
+    assert first.points == ((0.0, 40.0), (10.0, 40.0))
+    assert second.points == ((20.0, 40.0), (30.0, 40.0), (30.0, 30.0))
+    assert second.strokes() == [
+        [(20.0, 40.0), (28.0, 40.0)],  # a dash, then a gap of four, of which two are around the corner
+        [(30.0, 38.0), (30.0, 30.0)],
+    ]
+
+
+def test_a_text_may_be_moved_to_the_right_as_well():
+    frame = Frame(0.0, 40.0, 0.0, 40.0, (0.0, 4.0), (0.0, 4.0), font=FONT)
+    (text,) = TextMark(shift=-5.0, lift=3.0).shapes({"x": [2.0], "y": [2.0], "text": ["a"]}, frame)
+    assert (text.x, text.y) == (15.0, 23.0)
+    assert TextMark(shift=-5.0).glyph(style.STYLES["screen"]).x_offset == -5.0

@@ -1,4 +1,4 @@
-"""Marks that are lines or areas: between two points, across the whole plot, and polygons.
+"""Marks that are lines or areas: between two points, through many, across the whole plot, and polygons.
 
 A field that is a text names a column; ``Column`` says that another value, such as a width, differs from row to row.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from bokeh.models import Bezier, HSpan, Patch, Segment
+from bokeh.models import Bezier, HSpan, Line, Patch, Segment
 from bokeh.models.glyph import Glyph
 
 from pathways_widgets.drawing.picture_marks import (
@@ -76,6 +76,33 @@ class LineMark(PictureMark):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PathMark(PictureMark):
+    """A line through all rows, in the columns ``x`` and ``y``; rows that are no numbers interrupt it.
+
+    Args:
+        line: its colour; one for all, since a line has no row of its own.
+        line_width: its width in pixels.
+        dash: lengths in pixels of its dashes and of the gaps between them; empty for a solid line.
+    """
+
+    line: str = ""
+    line_width: float = 1.0
+    dash: tuple[int, ...] = ()
+
+    def glyph(self, style: Style) -> Glyph:
+        """Return Bokeh's glyph."""
+        look = {"line_color": self.line, "line_width": self.line_width * style.line, "line_dash": list(self.dash)}
+        return Line(x="x", y="y", **look)
+
+    def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
+        """Yield the parts of the line that have a length."""
+        dash, gap = self.dash or (0, 0)
+        for corners in _unbroken(rows, frame):
+            if len(corners) > 1:
+                yield Curve(corners, self.line, self.line_width * frame.line, False, dash, gap)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpanMark(PictureMark):
     """A line across the whole plot for each row, at the height in its column ``y``.
 
@@ -117,11 +144,15 @@ class AreaMark(PictureMark):
 
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the polygons."""
-        x, y = numbers_in("x", rows), numbers_in("y", rows)
-        begin = 0
-        # A polygon ends at a row without numbers, the last one at the end of the table as well.
-        for end in [*np.flatnonzero(np.isnan(x)).tolist(), len(x)]:
-            if end > begin:
-                corners = zip(frame.x(x[begin:end]).tolist(), frame.y(y[begin:end]).tolist(), strict=True)
-                yield Polygon(tuple(corners), self.fill)
-            begin = end + 1
+        return (Polygon(corners, self.fill) for corners in _unbroken(rows, frame))
+
+
+def _unbroken(rows: Columns, frame: Frame) -> Iterator[tuple[tuple[float, float], ...]]:
+    """Yield the positions of rows in a row that are numbers."""
+    x, y = numbers_in("x", rows), numbers_in("y", rows)
+    begin = 0
+    # A part ends at a row without numbers, the last one at the end of the table as well.
+    for end in [*np.flatnonzero(~(np.isfinite(x) & np.isfinite(y))).tolist(), len(x)]:
+        if end > begin:
+            yield tuple(zip(frame.x(x[begin:end]).tolist(), frame.y(y[begin:end]).tolist(), strict=True))
+        begin = end + 1

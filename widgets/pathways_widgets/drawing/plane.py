@@ -6,7 +6,6 @@ Both forms are made from one ``Axes``, so that they have the same ranges and wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from bokeh.models import FixedTicker, Range1d
@@ -14,6 +13,7 @@ from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.scene import Curve, Scene, Text
+from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.time_axis import round_steps
 from pathways_widgets.drawing.views import FULL_WIDTH
 
@@ -87,35 +87,24 @@ def frame(name: str, axes: Axes, tools: str) -> figure:
     return plot
 
 
-Place = Callable[[float, float], tuple[float, float]]
-"""Function from values of x and y to pixels."""
-
-
-def pixels_of(axes: Axes) -> Place:
-    """Return the function from values to pixels in a still picture."""
+def still_place(axes: Axes) -> Frame:
+    """Return where the plot is in a still picture."""
     font = style.current().font
     # Room for the numbers at the left and for numbers and titles below, which grow with the text.
-    left, top, bottom = 6 * font, 2 * font, 4 * font
-    (first, last), (low, high) = axes.across, axes.up
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = (x - first) / (last - first) * (FULL_WIDTH - left - font)
-        return left + across, axes.height - bottom - (y - low) / (high - low) * (axes.height - top - bottom)
-
-    return at
+    return Frame(6 * font, FULL_WIDTH - font, 2 * font, axes.height - 4 * font, axes.across, axes.up)
 
 
 def still(axes: Axes) -> Scene:
     """Return the same axes as a still picture, for viewers without scripts."""
     font, ink, grid = style.current().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
-    scene, at = Scene(FULL_WIDTH, axes.height, palette.THEMES["light"]["background"]), pixels_of(axes)
+    scene, place = Scene(FULL_WIDTH, axes.height, palette.THEMES["light"]["background"]), still_place(axes)
     (first, last), (low, high) = axes.across, axes.up
     for step in axes.names or round_steps(first, last, 10, least=1.0 if axes.whole else 0.0):
-        x, y = at(step, low)
+        x, y = place.x(step), place.bottom
         scene.shapes.append(Text(x, y + font, axes.names.get(step, f"{step:g}"), font, ink, "middle"))
     for value in round_steps(low, high, 5):
-        left, y = at(first, value)
-        scene.shapes.append(Curve(((left, y), at(last, value)), grid))
-        scene.shapes.append(Text(left - 6, y, f"{value:.6g}", font, ink, "end"))
-    scene.shapes.append(Text(at(first, low)[0], axes.height - font, f"{axes.y} over {axes.x}", font, ink))
+        y = place.y(value)
+        scene.shapes.append(Curve(((place.left, y), (place.right, y)), grid))
+        scene.shapes.append(Text(place.left - 6, y, f"{value:.6g}", font, ink, "end"))
+    scene.shapes.append(Text(place.left, axes.height - font, f"{axes.y} over {axes.x}", font, ink))
     return scene

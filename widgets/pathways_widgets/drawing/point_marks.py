@@ -51,6 +51,7 @@ class TextMark(PictureMark):
         size: its height in pixels.
         align: which part of it is at ``x``.
         anchor: which part of it is at ``y``.
+        shift: pixels by which it is moved to the right; negative is left.
         lift: pixels by which it is moved down; negative is up.
         is_bold: whether it is bold.
         background: colour behind it.
@@ -64,6 +65,7 @@ class TextMark(PictureMark):
     size: float = FONT
     align: Literal["left", "center", "right"] | Column = "center"
     anchor: Literal["top", "middle", "bottom"] = "middle"
+    shift: float | Column = 0.0
     lift: float | Column = 0.0
     is_bold: bool = False
     background: Colour = ""
@@ -76,6 +78,7 @@ class TextMark(PictureMark):
         look: dict[str, Any] = {"text_color": colour(self.text_colour)}
         look |= {"text_font_size": f"{style.font * (self.size / FONT):.6g}px", "text_baseline": self.anchor}
         look |= {"text_align": self.align.name if isinstance(self.align, Column) else self.align}
+        look |= {"x_offset": pixels(self.shift, style.factor)} if self.shift else {}
         look |= {"y_offset": pixels(self.lift, style.factor)} if self.lift else {}
         look |= {"text_font_style": "bold"} if self.is_bold else {}
         if self.background:
@@ -93,11 +96,13 @@ class TextMark(PictureMark):
         # The ratio first: so ordinary text has exactly the size of the style.
         size = frame.font * (self.size / FONT)
         looks = [colours_in(look, rows, len(x)) for look in (self.text_colour, self.background)]
+        more = [values_in(one, rows, len(x)) for one in (self.align, self.shift, self.lift)]
         # The style has scaled pixels in columns already; a number is for a screen.
-        factor = frame.column_factor if isinstance(self.lift, Column) else frame.factor
-        more = values_in(self.align, rows, len(x)), values_in(self.lift, rows, len(x))
+        by_right, by_down = (
+            frame.column_factor if isinstance(one, Column) else frame.factor for one in (self.shift, self.lift)
+        )
         texts = values_in(Column(self.text), rows, len(x))
-        for across, down, text, ink, behind, align, lift in zip(
+        for across, down, text, ink, behind, align, shift, lift in zip(
             x.tolist(), y.tolist(), texts, *looks, *more, strict=True
         ):
             if not text or not _is_inside(frame, across, down):
@@ -106,8 +111,8 @@ class TextMark(PictureMark):
             # A still text is centred at its y; several lines are centred, or all below or above the position.
             above = {"top": -0.5, "middle": (len(lines) - 1) / 2, "bottom": len(lines) - 0.5}[self.anchor]
             for number, line in enumerate(lines):
-                place = down + factor * lift + (LEADING if len(lines) > 1 else 1.0) * size * (number - above)
-                yield Text(across, place, line, size, ink, _ALIGN[align], self.is_bold, behind)
+                place = down + by_down * lift + (LEADING if len(lines) > 1 else 1.0) * size * (number - above)
+                yield Text(across + by_right * shift, place, line, size, ink, _ALIGN[align], self.is_bold, behind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ class Rect:
 class Curve:
     """A line through points; four points with ``bezier`` are a cubic Bézier curve.
 
-    ``dash`` is the length of the dashes of a straight line between two points, 0 for a solid line; ``gap`` is that of
+    ``dash`` is the length of the dashes of a line that is not bent, 0 for a solid line; ``gap`` is that of
     the gaps between them, 0 for half a dash.
     """
 
@@ -93,13 +93,17 @@ class Curve:
         """Return the visible polylines: one, or one for each dash."""
         if not self.dash:
             return [self.straight()]
-        (x0, y0), (x1, y1) = self.points
-        # A line without length must not divide by it.
-        length = max(math.dist(*self.points), 1e-9)
-        parts = [
-            (at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, self.dash + self.between)
-        ]
-        return [[(x0 + part * (x1 - x0), y0 + part * (y1 - y0)) for part in ends] for ends in parts]
+        found: list[list[tuple[float, float]]] = []
+        period, done = self.dash + self.between, 0.0
+        for (x0, y0), (x1, y1) in pairwise(self.points):
+            # A line without length must not divide by it. Around a corner the pattern goes on.
+            length = max(math.dist((x0, y0), (x1, y1)), 1e-9)
+            for begin in np.arange(-(done % period), length, period):
+                ends = max(begin / length, 0.0), min((begin + self.dash) / length, 1.0)
+                if ends[0] < ends[1]:
+                    found.append([(x0 + part * (x1 - x0), y0 + part * (y1 - y0)) for part in ends])
+            done += length
+        return found
 
 
 @dataclass(frozen=True)

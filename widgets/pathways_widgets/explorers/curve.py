@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, Legend
+from bokeh.models import ColumnDataSource, Legend, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.plane import MARK, Axes, frame, pixels_of, roles, still
-from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width
+from pathways_widgets.drawing.line_marks import PathMark
+from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of
+from pathways_widgets.drawing.plane import MARK, Axes, frame, roles, still, still_place
+from pathways_widgets.drawing.point_marks import DotMark
+from pathways_widgets.drawing.scene import Rect, Scene, Text, text_width
+from pathways_widgets.drawing.views import Columns
 from pathways_widgets.figures.live import Figure
 
 _ROLES = roles("curve") | {"curve_legend": {"label_text_color": "text", "background_fill_color": "background"}}
@@ -34,20 +38,28 @@ def curve(
         at: positions of the values, rising; or names, which are placed side by side; ``None`` for 0, 1, 2, …
     """
     axes, places = _axes(series, x, y, at)
+    sources: dict[str, Columns] = {
+        name: {
+            "x": places[: len(values)],
+            "y": list(values),
+            "word": [axes.names.get(one, "") for one in places[: len(values)]],
+        }
+        for name, values in series.items()
+    }
+    colours = {name: palette.place_colour(index) for index, name in enumerate(series)}
+    lines = {name: PathMark(source=name, line=colour, line_width=2.0) for name, colour in colours.items()}
+    dots = [DotMark(source=name, size=MARK, fill=colour, line=colour) for name, colour in colours.items()]
+    marks = [*lines.values(), *(dots if at is not None else ())]
     plot = frame("curve", axes, "pan,xwheel_zoom,reset,hover")
     plot.hover.tooltips = [(x, "@word" if axes.names else "@x"), (y, "@y{0.000}")]
-    for index, (name, values) in enumerate(series.items()):
-        colour, here = palette.place_colour(index), places[: len(values)]
-        source = ColumnDataSource({"x": here, "y": list(values), "word": [axes.names.get(place, "") for place in here]})
-        plot.line("x", "y", source=source, color=colour, width=2, legend_label=name)
-        if at is not None:
-            plot.scatter("x", "y", source=source, color=colour, size=MARK)
-    _put_above(plot, plot.legend[0])
+    drawn = draw(plot, marks, {name: ColumnDataSource(columns) for name, columns in sources.items()}, style.current())
+    legend = Legend(items=[LegendItem(label={"value": name}, renderers=[drawn[line]]) for name, line in lines.items()])
+    _put_above(plot, legend)
     # The last values of a curve may be missing.
     ends = {name: next((v for v in reversed(values) if math.isfinite(v)), math.nan) for name, values in series.items()}
     summary = f"last: {', '.join(f'{name} {end:.4g}' for name, end in ends.items())} {y}"
     item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
-    return Figure(item, lambda: _scene(series, axes, places, at is not None), summary=summary)
+    return Figure(item, lambda: _scene(marks, sources, colours, axes), summary=summary)
 
 
 def _axes(
@@ -82,25 +94,22 @@ def _put_above(plot: figure, legend: Legend) -> None:
     plot.add_layout(legend, "above")
 
 
-def _scene(series: Mapping[str, Sequence[float]], axes: Axes, places: list[float], marked: bool) -> Scene:
+def _scene(
+    marks: Sequence[PictureMark], sources: Mapping[str, Columns], colours: Mapping[str, str], axes: Axes
+) -> Scene:
     """Return the same lines as a still picture.
 
     Args:
-        series: values of each line.
+        marks: what is drawn.
+        sources: the columns of each line.
+        colours: of each line, by its name in the legend.
         axes: the axes.
-        places: positions of the values.
-        marked: whether values have marks.
     """
     font, ink = style.current().font, palette.THEMES["light"]["text"]
-    scene, at = still(axes), pixels_of(axes)
-    along = at(axes.across[0], 0.0)[0]
-    for index, (name, numbers) in enumerate(series.items()):
-        both = zip(places, numbers, strict=False)  # a curve may be shorter than the longest one
-        points = tuple(at(step, value) for step, value in both if math.isfinite(value))
-        colour = palette.place_colour(index)
-        if marked:
-            scene.shapes += [Rect(across - MARK / 2, up - MARK / 2, MARK, MARK, colour) for across, up in points]
-        scene.shapes += [Curve(points, colour, 2.0)] if len(points) > 1 else []
+    scene, place = still(axes), still_place(axes)
+    scene.shapes += shapes_of(marks, sources, place)
+    along = place.left
+    for name, colour in colours.items():
         scene.shapes.append(Rect(along, 4, font, font, colour))
         scene.shapes.append(Text(along + 1.5 * font, 4 + font / 2, name, font, ink))
         along += 4 * font + text_width(name, font)

@@ -13,11 +13,14 @@ from typing import NamedTuple
 
 from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource
-from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.plane import MARK, Axes, frame, pixels_of, roles, still
-from pathways_widgets.drawing.scene import Align, Curve, Rect, Scene, Text, text_width
+from pathways_widgets.drawing.line_marks import PathMark
+from pathways_widgets.drawing.picture_marks import Column, Role, draw, shapes_of, theme_roles
+from pathways_widgets.drawing.plane import MARK, Axes, frame, roles, still, still_place
+from pathways_widgets.drawing.point_marks import DotMark, TextMark
+from pathways_widgets.drawing.scene import Align, Scene, text_width
+from pathways_widgets.drawing.views import Columns
 from pathways_widgets.figures.live import Figure
 
 Point = tuple[float, float]
@@ -29,7 +32,14 @@ _BEST, _OTHER = palette.VERMILION, palette.SKY
 _MARK, _GAP = 1.5 * MARK, 4.0
 """Pixels of a mark, and of the gap between a mark and its label."""
 _BOKEH: dict[Align, str] = {"start": "left", "middle": "center", "end": "right"}
-_ROLES = roles(_NAME) | {f"{_NAME}_label": {"text_color": "text"}}
+_DOTS = DotMark(source="points", shape="circle", size=_MARK, fill=Column("colour"), line=Column("colour"))
+_MARKS = (
+    PathMark(source="stairs", line=_BEST, line_width=1.5, dash=(5, 3)),
+    _DOTS,
+    TextMark(source="points", name=f"{_NAME}_label", text_colour=Role("text"), align=Column("align"),
+             shift=Column("right"), lift=Column("down")),
+)  # fmt: skip
+_ROLES = roles(_NAME) | theme_roles(_MARKS)
 
 
 class PointLabel(NamedTuple):
@@ -61,12 +71,15 @@ def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
     across, up = (_ROOM * max(costs) or 1.0 for costs in zip(*points.values(), strict=True))
     axes = Axes(x, y, (0.0, across), (0.0, up), {}, _HEIGHT)
     best, labels = front(points.values()), labels_of(points, axes)
+    sources = _sources(labels, best, stairs(best, axes))
     plot = frame(_NAME, axes, "pan,box_zoom,reset,hover")
-    _draw(plot, labels, best, stairs(best, axes))
+    drawn = draw(plot, _MARKS, {name: ColumnDataSource(columns) for name, columns in sources.items()}, style.current())
+    plot.hover.renderers = [drawn[_DOTS]]
+    plot.hover.tooltips = [("", "@text"), (x, "@x"), (y, "@y{0.0000}")]
     names = {one.point: one.name for one in labels}
     summary = f"best: {'; '.join(f'{names[point]} ({point[0]:.4g}, {point[1]:.4g})' for point in best)}"
     item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
-    return Figure(item, lambda: _scene(labels, best, axes), summary=summary)
+    return Figure(item, lambda: _scene(sources, axes), summary=summary)
 
 
 def front(points: Iterable[Point]) -> list[Point]:
@@ -96,7 +109,11 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
         points: both costs by name.
         axes: the axes.
     """
-    at, names = pixels_of(axes), dict[Point, list[str]]()
+    place, names = still_place(axes), dict[Point, list[str]]()
+
+    def at(x: float, y: float) -> Point:
+        return place.x(x), place.y(y)
+
     for name, point in points.items():
         names.setdefault(point, []).append(name)
     corners = [at(*corner) for corner in stairs(front(points.values()), axes)]
@@ -149,33 +166,24 @@ def _colour(label: PointLabel, best: Sequence[Point]) -> str:
     return _BEST if label.point in best else _OTHER
 
 
-def _draw(plot: figure, labels: Sequence[PointLabel], best: Sequence[Point], line: Sequence[Point]) -> None:
-    """Add the stairs, marks, labels and tooltips."""
-    plot.line(*zip(*line, strict=True), color=_BEST, line_width=1.5, line_dash=[5, 3])
-    source = ColumnDataSource({
-        "name": [one.name for one in labels],
-        "x": [one.point[0] for one in labels],
-        "y": [one.point[1] for one in labels],
-        "right": [one.right for one in labels],
-        "down": [one.down for one in labels],
-        "align": [_BOKEH[one.align] for one in labels],
-        "colour": [_colour(one, best) for one in labels],
-    })  # fmt: skip
-    marks = plot.scatter("x", "y", source=source, size=_MARK, color="colour")
-    words = plot.text("x", "y", "name", source=source, x_offset="right", y_offset="down", text_align="align",
-                      text_baseline="middle", text_font_size=f"{style.current().font}px")  # fmt: skip
-    words.glyph.name = f"{_NAME}_label"
-    plot.hover.renderers = [marks]
-    plot.hover.tooltips = [("", "@name"), (plot.xaxis[0].axis_label, "@x"), (plot.yaxis[0].axis_label, "@y{0.0000}")]
+def _sources(labels: Sequence[PointLabel], best: Sequence[Point], line: Sequence[Point]) -> dict[str, Columns]:
+    """Return the columns of the stairs and of the points with their labels."""
+    return {
+        "stairs": {"x": [x for x, _ in line], "y": [y for _, y in line]},
+        "points": {
+            "text": [one.name for one in labels],
+            "x": [one.point[0] for one in labels],
+            "y": [one.point[1] for one in labels],
+            "right": [one.right for one in labels],
+            "down": [one.down for one in labels],
+            "align": [_BOKEH[one.align] for one in labels],
+            "colour": [_colour(one, best) for one in labels],
+        },
+    }
 
 
-def _scene(labels: Sequence[PointLabel], best: Sequence[Point], axes: Axes) -> Scene:
+def _scene(sources: Mapping[str, Columns], axes: Axes) -> Scene:
     """Return the same as a still picture."""
-    scene, at = still(axes), pixels_of(axes)
-    font, ink = style.current().font, palette.THEMES["light"]["text"]
-    scene.shapes.append(Curve(tuple(at(*corner) for corner in stairs(best, axes)), _BEST, 1.5))
-    for label in labels:
-        x, y = at(*label.point)
-        scene.shapes.append(Rect(x - _MARK / 2, y - _MARK / 2, _MARK, _MARK, _colour(label, best)))
-        scene.shapes.append(Text(x + label.right, y + label.down, label.name, font, ink, label.align))
+    scene = still(axes)
+    scene.shapes += shapes_of(_MARKS, sources, still_place(axes))
     return scene
