@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import text_width
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.shardings.layout_picture import MOST_BLOCKS
 from pathways_widgets.shardings.sharding_columns import SIDES, SOURCES
 from pathways_widgets.shardings.sharding_display import ShardingFigure, columns_of, scene_of

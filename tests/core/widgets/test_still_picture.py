@@ -15,7 +15,8 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util import fallbacks
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width, wrapped
+from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text
+from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.time_axis import time_ticks
 from pathways_widgets.figures.output import show_still
 from pathways_widgets.figures.run_still import scene_of, write

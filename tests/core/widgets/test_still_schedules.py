@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import Polygon, Rect, Text, text_width
+from pathways_widgets.drawing.scene import Polygon, Rect, Text
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.schedules.schedule_columns import COLOURS
 from pathways_widgets.schedules.schedule_display import write
 from pathways_widgets.schedules.schedule_still import scene_of_schedules

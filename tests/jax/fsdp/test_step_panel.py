@@ -13,7 +13,8 @@ import pytest
 from pathways_nb.parallel.fsdp.step_explorer import FsdpExplorer
 from pathways_nb.parallel.fsdp.variants import Variants
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import Rect, Text, text_width
+from pathways_widgets.drawing.scene import Rect, Text
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.style import current
 from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.step_columns import STALL, columns_of

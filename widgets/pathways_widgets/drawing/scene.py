@@ -7,33 +7,25 @@ own export needs a browser and a driver for it. Views place their shapes themsel
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import re
-import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.still_text import as_written, font_of, text_width, visible
 
 Align = Literal["start", "middle", "end"]
 _STEPS = 16
 """Straight pieces with which a Bézier curve is drawn in a PNG."""
 _HATCH_GAP = 6.0
-_FONTS = ("LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc", "DejaVuSans.ttf")
-"""Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some characters."""
-_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
-"""Unicode's categories of control characters, halves of pairs, and separators of lines and paragraphs."""
-_PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u", "…": "..."})
-"""Substitutes for the characters that Pillow's own font lacks."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +235,7 @@ def _svg(shape: Shape) -> Iterator[str]:
             weight = ' font-weight="bold"' if shape.bold else ""
             yield (
                 f'<text x="{shape.x:.2f}" y="{shape.y + 0.35 * shape.size:.2f}" font-size="{shape.size:g}" '
-                f'fill="{shape.fill}" text-anchor="{shape.align}"{weight}>{escape(_visible(shape.text))}</text>'
+                f'fill="{shape.fill}" text-anchor="{shape.align}"{weight}>{escape(visible(shape.text))}</text>'
             )
 
 
@@ -283,81 +275,5 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
             anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.align]
             # One face of a font is enough: a thin stroke in the same colour makes its letters bold.
             bold = scale * shape.size / 30 if shape.bold else 0
-            place, font = (scale * shape.x, scale * shape.y), _font(scale * shape.size)
-            draw.text(place, _written(shape.text), shape.fill, font, anchor, stroke_width=bold)
-
-
-def text_width(text: str, size: float) -> float:
-    """Return the width in pixels of ``text`` on one line."""
-    return float(_font(size).getlength(_written(text)))
-
-
-def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    """Yield the lines of a text, broken at `` · ``, and at spaces within a part that is longer than a line.
-
-    Args:
-        text: the text; it may have several lines, as the error of a user's function.
-        fits: whether some text fits on a line.
-    """
-    first, *rest = text.splitlines() or [""]
-    if rest:
-        for one in (first, *rest):
-            yield from wrapped(one, fits)
-        return
-    line = ""
-    for part in text.split(" · "):
-        if line and not fits(f"{line} · {part}"):
-            yield line
-            line = ""
-        # A part that is longer than a line is broken at spaces, and its last piece may be followed by the next part.
-        *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
-        yield from full
-    yield line
-
-
-def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Return the lines of a text broken at spaces; a word that is longer than a line is not broken."""
-    if fits(text):
-        return [text]
-    lines = [""]
-    for word in text.split(" "):
-        longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if fits(longer):
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return [line for line in lines if line] or [""]
-
-
-def _written(text: str) -> str:
-    """Return the text as the available font can write it."""
-    return _visible(text) if _face() else _visible(text).translate(_PLAIN)
-
-
-def _visible(text: str) -> str:
-    """Return the text with escapes in place of characters that SVG cannot hold or a font cannot lay out."""
-    # Nearly all texts are; only the others are looked at letter by letter.
-    if text.isprintable():
-        return text
-    return "".join(one.encode("unicode_escape").decode() if _is_unseen(one) else one for one in text)
-
-
-def _is_unseen(one: str) -> bool:
-    # The end of a line is one, too: a text is one line, and a font lays out no other.
-    return one in "\ufffe\uffff" or (unicodedata.category(one) in _UNSEEN and one != "\t")
-
-
-@cache
-def _face() -> str:
-    """Return the file of the first font of ``_FONTS`` on this machine; empty if there is none."""
-    for name in _FONTS:
-        with contextlib.suppress(OSError):
-            ImageFont.truetype(name, 10)
-            return name
-    return ""
-
-
-@cache
-def _font(size: float) -> Any:
-    """Return the font at this size in pixels."""
-    return ImageFont.truetype(_face(), size) if _face() else ImageFont.load_default(size)
+            place, font = (scale * shape.x, scale * shape.y), font_of(scale * shape.size)
+            draw.text(place, as_written(shape.text), shape.fill, font, anchor, stroke_width=bold)

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.drawing.scene import Curve, Shape, Text, text_width
+from pathways_widgets.drawing.scene import Curve, Shape, Text
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.time_axis import time_ticks
 
 LABELS = 104.0

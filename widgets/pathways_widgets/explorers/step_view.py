@@ -22,8 +22,9 @@ from pathways_widgets.drawing.legends import LEGEND_ROW, Swatch
 from pathways_widgets.drawing.line_marks import SpanMark
 from pathways_widgets.drawing.picture_marks import Column, Role, shapes_of
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
-from pathways_widgets.drawing.scene import Scene, Shape, Text, text_width
+from pathways_widgets.drawing.scene import Scene, Shape, Text
 from pathways_widgets.drawing.still_frame import AXIS, LABELS, LIGHT, Frame
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.time_axis import TICKS, round_steps
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns

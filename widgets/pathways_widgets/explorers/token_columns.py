@@ -13,7 +13,7 @@ import numpy as np
 
 from pathways_nb.trace.metrics import duration
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import text_width, wrapped
+from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import Columns, Words
 

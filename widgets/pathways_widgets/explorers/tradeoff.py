@@ -19,7 +19,8 @@ from pathways_widgets.drawing.line_marks import PathMark
 from pathways_widgets.drawing.picture_marks import Column, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.plane import MARK, Axes, frame, roles, still, still_place
 from pathways_widgets.drawing.point_marks import DotMark, TextMark
-from pathways_widgets.drawing.scene import Align, Scene, text_width
+from pathways_widgets.drawing.scene import Align, Scene
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.figures.live import Figure
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from pathways_nb.errors import both_ends, is_number
 from pathways_nb.util.json_text import shortened
 from pathways_widgets.drawing import style
-from pathways_widgets.drawing.scene import Scene, Text, length_parts, text_width, wrapped
+from pathways_widgets.drawing.scene import Scene, Text, length_parts
 from pathways_widgets.drawing.still_frame import LIGHT, LINE, RIGHT
+from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.views import FULL_WIDTH, Moment, RunLike
 from pathways_widgets.figures.panel import DEFAULT_SHOW, VIEWS, check_show
 

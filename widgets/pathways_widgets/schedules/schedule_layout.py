@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pathways_widgets.drawing.scene import text_width, wrapped
+from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.style import Style
 
 _TALLEST = 370.0

@@ -13,7 +13,7 @@ from itertools import product
 
 from pathways_nb.errors import size
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import text_width
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.shardings.panel_captions import Captions, divisors
 from pathways_widgets.shardings.sharding_columns import DrawnLayout, Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pathways_widgets.drawing.scene import text_width
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.shardings.sharding_columns import DrawnLayout, Rows
 from pathways_widgets.shardings.sharding_grid import Digit, Grid, GridAxis, Index
 

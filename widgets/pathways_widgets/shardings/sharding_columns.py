@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import text_width, wrapped
+from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.views import SIDES
 from pathways_widgets.shardings.sharding_grid import Index
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pathways_nb.errors import size
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.scene import text_width
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.shardings.layout_picture import LayoutPicture
 from pathways_widgets.shardings.sharding_columns import DrawnLayout, Rows, colours_of
