@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 from pathways_nb.errors import is_index
-from pathways_nb.util.json_text import is_text
 from pathways_nb.util.unique import Unique
 
 _serials = itertools.count()
@@ -138,6 +137,6 @@ def virtual_slice(
         )
     if island is not None and not is_index(island):
         raise ValueError(f"virtual_slice(island={island!r}): the index of an island is needed, such as island=0.")
-    if not is_text(name):
-        raise ValueError(f"virtual_slice(name={name!r}): the name must be a text, which a saved run can hold.")
+    if not isinstance(name, str):
+        raise ValueError(f'virtual_slice(name={name!r}): the name must be a text, such as name="left".')
     return VirtualSlice(sizes, names, island, name)

@@ -261,9 +261,7 @@ def test_numpy_counts_are_whole_numbers_too() -> None:
     assert pw.virtual_slice(np.int64(4)).size == 4
 
 
-@pytest.mark.parametrize("name", [5, None, "half of a pair \ud800"])
-def test_a_name_that_no_saved_run_can_hold_is_refused(name):
-    with pytest.raises(
-        ValueError, match=r"virtual_slice\(name=.*\): the name must be a text, which a saved run can hold\."
-    ):
+@pytest.mark.parametrize("name", [5, None])
+def test_a_name_that_is_no_text_is_refused(name):
+    with pytest.raises(ValueError, match=r'virtual_slice\(name=.*\): the name must be a text, such as name="left"\.'):
         pw.virtual_slice(2, name=name)
