@@ -34,14 +34,14 @@ def main(folder: Path) -> None:
         import numpy as np
         from jax import export
         from jax.experimental import mesh_utils, topologies
-        from jax.sharding import Mesh
+        from jax.sharding import AxisType, Mesh
 
         stage = "topology"
         described = topologies.get_topology_desc(platform=request["platform"], **_tuples(request["topology"]))
         devices = list(described.devices)
         if len(devices) != request["devices"]:
             raise ValueError(f"the compiler sees {len(devices)} devices, not {request['devices']}")
-        names, sizes = zip(*request["mesh"], strict=True)
+        names, sizes, kinds = zip(*request["mesh"], strict=True)
         if (
             math.prod(sizes) == len(devices)
             and request["platform"] == "tpu"
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
             placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
         else:
             placed = np.array(devices[: math.prod(sizes)]).reshape(sizes)
-        mesh = Mesh(placed, names)
+        mesh = Mesh(placed, names, axis_types=tuple(AxisType[kind] for kind in kinds))
         (folder / "devices.json").write_text(json.dumps([_place(one) for one in placed.flat]))
 
         stage = "lower"

@@ -28,13 +28,13 @@ class LoweredText:
     Args:
         program: bytes of ``jax.export.Exported.serialize()``.
         platform: that it was lowered for.
-        mesh: name and size of each axis of the mesh, in its order.
+        mesh: name, size and type of each axis of the mesh, in its order.
         donated: positions of arguments whose memory results may take.
     """
 
     program: bytes
     platform: str
-    mesh: tuple[tuple[str, int], ...]
+    mesh: tuple[tuple[str, int, str], ...]
     donated: tuple[int, ...]
 
 
@@ -59,7 +59,13 @@ def lower(function: Callable[..., Any], arguments: Sequence[Any], donated: Seque
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(function, donate_argnums=tuple(donated), keep_unused=True)
         exported = _exported(jitted, arguments, platform)
-    return LoweredText(bytes(exported.serialize()), platform, tuple(mesh.shape.items()), tuple(donated))
+    return LoweredText(bytes(exported.serialize()), platform, _axes(mesh), tuple(donated))
+
+
+def _axes(mesh: Any) -> tuple[tuple[str, int, str], ...]:
+    """Return name, size and type (``"Auto"``, ``"Explicit"``, ``"Manual"``) of each axis of a mesh."""
+    sizes, kinds = mesh.shape.items(), mesh.axis_types
+    return tuple((name, size, kind.name) for (name, size), kind in zip(sizes, kinds, strict=True))
 
 
 def _exported(jitted: Any, arguments: Sequence[Any], platform: str) -> export.Exported:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hardware.chips import chip
 from pathways_nb.published.attention_kernels import library_kernel, splash
@@ -60,7 +60,9 @@ def step_program(row: PublishedStep, layers: int, platform: str) -> StepProgram:
     """
     # Ranks that share one copy of the optimizer's state are neighbours among the replicas.
     shards = row.optimizer_shards or 1
-    mesh = AbstractMesh((row.dp // shards, shards, row.fsdp, row.tp), ("dp", "zero", "fsdp", "tp"))
+    mesh = AbstractMesh(
+        (row.dp // shards, shards, row.fsdp, row.tp), ("dp", "zero", "fsdp", "tp"), axis_types=(AxisType.Auto,) * 4
+    )
     model = _RowModel(row, layers, mesh, platform)
     kept = jnp.bfloat16 if row.bf16_weights else jnp.float32
     params = {

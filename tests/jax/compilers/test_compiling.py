@@ -11,7 +11,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import pathways_nb as pw
 from pathways_nb.compilers import compiling, lowered, targets
@@ -30,7 +30,7 @@ def program(
     chip: str, devices: int = 8, rows: int = 1024, step=None
 ) -> tuple[lowered.LoweredText, targets.CompilerTarget]:
     """One step of a layer whose weights are divided over all devices."""
-    mesh = AbstractMesh((devices,), ("d",))
+    mesh = AbstractMesh((devices,), ("d",), axis_types=(AxisType.Auto,))
     weights = jax.ShapeDtypeStruct((rows, 1024), jnp.bfloat16, sharding=NamedSharding(mesh, P("d")))
     batch = jax.ShapeDtypeStruct((16 * devices, rows), jnp.bfloat16, sharding=NamedSharding(mesh, P("d")))
 
