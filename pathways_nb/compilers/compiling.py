@@ -49,7 +49,7 @@ _TEXT = {"cuda": "*_gpu_after_optimizations.txt", "tpu": "*.after_optimizations_
 _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 """Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
 _KERNEL = re.compile(rb"ipykernel_\d+")
-_EXPORTED = re.compile(r'"jit\(call\)/call_exported/')
+_EXPORTED = re.compile(r'"jit\(call\)/call_exported/?')
 
 
 _running: set[subprocess.Popen[bytes]] = set()

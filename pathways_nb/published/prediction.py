@@ -7,13 +7,16 @@ difference is one block; JAX's as one scan.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from typing import Any
 
 from pathways_nb.compilers import compiling, lowered, targets
+from pathways_nb.compilers.lowered import LoweredText
 from pathways_nb.compilers.presets import preset
+from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import make_topology
@@ -28,6 +31,7 @@ from pathways_nb.published.step_rows import PublishedStep, UnreadRow
 
 _AT_ONCE = 2
 """Rows that are compiled at the same time."""
+_UNKNOWN_OPTION = re.compile(r"No such compile option: '(\w+)'")
 _DEPTHS = (2, 4)
 """Blocks of the two programs that are compiled where blocks are written one by one."""
 
@@ -97,11 +101,26 @@ def _compiled(row: PublishedStep, chip: Chip, layers: int) -> CompiledRow:
     target = targets.target(make_topology(chip, devices), slices)
     program = step_program(row, layers, target.platform)
     text = lowered.lower(program.function, program.arguments, program.donated, target.platform)
-    made = compiling.compile_for(text, target, options_of(row), say=lambda line: None)
+    made = _with_known_options(text, target, options_of(row))
     place = LaunchPlace(chip, made.places, min(chip.devices_per_host, devices))
     schedule = schedule_of(parse(made.text), len(made.places)) if made.text else LaunchSchedule(())
     digest = hashlib.sha256(made.text.encode()).hexdigest()[:16]
     return CompiledRow(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
+
+
+def _with_known_options(text: LoweredText, target: CompilerTarget, options: dict[str, Any]) -> compiling.CompiledText:
+    """Return a compiled program, without those published options that this version of the compiler does not take."""
+    while True:
+        try:
+            return compiling.compile_for(text, target, options, say=lambda line: None)
+        except compiling.CompilerError as error:
+            unknown = _UNKNOWN_OPTION.search(str(error))
+            if unknown and unknown[1] in options:
+                options = {name: value for name, value in options.items() if name != unknown[1]}
+            elif "FAILED_PRECONDITION" in str(error) and options:
+                options = {}  # libtpu 0.0.50 forbids some of them together, and does not name them
+            else:
+                raise
 
 
 def options_of(row: PublishedStep) -> dict[str, Any]:

@@ -20,7 +20,8 @@ _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
 _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
-_NAME = re.compile(r"%([\w.\-]+)")
+_NAME = re.compile(r"%([\w.\-]+(?:#\d+)?)")
+_ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 _CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -191,6 +192,14 @@ def _add(computation: HloComputation, lines: Sequence[str]) -> None:
     """Add the instruction of some lines to its computation, if there are any."""
     if lines:
         instruction = _instruction(lines[0] if len(lines) == 1 else " ".join(map(str.strip, lines)))
+        for name, number in _ELEMENT.findall(instruction.inside):
+            # Newer compilers write ``%tuple#2`` for an element of a tuple, which older ones take out by an instruction.
+            made, at = computation.instructions.get(name), int(number)
+            if made is not None and at < len(made.shapes):
+                element = f"{name}#{number}"
+                computation.instructions[element] = HloInstruction(
+                    element, made.shapes[at : at + 1], "get-tuple-element", f"%{name}", f", index={number}", False
+                )
         computation.instructions[instruction.name] = instruction
 
 

@@ -218,6 +218,30 @@ def test_a_loop_that_begins_at_an_unknown_number_is_counted_once_and_says_so():
     assert found.notes == ("the loop w runs an unknown number of times and is counted once",)
 
 
+def test_an_element_of_a_tuple_may_be_written_with_its_number():
+    before = """%body (b: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %b = (s32[], f32[64]{0}) parameter(0)
+  %one = s32[] constant(1)
+  %n = s32[]{:S(6)} copy(%b#0)
+  %next = s32[] add(%n, %one)
+  %y = f32[64]{0} negate(%b#1)
+  ROOT %r = (s32[], f32[64]{0}) tuple(%next, %y)
+}
+
+%condition (c: (s32[], f32[64])) -> pred[] {
+  %limit = s32[] constant(12)
+  %c = (s32[], f32[64]{0}) parameter(0)
+  ROOT %less = pred[] compare(%c#0, %limit), direction=LT
+}"""
+    found = schedule(
+        "  %a = f32[64]{0} parameter(0)\n  %zero = s32[] constant(0)\n  %t = (s32[], f32[64]{0}) tuple(%zero, %a)\n"
+        "  ROOT %w = (s32[], f32[64]{0}) while(%t), condition=%condition, body=%body",
+        before,
+    )
+    assert found.notes == ()
+    assert [(one.name, times, one.work.bytes) for one, times in found.runs() if one.name == "y"] == [("y", 12, 512)]
+
+
 def test_metadata_with_line_breaks_belongs_to_its_instruction():
     (action,) = schedule(
         "  %q = bf16[2,16,2048,128]{3,2,1,0} parameter(0)\n"

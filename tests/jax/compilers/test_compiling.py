@@ -52,7 +52,7 @@ def test_a_program_comes_back_scheduled_with_its_memory_lines_and_places(chip):
     assert schedule_of(module, 8).flops == pytest.approx(2 * 2 * 16 * 1024 * 1024, rel=1e-6)
     assert {one.exchange.kind for one, _ in schedule_of(module, 8).runs() if one.exchange} >= {"all-gather"}
     assert __file__ in found.text, "the user's file is named"
-    assert "call_exported" not in found.text, "what only our way of compiling adds is left out"
+    assert "jit(call)" not in found.text, "what only our way of compiling adds is left out"
     assert len(found.places) == 8
     assert len({(tuple(one["coords"]), one["core"]) for one in found.places}) == 8
     assert found.memory.startswith("Memory Space: default")
