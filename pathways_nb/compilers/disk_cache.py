@@ -40,7 +40,7 @@ class CompilerCache:
         return len(self._files())
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes on disk."""
         return sum(size for _, size, _ in self._files())
 
@@ -71,7 +71,7 @@ class CompilerCache:
         return found
 
     def __repr__(self) -> str:
-        return f"<compiler cache {self.folder}: {self.entries} programs, {self.bytes / 2**20:.1f} MiB>"
+        return f"<compiler cache {self.folder}: {self.entries} programs, {self.size_bytes / 2**20:.1f} MiB>"
 
 
 def compiler_cache() -> CompilerCache:

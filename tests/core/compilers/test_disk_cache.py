@@ -23,8 +23,8 @@ def test_what_was_written_is_read_by_its_content():
     assert disk_cache.read(one) == {"text": "HloModule"}
     assert disk_cache.read(other) is None
     cache = compiler_cache()
-    assert (cache.entries, cache.bytes > 0) == (1, True)
-    assert repr(cache) == f"<compiler cache {cache.folder}: 1 programs, {cache.bytes / 2**20:.1f} MiB>"
+    assert (cache.entries, cache.size_bytes > 0) == (1, True)
+    assert repr(cache) == f"<compiler cache {cache.folder}: 1 programs, {cache.size_bytes / 2**20:.1f} MiB>"
     assert cache.clear() == 1
     assert (cache.entries, cache.clear()) == (0, 0)
 
@@ -45,7 +45,7 @@ def test_entries_used_longest_ago_are_removed_first():
         disk_cache.write(key, {"text": os.urandom(2000).hex()})
         os.utime(compiler_cache().folder / f"{key}.json.gz", (n, n))
     disk_cache.read(keys[0])  # used last now
-    size = compiler_cache().bytes
+    size = compiler_cache().size_bytes
     compiler_cache().trim(size * 5 // 8)
     assert [disk_cache.read(key) is not None for key in keys] == [True, False, False, True]
 
