@@ -47,7 +47,7 @@ class CompilerTarget:
 
     @property
     def name(self) -> str:
-        """A short name for people, such as ``"v5p:2x2x4"`` or ``"8 hosts of 8 gpu_h100_sxm"``."""
+        """A short name for people, such as ``"v5p:2x2x4"``, or ``"1x8x8"`` for 8 hosts of 8 GPUs."""
         return str(self.arguments["topology_name"])
 
 

@@ -163,18 +163,19 @@ def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[LaunchActi
 def priced(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> LaunchSeconds:
     """Return the seconds of a row's step, of all its blocks."""
     each = [launch_seconds(step.schedule, price_of(step.place, known)) for step in steps]
-    if len(each) == 1:
-        return _with_rules(row, each[0], known)
-    more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
-
-    def extended(first: float, second: float) -> float:
-        return second + more * (second - first)
-
-    busy = {name: extended(each[0].busy[name], each[1].busy[name]) for name in each[0].busy}
+    busy = {name: _extended(row, steps, [one.busy[name] for one in each]) for name in each[0].busy}
     exposed, ordered, hidden = (
-        extended(getattr(each[0], name), getattr(each[1], name)) for name in ("exposed", "ordered", "hidden")
+        _extended(row, steps, [getattr(one, name) for one in each]) for name in ("exposed", "ordered", "hidden")
     )
     return _with_rules(row, LaunchSeconds(exposed, ordered, hidden, busy), known)
+
+
+def _extended(row: PublishedStep, steps: Sequence[CompiledRow], values: Sequence[float]) -> float:
+    """Return a value at all of a row's blocks, from its values at the blocks that were compiled."""
+    if len(values) == 1:
+        return values[0]
+    more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
+    return values[1] + more * (values[1] - values[0])
 
 
 def constants_of(row: PublishedStep) -> LaunchConstants:
@@ -203,10 +204,7 @@ def _with_rules(row: PublishedStep, found: LaunchSeconds, known: LaunchConstants
 
 def memory_of(row: PublishedStep, steps: Sequence[CompiledRow]) -> float:
     """Return the bytes of one device, of all blocks of a row."""
-    if len(steps) == 1:
-        return steps[0].bytes
-    more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
-    return steps[1].bytes + more * (steps[1].bytes - steps[0].bytes)
+    return _extended(row, steps, [step.bytes for step in steps])
 
 
 def spread(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> tuple[float, float]:

@@ -168,7 +168,7 @@ def _widened_from(module: HloModule, computation: HloComputation, name: str, bit
         if instruction.opcode == "fusion":
             computation = module.computations[instruction.called[0]]
             # Backward into the fusion: what it returns is what was exchanged.
-            name = next(i.name for i in computation.instructions.values() if i.is_root)
+            name = computation.root.name
         elif instruction.opcode not in _MOVES_OR_CONVERTS or not instruction.operands:
             return bits
         else:

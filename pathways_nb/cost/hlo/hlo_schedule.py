@@ -5,8 +5,8 @@ start something: a collective on the network, a copy between memories, a transfe
 instructions run, until the instruction that ends it, which waits. A loop is a schedule of its own that runs several
 times.
 
-Only what takes time is an ``Action``; parameters, tuples and the like are left out. What an action takes in seconds is
-not decided here (``cost.launch``).
+Only what takes time is a ``LaunchAction``; parameters, tuples and the like are left out. What an action takes in
+seconds is not decided here (``cost.launch``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ Queue = Literal["compute", "network", "copy", "host", "dcn"]
 host's network to other slices."""
 Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _HOST_SPACE = 5
 """HLO's number of the host's memory."""
 
@@ -176,7 +177,7 @@ class _ScheduleReader:
             trips = trips_of(self.module, computation, instruction)
             if trips is None:
                 notes[f"the loop {instruction.name} runs an unknown number of times and is counted once"] = None
-            body = self.read(_body(instruction))
+            body = self.read(instruction.called[0])
             notes.update(dict.fromkeys(body.notes))
             yield said(queue="compute", role="loop", body=body, trips=1 if trips is None else trips)
         elif opcode in ("call", "conditional"):
@@ -247,19 +248,10 @@ def _part_of_collective(fused: HloComputation) -> str:
     return "middle" if fused.name.startswith("async_collective_fusion") else ""
 
 
-def _body(loop: HloInstruction) -> str:
-    """Return the name of a loop's body."""
-    return next(part.split("=")[1].lstrip("%").rstrip(",") for part in loop.attributes.split() if part[:5] == "body=")
-
-
 def _frame(instruction: HloInstruction) -> int:
     """Return the number of an instruction's stack frame; 0 if the text does not say."""
-    at = instruction.attributes.find("stack_frame_id=")
-    if at < 0:
-        return 0
-    digits = instruction.attributes[at + len("stack_frame_id=") :]
-    end = next((n for n, letter in enumerate(digits) if not letter.isdigit()), len(digits))
-    return int(digits[:end] or 0)
+    found = _FRAME.search(instruction.attributes)
+    return int(found[1]) if found else 0
 
 
 def _start(computation: HloComputation, done: HloInstruction, started: dict[str, int]) -> int | None:

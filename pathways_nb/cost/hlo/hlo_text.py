@@ -116,6 +116,11 @@ class HloComputation:
                 found.setdefault(operand, []).append(instruction)
         return found
 
+    @property
+    def root(self) -> HloInstruction:
+        """The instruction whose value it returns."""
+        return next(one for one in self.instructions.values() if one.is_root)
+
     @cached_property
     def parameters(self) -> dict[int, str]:
         """Name of each parameter, by number."""

@@ -19,7 +19,6 @@ from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloMod
 _LABELS = re.compile(r"dim_labels=([^_,]*)_([^-]*)->([^,\s]*)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_INDEX = re.compile(r"index=(\d+)")
 _GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
 _ALIKE = frozenset({"bitcast", "reshape", "copy", "convert", "transpose"})
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
@@ -217,7 +216,7 @@ def _fusion_bytes(module: HloModule, computation: HloComputation, fusion: HloIns
             continue
         parameter = inner.parameters.get(number)
         total += min(shape.bytes, _read_of(module, inner, parameter)) if parameter else shape.bytes
-    root = next(one for one in inner.instructions.values() if one.is_root)
+    root = inner.root
     roots = [inner.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
     for shape, made in zip(_results(fusion), roots, strict=False):
         written = _written_by(inner, made)

@@ -13,7 +13,6 @@ import re
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule
 
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
-_BODY = re.compile(r"body=%?([\w.\-]+)")
 _INDEX = re.compile(r"index=(\d+)")
 _ALIKE = frozenset({"copy", "bitcast", "convert"})
 
@@ -28,9 +27,8 @@ def trips_of(module: HloModule, computation: HloComputation, loop: HloInstructio
     """
     if loop.trips is not None:
         return loop.trips
-    condition, body = (module.computations[found[1]] for found in (_CONDITION.search(loop.attributes),
-                                                                   _BODY.search(loop.attributes)) if found)  # fmt: skip
-    root = _root(condition)
+    condition = module.computations[_CONDITION.search(loop.attributes)[1]]  # type: ignore[index]  # every loop has one
+    root = condition.root
     direction = re.search(r"direction=(\w+)", root.attributes)
     if root.opcode != "compare" or direction is None or direction[1] not in ("LT", "LE"):
         return None
@@ -38,7 +36,7 @@ def trips_of(module: HloModule, computation: HloComputation, loop: HloInstructio
     if element.opcode != "get-tuple-element" or limit.opcode != "constant":
         return None
     at = int(_INDEX.search(element.attributes)[1])  # type: ignore[index]  # every such instruction has an index
-    step = _step(body, at)
+    step = _step(module.computations[loop.called[0]], at)
     begin = _source(computation, _element(computation, loop.operands[0], at))
     if step is None or begin.opcode != "constant":
         return None
@@ -48,7 +46,7 @@ def trips_of(module: HloModule, computation: HloComputation, loop: HloInstructio
 
 def _step(body: HloComputation, at: int) -> int | None:
     """Return what a pass adds to an element of the loop's tuple; None if that is no positive constant."""
-    added = _source(body, _element(body, _root(body).name, at))
+    added = _source(body, _element(body, body.root.name, at))
     if added.opcode != "add":
         return None
     terms = [_source(body, name) for name in added.operands]
@@ -58,11 +56,6 @@ def _step(body: HloComputation, at: int) -> int | None:
         return None
     step = int(constants[0].inside)
     return step if step > 0 else None
-
-
-def _root(computation: HloComputation) -> HloInstruction:
-    """Return the instruction whose value a computation returns."""
-    return next(one for one in computation.instructions.values() if one.is_root)
 
 
 def _element(computation: HloComputation, name: str, at: int) -> str:
