@@ -36,6 +36,21 @@ globalThis.startLive = () => widget.render({model: live.model, el: document.getE
 """A model of a widget as the script knows it, whose state comes from the test."""
 
 
+_DRAWN = """async () => {
+  const after = (milliseconds) => new Promise((go) => setTimeout(() => requestAnimationFrame(go), milliseconds))
+  const waits = (view) => view.is_displayed && (view._needs_paint || view._invalidate_all || view._invalidated_painters?.size)
+  for (let quiet = 0; quiet < 2; ) {
+    await after(40)
+    const plots = [...Bokeh.index.query((view) => "throttled_paint" in view)]
+    quiet = plots.length && !plots.some(waits) ? quiet + 1 : 0
+  }
+}"""
+"""Script: wait until no plot has anything to paint for two moments in a row, each longer than Bokeh puts painting off.
+
+A document that was idle once says so for ever: ``is_idle`` knows nothing of what an update changed.
+"""
+
+
 class LivePage:
     """Shows a figure and follows its state, as a notebook does.
 
@@ -60,6 +75,7 @@ class LivePage:
     def wait(self) -> None:
         """Wait until everything is drawn."""
         self.tab.wait_for_function("Bokeh.documents.length && Bokeh.documents.every((one) => one.is_idle)")
+        self.tab.evaluate(_DRAWN)
 
     def update(self) -> None:
         """Bring the page the state that the figure has now, and wait until it is drawn."""
