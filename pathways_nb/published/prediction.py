@@ -203,8 +203,15 @@ def _with_rules(row: PublishedStep, found: LaunchSeconds, known: LaunchConstants
 
 
 def memory_of(row: PublishedStep, steps: Sequence[CompiledRow]) -> float:
-    """Return the bytes of one device, of all blocks of a row."""
-    return _extended(row, steps, [step.bytes for step in steps])
+    """Return the bytes of one device, of all blocks of a row.
+
+    FSDP2 adds up the gradients of microbatches where they were computed, whole and in float32, and reduces their sum.
+    """
+    found = _extended(row, steps, [step.bytes for step in steps])
+    if row.fsdp2 and row.accumulate > 1:
+        weights = row.model.weights / row.tp
+        found += 4 * weights - (2 if row.bf16_weights else 4) * weights / row.fsdp
+    return found
 
 
 def spread(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> tuple[float, float]:

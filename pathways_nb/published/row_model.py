@@ -21,10 +21,12 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hardware.chips import chip
 from pathways_nb.published.attention_kernels import library_kernel, splash
+from pathways_nb.published.row_layouts import optimizer_shards, parameter_layouts, state_specs
 from pathways_nb.published.step_rows import PublishedStep
 
 P = PartitionSpec
 _REPLICAS = ("dp", "zero")
+"""Axes of replicas: those with different parts of the optimizer's state are neighbours."""
 _BATCH = (*_REPLICAS, "fsdp")
 _HALF = jnp.bfloat16
 _OFFLOADED = 0.15
@@ -58,25 +60,26 @@ def step_program(row: PublishedStep, layers: int, platform: str) -> StepProgram:
         layers: blocks to write down; fewer than the row's where the rest follows from two depths.
         platform: ``"cuda"`` or ``"tpu"``, which decides the kernel of attention.
     """
-    # Ranks that share one copy of the optimizer's state are neighbours among the replicas.
-    shards = row.optimizer_shards or 1
+    shards = optimizer_shards(row)
     mesh = AbstractMesh(
         (row.dp // shards, shards, row.fsdp, row.tp), ("dp", "zero", "fsdp", "tp"), axis_types=(AxisType.Auto,) * 4
     )
     model = _RowModel(row, layers, mesh, platform)
-    kept = jnp.bfloat16 if row.bf16_weights else jnp.float32
+    half = row.bf16_weights or row.fp32_gradients
     params = {
-        name: jax.ShapeDtypeStruct(shape, kept, sharding=NamedSharding(mesh, spec))
-        for name, (shape, spec) in model.parameters().items()
+        name: jax.ShapeDtypeStruct(shape, _HALF if half else jnp.float32, sharding=NamedSharding(mesh, spec))
+        for name, (shape, spec) in parameter_layouts(row, layers).items()
     }
-    state_specs = model.state_specs()
+    specs = state_specs(row, layers)
+    kept = _HALF if row.bf16_weights else jnp.float32
     state = {
-        name: jax.ShapeDtypeStruct(one.shape, kept, sharding=NamedSharding(mesh, state_specs[name]))
+        name: jax.ShapeDtypeStruct(one.shape, kept, sharding=NamedSharding(mesh, specs[name]))
         for name, one in params.items()
     }
+    master = state if row.fp32_gradients else {}
     shape = (row.accumulate, row.microbatch, row.seq)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=NamedSharding(mesh, P(None, _BATCH)))
-    flat, tree = jax.tree.flatten((params, state, dict(state), tokens))
+    flat, tree = jax.tree.flatten((params, state, dict(state), dict(master), tokens))
 
     def step(*arrays: jax.Array) -> list[jax.Array]:
         return jax.tree.leaves(model.step(*jax.tree.unflatten(tree, arrays)))
@@ -103,50 +106,6 @@ class _RowModel:
         inputs = 2.0 * row.microbatch * row.seq * row.model.d_model * row.model.layers / row.devices
         self.offloads = platform == "tpu" and inputs > _OFFLOADED * chip(row.chip).device.hbm_bytes
 
-    # ---- parameters
-
-    def parameters(self) -> dict[str, tuple[tuple[int, ...], PartitionSpec]]:
-        """Return shape and layout of each parameter; those of blocks are stacked, or one by one with a number."""
-        m = self.row.model
-        wide, narrow = m.heads * m.head_dim, m.kv_heads * m.head_dim
-        column, line = P("fsdp", "tp"), P("tp", "fsdp")
-        block: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {
-            "query": ((m.d_model, wide), column), "key": ((m.d_model, narrow), column),
-            "value": ((m.d_model, narrow), column), "out": ((wide, m.d_model), line),
-            "up": ((m.d_model, m.d_ff), column), "down": ((m.d_ff, m.d_model), line),
-            "norm1": ((m.d_model,), P()), "norm2": ((m.d_model,), P()),
-        }  # fmt: skip
-        if m.gated:
-            block["gate"] = ((m.d_model, m.d_ff), column)
-        found: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {"embedding": ((m.vocab, m.d_model), P("tp", "fsdp"))}
-        if not m.tied:
-            found["head"] = ((m.d_model, m.vocab), column)
-        for name, (shape, spec) in block.items():
-            if self.scans:
-                found[f"block/{name}"] = ((self.layers, *shape), P(None, *spec))
-            else:
-                found |= {f"block{number}/{name}": (shape, spec) for number in range(self.layers)}
-        return found
-
-    def state_specs(self) -> dict[str, PartitionSpec]:
-        """Return the layout of the optimizer's state: as the parameters, or over the replicas (ZeRO-1)."""
-        shards = self.row.optimizer_shards
-        if not shards:
-            return {name: spec for name, (_, spec) in self.parameters().items()}
-        found = {}
-        for name, (shape, spec) in self.parameters().items():
-            # The first dimension that the ranks divide, on top of its tensor-parallel part.
-            sizes = [
-                size // (self.row.tp if part == "tp" else 1)
-                for size, part in zip(shape, (*spec, None, None), strict=False)
-            ]
-            at = next((n for n, size in enumerate(sizes) if size % shards == 0), None)
-            parts: list[Any] = ["tp" if part == "tp" else None for part in (*spec, *[None] * (len(shape) - len(spec)))]
-            if at is not None and len(shape) > 1:
-                parts[at] = ("zero", "tp") if parts[at] == "tp" else "zero"
-            found[name] = P(*parts)
-        return found
-
     def layout(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Return an array with a layout; within replicas that compute apart, without their axis."""
         if self.replicas:
@@ -160,23 +119,25 @@ class _RowModel:
 
     # ---- the step
 
-    def step(self, params: Any, mean: Any, square: Any, tokens: jax.Array) -> Any:
-        """Return new parameters, both states and the loss."""
+    def step(self, params: Any, mean: Any, square: Any, master: Any, tokens: jax.Array) -> Any:
+        """Return new parameters, both states, the optimizer's copy of the parameters if it has one, and the loss."""
         loss, gradients = self.loss_and_gradients(params, tokens)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients.values()))
         scale = jnp.minimum(1.0, 1.0 / (norm + 1e-6))
-        found: Any = ({}, {}, {})
-        specs, states = self.parameters(), self.state_specs()
+        found: Any = ({}, {}, {}, {})
+        specs, states = parameter_layouts(self.row, self.layers), state_specs(self.row, self.layers)
         for name, p in params.items():
             with jax.named_scope("optimizer"):
                 g = gradients[name].astype(jnp.float32)
                 g = jax.lax.with_sharding_constraint(g, NamedSharding(self.mesh, states[name])) * scale
                 m = 0.9 * mean[name] + 0.1 * g
                 v = 0.95 * square[name] + 0.05 * g * g
-                own = jax.lax.with_sharding_constraint(p, NamedSharding(self.mesh, states[name]))
-                new = own - 1e-4 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * own)
-                new = jax.lax.with_sharding_constraint(new.astype(p.dtype), NamedSharding(self.mesh, specs[name][1]))
-            for part, value in zip(found, (new, m.astype(mean[name].dtype), v.astype(p.dtype)), strict=True):
+                own = jax.lax.with_sharding_constraint(master.get(name, p), NamedSharding(self.mesh, states[name]))
+                exact = own - 1e-4 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * own)
+                new = jax.lax.with_sharding_constraint(exact.astype(p.dtype), NamedSharding(self.mesh, specs[name][1]))
+            kept = mean[name].dtype
+            values = (new, m.astype(kept), v.astype(kept), *([exact] if master else []))
+            for part, value in zip(found, values, strict=False):
                 part[name] = value
         return *found, loss
 
@@ -203,24 +164,30 @@ class _RowModel:
         if self.row.accumulate == 1:
             return value(params, tokens[0])
         kept = jnp.float32 if self.row.fp32_gradients or not self.row.bf16_weights else _HALF
+        specs = parameter_layouts(self.row, self.layers)
 
         def one(total: Any, part: jax.Array) -> Any:
-            loss, gradients = value(params, part)
+            # The barrier ties the weights to the microbatch: else XLA gathers all of them before the first one, and
+            # keeps them.
+            own, part = jax.lax.optimization_barrier((params, part))
+            loss, gradients = value(own, part)
             summed = {name: total[1][name] + g.astype(kept) for name, g in gradients.items()}
-            summed = {name: self.layout(g, self.parameters()[name][1]) for name, g in summed.items()}
+            summed = {name: self.layout(g, specs[name][1]) for name, g in summed.items()}
             return (total[0] + loss, summed), None
 
         zero = {name: jnp.zeros(p.shape, kept) for name, p in params.items()}
-        zero = {name: self.layout(z, self.parameters()[name][1]) for name, z in zero.items()}
+        zero = {name: self.layout(z, specs[name][1]) for name, z in zero.items()}
         (loss, gradients), _ = jax.lax.scan(one, (jnp.zeros(()), zero), tokens)
         return loss, gradients
 
     def loss(self, params: Any, tokens: jax.Array) -> jax.Array:
         """Return the mean loss of the next token."""
         with jax.named_scope("embed"):
-            x = self.gathered(params["embedding"], P("tp", None))[tokens]
+            x = self.gathered(params["embedding"], P(None if self.row.fsdp2 else "tp", "fsdp"))[tokens]
             x = self.residual(x)
         block = self.block if self.row.zero2 else self._again(self.block)
+        if not self.scans:
+            block = _in_turn(block)
         if self.scans:
             stacked = {name: p for name, p in params.items() if name.startswith("block/")}
             x, _ = jax.lax.scan(lambda x, p: (block(x, {k[6:]: v for k, v in p.items()}), None), x, stacked)
@@ -234,10 +201,13 @@ class _RowModel:
                 else:
                     x = block(x, own)
         head = params["embedding"].T if self.row.model.tied else params["head"]
-        head = self.gathered(head, P(None, "tp"))
+        head = self.gathered(head, P("fsdp", "tp"))
 
         def lost(x: jax.Array, wanted: jax.Array) -> jax.Array:
-            logits = self.layout(_norm(x) @ head, P(_BATCH, None, "tp")).astype(jnp.float32)
+            logits = self.layout(_norm(x) @ head, P(_BATCH, None, "tp"))
+            if self.row.fsdp2:
+                logits = self.layout(logits, P(_BATCH, None, None))
+            logits = logits.astype(jnp.float32)
             found = jnp.take_along_axis(logits, wanted[..., None], -1)[..., 0]
             return jnp.sum(jax.nn.logsumexp(logits, -1) - found)
 
@@ -276,15 +246,25 @@ class _RowModel:
         )
         return self._checkpoint(block, policy=kept)
 
-    def gathered(self, weight: jax.Array, spec: PartitionSpec) -> jax.Array:
-        """Return a weight in bfloat16 on every device of its replica: the all-gather of FSDP."""
-        return self.layout(weight.astype(_HALF), spec)
+    def gathered(self, weight: jax.Array, own: PartitionSpec) -> jax.Array:
+        """Return a weight in bfloat16 on every device of its replica: the all-gather of FSDP.
+
+        Args:
+            weight: in its own layout.
+            own: that layout.
+        """
+        weight = weight.astype(_HALF)
+        if not self.scans:
+            # Its own layout once more, where a recomputation or a microbatch begins: else the layout that follows would
+            # reach through the barrier there, and what was gathered before it would be kept.
+            weight = _apart(self.layout(weight, own))
+        return self.layout(weight, P(*("tp" if axis == "tp" else None for axis in own)))
 
     def weight(self, name: str, weight: jax.Array) -> jax.Array:
         """Return a weight of a block, gathered."""
         if weight.ndim == 1:
             return weight.astype(_HALF)
-        return self.gathered(weight, P("tp", None) if name in ("out", "down") else P(None, "tp"))
+        return self.gathered(weight, P("tp", "fsdp") if name in ("out", "down") else P("fsdp", "tp"))
 
     def residual(self, x: jax.Array) -> jax.Array:
         """Return the residual stream in its layout: its sequence or its features over tensor-parallel devices."""
@@ -326,6 +306,30 @@ class _RowModel:
         return jax.shard_map(
             kernel, mesh=self._inner_mesh(), in_specs=(spec,) * 3, out_specs=spec, axis_names=names, check_vma=False
         )(query, key, value)
+
+
+@jax.custom_vjp
+def _apart(x: jax.Array) -> jax.Array:
+    """Return an array whose layout is not joined with the one that follows; its gradient passes as it is."""
+    return jax.lax.optimization_barrier(x)
+
+
+_apart.defvjp(lambda x: (_apart(x), None), lambda _, g: (g,))
+
+
+def _in_turn(block: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a block whose backward pass ends before that of the block below begins, as PyTorch runs them."""
+
+    @jax.custom_vjp
+    def together(x: Any) -> Any:
+        return x
+
+    together.defvjp(lambda x: (x, None), lambda _, g: (jax.lax.optimization_barrier(g),))
+
+    def made(x: jax.Array, own: Any) -> jax.Array:
+        return block(*together((x, own)))
+
+    return made
 
 
 def _norm(x: jax.Array) -> jax.Array:

@@ -67,12 +67,14 @@ class PublishedStep:
         tp: devices that matrices are divided over.
         optimizer_shards: ranks that the optimizer's state is divided over, if not as the parameters.
         zero2: whether parameters stay whole after the forward pass.
+        fsdp2: whether PyTorch's FSDP2 divides parameters.
         model: of the step.
         seq: tokens of a sequence.
         batch: sequences of a step.
         accumulate: microbatches one after another.
         bf16_weights: whether parameters, gradients and states are bfloat16, not float32.
-        fp32_gradients: whether gradients are accumulated in float32.
+        fp32_gradients: whether gradients are accumulated in float32; parameters are bfloat16 then, and the optimizer
+            has a float32 copy of them, divided over the replicas as its state is (Megatron's distributed optimizer).
         remat: what the backward pass computes again.
         seconds: measured; None if not known.
         peak: measured bytes of memory; None if not known.
@@ -89,6 +91,7 @@ class PublishedStep:
     tp: int
     optimizer_shards: int | None
     zero2: bool
+    fsdp2: bool
     model: DecoderShape
     seq: int
     batch: int
@@ -182,7 +185,7 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> PublishedStep:
         named = " × ".join(f"{axis} {size}" for axis, size in sizes.items())
         raise UsageError(f"{name}: the mesh of {named} has {math.prod(sizes.values())} devices, not {devices}.")
     heads, width = need("heads", model), need("d_model", model)
-    precision = str(said.get("precision") or "bf16")
+    precision, schedule = str(said.get("precision") or "bf16"), str(said.get("schedule") or "")
     shards = said.get("optimizer_shards")
     return PublishedStep(
         id=name,
@@ -191,7 +194,8 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> PublishedStep:
         devices=devices,
         **sizes,
         optimizer_shards=None if shards is None else int(shards),
-        zero2="ZeRO-2" in str(said.get("schedule") or ""),
+        zero2="ZeRO-2" in schedule,
+        fsdp2="FSDP2" in schedule,
         model=DecoderShape(
             layers=need("layers", model), d_model=width, d_ff=need("d_ff", model), heads=heads,
             kv_heads=int(model.get("kv_heads") or heads), head_dim=int(model.get("head_dim") or width // heads),

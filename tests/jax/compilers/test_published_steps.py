@@ -37,6 +37,8 @@ CASES = {
     "tensor parallel": {"mesh": {"dp": 1, "fsdp": 2, "tp": 4}},
     "replicas, states divided": {"mesh": {"dp": 8, "fsdp": 1, "tp": 1}, "optimizer_shards": 4},
     "replicas and tensor parallel": {"mesh": {"dp": 4, "fsdp": 1, "tp": 2}, "optimizer_shards": 4},
+    "PyTorch's tensor parallelism": {"mesh": {"dp": 1, "fsdp": 2, "tp": 4}, "schedule": "FSDP2+TP"},
+    "a copy for the optimizer": {"mesh": {"dp": 4, "fsdp": 1, "tp": 2}, "precision": "bf16, fp32 gradient accumulation"},
     "JAX, a scan": {"stack": "jax"},
     "JAX, a TPU": {"stack": "jax", "chip": "tpu_v5p"},
     "JAX, two slices": {"stack": "jax", "chip": "tpu_v5e", "mesh": {"dp": 2, "fsdp": 4, "tp": 1}},
@@ -65,6 +67,17 @@ def test_full_recomputation_does_the_forward_pass_again():
     attention = row().flops[1] / 3.5 / 8
     last = 2 * 16 * 512 * 2 * 512 * 1408 / 8  # the last product of a block, whose result no gradient needs
     assert full - none == pytest.approx(block + attention - last, rel=0.01)
+
+
+def test_both_passes_of_every_microbatch_gather_the_weights_of_blocks():
+    """XLA kept what the forward pass of the first one had gathered: memory of all blocks, and half of the exchange."""
+    one = row(remat="full", accumulate=2, batch=32)
+    (step,) = prediction.compiled_steps(one)
+    actions = [(action, times) for action, times in step.schedule.runs() if action.role in ("run", "start")]
+    gathered = sum(a.exchange.bytes * n for a, n in actions if a.exchange and a.exchange.kind == "all-gather")
+    blocks, ends = one.model.layers * one.model.block_weights, 2 * one.model.vocab * one.model.d_model
+    # Two bytes a weight, two microbatches, two passes; the ends are not computed again.
+    assert gathered == pytest.approx(2 * 2 * (2 * blocks + ends), rel=0.01)
 
 
 def test_the_command_predicts_what_it_can_and_says_why_not(tmp_path, capsys):
