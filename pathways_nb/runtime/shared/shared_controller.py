@@ -146,7 +146,7 @@ class SharedController:
     def _end_runs(self, number: int) -> None:
         """Forget a kernel's runs that the core has ended or never got, and free the kernel's buffers."""
         for run in self.messenger.runs():
-            if kernel_of_run(run) == number and run not in self.machine.runs:
+            if kernel_of_run(run) == number and run not in self.machine.calls:
                 self.messenger.end(run)
         self.messenger.free([buffer for buffer in self.messenger.buffers() if kernel_of_buffer(buffer) == number])
 
