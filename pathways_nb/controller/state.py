@@ -19,8 +19,8 @@ from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.controller.requests import MemoryReservation, Request, reservations_of
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang, Plan
-from pathways_nb.plan.run_numbers import run_number
 
 GUESS = 1e-3
 """Seconds that a gang is estimated to take before it has run."""
@@ -169,7 +169,7 @@ class CallState(Request):
     def shortage(self, short: int) -> str:
         """Return the beginning of an error's text: which call lacks ``short`` bytes."""
         whose = f" of {self.client}" if self.client else ""
-        return f"{self.plan.graph.name}, run {run_number(self.submitted.run)}{whose}, lacks {size(short)}"
+        return f"{self.plan.graph.name}, run {call_number(self.submitted.run)}{whose}, lacks {size(short)}"
 
     def next_on(self, island: int) -> Gang | None:
         """Return the next gang of an island if its producers on other islands are enqueued; else ``None``.

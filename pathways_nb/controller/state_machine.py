@@ -48,8 +48,8 @@ from pathways_nb.controller.scheduler import PolicyFailed, ShortOfMemory, choose
 from pathways_nb.controller.state import CallState, ClientState, IslandQueue
 from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang
-from pathways_nb.plan.run_numbers import run_number
 
 NOTABLE = 1e-3
 """Seconds of waiting from which on a wait is recorded."""
@@ -123,7 +123,7 @@ class StateMachine(ControllerState):
         out: list[Instruction] = []
         if closed_meanwhile:
             lost = "reads what belonged to a client that closed while it was called. Fetch what you need before it does"
-            out += self._fail(call, LostError(f"{event.plan.graph.name}, run {run_number(event.run)}, {lost}."))
+            out += self._fail(call, LostError(f"{event.plan.graph.name}, run {call_number(event.run)}, {lost}."))
         out += self._pump(now)
         # Only a call that still waits can hold up others; most calls were enqueued whole by now and cost nothing.
         if not call.enqueued:

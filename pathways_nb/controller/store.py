@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from pathways_nb.controller.events_and_instructions import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.controller.held_memory import DeviceMemory
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.footprint import Allocation, overlap
 from pathways_nb.plan.plan import Placement
-from pathways_nb.plan.run_numbers import run_number
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Store:
             self.buffers[buffer].calls += 1
         name = event.plan.graph.name
         for number, (buffer, size) in enumerate(zip(event.results, event.result_bytes, strict=True)):
-            title = f"{name}, run {run_number(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
+            title = f"{name}, run {call_number(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
             self.buffers[buffer] = Buffer(event.client, title, size, calls=1)
         # Known from the plan already: a call that is submitted meanwhile must not take the memory over.
         for buffer in _of_one_array(event):

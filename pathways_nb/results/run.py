@@ -85,7 +85,7 @@ class Run:
     kept_log: Log | bytes = field(default=b"", repr=False)
     """The controller's log of the run, of a loaded one as text; empty without one."""
     launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
-    """While a profile is taken: the plan of each run, by its serial. ``run.ops`` gets its names from it."""
+    """While a profile is taken: the plan of each call, by its serial. ``run.ops`` gets its names from it."""
 
     @property
     def log(self) -> Log | None:
