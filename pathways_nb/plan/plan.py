@@ -284,14 +284,18 @@ class _PlanBuilder:
         hosts = {host_of(island): Placement(island, 0, 0) for island in sorted(islands)}
         self.graph, self.placements = graph, {**placements, **hosts}
         self.position = {value: i for i, value in enumerate(arguments)}
+        """Of each argument's value, its position among the arguments."""
         self.brought: set[int] = set()
+        """Arguments that a step brings to some place already."""
         self.again: list[tuple[int, int]] = []
+        """Small arguments that another place gets, too: their position and that place."""
         self.home = {v: node.place.serial for node in graph.nodes if node.place is not None for v in node.outputs}
         """The place to which each value belongs; one that a host makes is put there only for its readers."""
         self.made_at: dict[int, int] = {}
         """The place, or the host, at which a node makes each value."""
         self.slots: dict[Slot, int] = {}
         self.made_by: dict[int, int] = {}
+        """By slot, the step that fills it."""
         self.steps: list[Step] = []
         self.exchanges = Exchanges(graph, self.home.__contains__)
 

@@ -37,7 +37,7 @@ _STREAMS = 4
 
 
 class Edges(NamedTuple):
-    """Edges as columns: positions of the events at both ends, and reasons.
+    """Edges as columns (edges,): positions of the events at both ends, and reasons.
 
     Args:
         source: position of the earlier event.
@@ -68,7 +68,7 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
 
     Args:
         events: on devices and of the controller.
-        answers: when Python began to wait for a value and when it got the value, in seconds, in two rows; the ends
+        answers: when Python began to wait for a value and when it got the value, in seconds: (2, answers); the ends
             rise.
     """
     # (events on devices,) positions among all events; the same in all functions below.
