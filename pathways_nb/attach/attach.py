@@ -22,7 +22,7 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
-from pathways_nb.results.run import runs
+from pathways_nb.results.opened_runs import runs
 from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables

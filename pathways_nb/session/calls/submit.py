@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 import jax
 
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
-from pathways_nb.plan.plan import Plan, lower
+from pathways_nb.plan.plan import Plan
+from pathways_nb.plan.plan_lowering import lower
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.program_tracer import ProgramTracer, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
