@@ -55,6 +55,7 @@ def cancel(session: Session | None) -> None:
         return
     thread = threading.get_ident()
     batched = sum(batcher.interrupt(thread) for _, batcher in tuple(session.recordings))
+    # A copy, since the event loop goes on meanwhile.
     calls = [call for call in driver.runs.copy().values() if call.thread == thread and call.asked >= since]
     calls = [call for call in calls if not (call.stopped or call.finished)]
     begun = sum(call.begun for call in calls)

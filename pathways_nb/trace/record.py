@@ -260,6 +260,7 @@ class Record:
                 self._lock.release()
 
     def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
+        # (rows,) columns. Labels are numbers, since a loop of thousands of steps has the same few.
         yield "label", [self._number(row.label) for row in rows]
         yield "start", [row.start - self.origin for row in rows]
         yield "end", [row.end - self.origin for row in rows]
