@@ -53,7 +53,8 @@ from pathways_nb.program.all_reduce import all_reduce
 from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.host_function import HostFunction, host
 from pathways_nb.program.timed_work import work
-from pathways_nb.results.run import Run, load, runs, style
+from pathways_nb.results.opened_runs import load, runs
+from pathways_nb.results.run import Run, style
 from pathways_nb.session.calls.client import get, profile, put, record, wait
 from pathways_nb.session.calls.program import Program, program
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state

@@ -100,7 +100,7 @@ def controller(watchdog: None) -> Iterator[pw.Controller]:
     pw.reset()
     yield made
     settled(made)
-    assert not made.machine.runs
+    assert not made.machine.calls
     assert made.driver_or_none is None or not made.driver_or_none.runs
     assert not made.recordings
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
-from pathways_nb.results.run import runs
+from pathways_nb.results.opened_runs import runs
 from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables
@@ -128,35 +128,38 @@ def attach(
     policy_of(policy)
     limits.check_memory(hbm)
     limits.check_latency(dcn_latency)
+    asked = AttachOptions(kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency))
     if simulator.is_simulated(kind):
-        asked_for = AttachOptions(
-            kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), simulated
-        )
-        return _simulate(simulator.spelled_out(asked_for, before), before)
+        return _simulate(simulator.spelled_out(replace(asked, simulated=simulated), before), before)
     if on_hosts:
         if transfers is not None:
             _check_choice("transfers", transfers, ("device", "ray"))
         limits.check_silence(unresponsive_after)
-        options = ClusterOptions(address, name, devices_per_host, transfers, unresponsive_after)
-        asked_for = AttachOptions(
-            kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
-        )
-        return _attach_cluster(asked_for, before)
+        cluster = ClusterOptions(address, name, devices_per_host, transfers, unresponsive_after)
+        return _attach_cluster(replace(asked, cluster=cluster), before)
+    return _attach_local(asked, before)
+
+
+def _attach_local(asked: AttachOptions, before: Session | None) -> Controller:
+    """Return a controller on real devices of this process: the attached one if its options are equal, else a new one.
+
+    Args:
+        asked: the options as given, with ``"auto"`` for the kind if it is to be chosen here.
+        before: the controller that is attached now, if any.
+    """
+    islands, each = asked.islands, asked.devices_per_island
     # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
-    found, devices = local_islands.accelerators() if kind != "cpu" else (None, [])
-    chosen = _choose(kind, found)
+    found, devices = local_islands.accelerators() if asked.kind != "cpu" else (None, [])
+    chosen = _choose(asked.kind, found)
     if chosen == "cpu":
-        islands = 2 if islands is None else islands
-        devices_per_island = 4 if devices_per_island is None else devices_per_island
-        islands, devices_per_island = _virtual(islands, devices_per_island)
-    asked = _hashable(islands), devices_per_island
-    attach_options = AttachOptions(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
+        islands, each = _virtual(2 if islands is None else islands, 4 if each is None else each)
+    options = replace(asked, kind=chosen, islands=_hashable(islands), devices_per_island=each)
     # A cell that is run again keeps its devices, compiled programs and values.
-    if isinstance(before, Controller) and before.attach_options == attach_options:
+    if isinstance(before, Controller) and before.attach_options == options:
         return before
-    made = _controller(attach_options, islands, devices)
+    made = _controller(options, islands, devices)
     default_controller.replace(made)
-    if kind == "auto":
+    if asked.kind == "auto":
         print(f"attached {chosen}: {made.size_text}; {_other_choice(found)}")
     return made
 

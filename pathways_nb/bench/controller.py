@@ -27,7 +27,7 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device
 from pathways_nb.examples import two_stages
 from pathways_nb.plan.footprint import Sizes, footprint_of
-from pathways_nb.plan.plan import lower
+from pathways_nb.plan.plan_lowering import lower
 
 SHARDS, ROWS = (2, 2048, 65_536), 3
 """Number of shards of every node; rows of the batch on each device."""

@@ -73,10 +73,10 @@ def _row(point: TablePoint, found: Found) -> dict[str, Any]:
         point: as declared.
         found: as simulated.
     """
-    row: dict[str, Any] = {"of": point.figure, "point": point.name, "declared": point.role, "ours": found.ours}
+    row: dict[str, Any] = {"of": point.figure, "point": point.name, "declared": point.role, "ours": found.simulated}
     if point.role in _RELATIVE:
         known = PAPER[point.figure.partition(",")[0]][point.name]
-        row |= {"paper": known["value"], "read": _READ[known["tag"]], "error": found.ours / known["value"] - 1}
+        row |= {"paper": known["value"], "read": _READ[known["tag"]], "error": found.simulated / known["value"] - 1}
     if point.role == "predicted":
         row["verdict"] = "holds" if abs(row["error"]) <= TOLERATED else "FAILS"
     if found.baseline is not None:

@@ -222,7 +222,7 @@ def _left(controller: pw.Controller) -> dict[str, int]:
         found = {
             "bytes_left": sum(map(_bytes, machine.memory.islands)),
             "buffers_left": len(machine.store.buffers) + len(driver.entries),
-            "runs_left": len(machine.runs) + len(driver.runs),
+            "runs_left": len(machine.calls) + len(driver.runs),
             "arrays_left": _arrays(controller),
         }
         if not any(found.values()) or time.monotonic() > deadline:

@@ -7,6 +7,7 @@ description of the chip as text, in hosts that have some each. Both become the a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,9 +52,15 @@ class CompilerTarget:
         return str(self.arguments["topology_name"])
 
 
+@functools.cache  # several readers for each target
+def _described() -> dict[str, Any]:
+    """Return what the compilers are told about each chip; nothing changes it."""
+    return pathways_datasets.compilers()
+
+
 def kind_of(chip: Chip) -> CompilerKind | None:
     """Return which compiler knows a chip; None if none does."""
-    known = pathways_datasets.compilers()
+    known = _described()
     return "gpu" if chip.compiler in known["gpu"] else "tpu" if chip.compiler in known["tpu"] else None
 
 
@@ -74,7 +81,7 @@ def target(topology: Topology, islands: int = 1) -> CompilerTarget:
         return _tpu(topology, islands)
     if kind == "gpu":
         return _gpu(topology, islands)
-    known = sorted({*pathways_datasets.compilers()["gpu"], *pathways_datasets.compilers()["tpu"]})
+    known = sorted({*_described()["gpu"], *_described()["tpu"]})
     raise UsageError(
         f"{chip.name}: no compiler knows this chip (compiler={chip.compiler!r}); the compilers know "
         f"{', '.join(known)}: write chip.replace(compiler=…) with the most similar one."
@@ -90,7 +97,7 @@ def _tpu(topology: Topology, slices: int) -> CompilerTarget:
     arguments: dict[str, Any] = {
         "topology_name": f"{chip.compiler}:{'x'.join(map(str, topology.shape))}",
         "wrap": [bool(axis and axis.wrap) for axis in axes],
-        **pathways_datasets.compilers()["tpu"][chip.compiler],
+        **_described()["tpu"][chip.compiler],
     }
     if any(length % side for length, side in zip(shape, _HOST_SIDES, strict=True)):
         # Hosts of 2 × 2 chips do not fill this torus, so each row of hosts is as long as the axis allows.
@@ -126,7 +133,7 @@ def chip_text(chip: Chip) -> str:
     Memory and its bandwidth are those of the chip, so that ``chip.replace(hbm_bytes=…)`` is compiled for what it says;
     where the chip has the nominal figures of its data sheet, they are those that a real one reports.
     """
-    known = pathways_datasets.compilers()
+    known = _described()
     found = {**known["gpu_common"], **known["gpu"][chip.compiler]}
     found.pop("source")
     description, features = found.pop("description"), found.pop("features")

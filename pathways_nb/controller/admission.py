@@ -19,7 +19,7 @@ from collections import Counter
 from pathways_nb.controller.events_and_instructions import Instruction, Waited
 from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.controller.requests import Blocked, Request, Shortage, Stall
-from pathways_nb.controller.state import ClientState, RunState
+from pathways_nb.controller.state import CallState, ClientState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import OutOfMemoryError, size
 from pathways_nb.plan.footprint import Allocation
@@ -76,7 +76,7 @@ class Admission:
         if request.admitted or not (self.memory.limited or self._limit(request.client)):
             return None
         for reservation in request.wants(self.store):
-            # Range by range: a run may need different amounts on the devices of one island.
+            # Range by range: a call may need different amounts on the devices of one island.
             free_bytes = self.free_bytes(reservation.where, request.client)
             if free_bytes is not None and free_bytes < reservation.bytes:
                 return Shortage(reservation.where, reservation.bytes - free_bytes)
@@ -98,10 +98,10 @@ class Admission:
         """
         return min((until for r in self.blocked if (until := self._until(r)) is not None and until > now), default=None)
 
-    def wait_of(self, run: RunState) -> list[Instruction]:
-        """Return a note of how long a run has waited for memory and why; nothing if it does not wait."""
-        waits = self.blocked.get(run)
-        return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
+    def wait_of(self, call: CallState) -> list[Instruction]:
+        """Return a note of how long a call has waited for memory and why; nothing if it does not wait."""
+        waits = self.blocked.get(call)
+        return [Waited(call.submitted.run, waits.since, waits.reason)] if waits is not None else []
 
     def _until(self, request: Request) -> float | None:
         """Return when a request has waited long enough; ``None`` while something under way could give memory back.
@@ -143,7 +143,7 @@ class Admission:
             # Whoever still waits was passed, wherever the memory is: a count for each island could starve a request for
             # several.
             waits.passed += 1
-        # Noted now: buffers that a finished run held may be gone, and the same islands must be counted down.
+        # Noted now: buffers that a finished call held may be gone, and the same islands must be counted down.
         request.touches = request.gives_back_on(self.store)
         self._count(request, 1)
 
@@ -151,17 +151,17 @@ class Admission:
         """Remove a request that was cancelled or refused from those that wait."""
         self.blocked.pop(request, None)
 
-    def progressed(self, run: RunState, island: int) -> None:
-        """Give back what only completed gangs of a run needed on an island.
+    def progressed(self, call: CallState, island: int) -> None:
+        """Give back what only completed gangs of a call needed on an island.
 
-        The profile says how much the rest of the run needs at most, so a reservation only ever shrinks.
+        The profile says how much the rest of the call needs at most, so a reservation only ever shrinks.
         """
-        done = run.gangs_done(island)
-        for reservation in run.reservations.get(island, ()):
+        done = call.gangs_done(island)
+        for reservation in call.reservations.get(island, ()):
             # By identity: profiles share one object for gangs in a row that need the same, so most completions cost
             # nothing.
             if reservation.profile.parts[done] is not reservation.needs:
-                self.memory.add(reservation.where, run.client, reservation.shrink(done))
+                self.memory.add(reservation.where, call.client, reservation.shrink(done))
 
     def finish(self, request: Request) -> None:
         """Give back everything that a request still has reserved; nothing of it is under way any more."""

@@ -17,7 +17,7 @@ from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.controller.policies import PerClient, Policy, keeps_order, promises_shares, stride
 from pathways_nb.controller.precedence import Precedence
 from pathways_nb.controller.put_requests import PutRequests
-from pathways_nb.controller.state import ClientState, GangEstimates, IslandQueue, RunState
+from pathways_nb.controller.state import CallState, ClientState, GangEstimates, IslandQueue
 from pathways_nb.controller.store import Store
 from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.plan.plan import Plan
@@ -44,12 +44,12 @@ class ControllerState:
     clients: dict[str, ClientState] = field(default_factory=dict)
     active: int = 0
     """Number of clients with unfinished programs. More than one: clients compete, and the policy decides."""
-    runs: dict[int, RunState] = field(default_factory=dict)
-    """By run: submitted and not finished."""
-    waiting: dict[str, dict[int, RunState]] = field(default_factory=dict)
-    """By client: runs that are not wholly enqueued, oldest first."""
-    given_up: dict[int, RunState] = field(default_factory=dict)
-    """Cancelled runs with gangs that are not enqueued. They are enqueued first, whatever they are behind, to be
+    calls: dict[int, CallState] = field(default_factory=dict)
+    """By call: submitted and not finished."""
+    waiting: dict[str, dict[int, CallState]] = field(default_factory=dict)
+    """By client: calls that are not wholly enqueued, oldest first."""
+    given_up: dict[int, CallState] = field(default_factory=dict)
+    """Cancelled calls with gangs that are not enqueued. They are enqueued first, whatever they are behind, to be
     skipped."""
     queues: dict[int, IslandQueue] = field(default_factory=dict)
     """By island: what is enqueued and not done."""
@@ -59,7 +59,7 @@ class ControllerState:
     _wake: float | None = None
     """Time of the next ``Woke`` event, in seconds; ``None`` if none is requested."""
     _estimates: weakref.WeakKeyDictionary[Plan, GangEstimates] = field(default_factory=weakref.WeakKeyDictionary)
-    """Durations learnt for each plan, shared by all its runs. Weak keys: the controller must not keep plans alive."""
+    """Durations learnt for each plan, shared by all its calls. Weak keys: the controller must not keep plans alive."""
 
     def __post_init__(self) -> None:
         self.memory = DeviceMemory(self.devices, self.budgets)
@@ -79,9 +79,9 @@ class ControllerState:
 
     @property
     def begun(self) -> frozenset[int]:
-        """The runs under way of which steps are enqueued."""
-        # A copy first: other threads ask while the controller's own thread adds and removes runs.
-        return frozenset(run for run, state in list(self.runs.items()) if any(state.launched.values()))
+        """The calls under way of which steps are enqueued."""
+        # A copy first: other threads ask while the controller's own thread adds and removes calls.
+        return frozenset(call for call, state in list(self.calls.items()) if any(state.launched.values()))
 
     def _client(self, name: str) -> ClientState:
         """Return a client's account; open one if it has none."""
@@ -91,15 +91,15 @@ class ControllerState:
         return client
 
     def _forget_client(self, name: str) -> None:
-        """Delete the account of a client that has closed and has no unfinished runs."""
+        """Delete the account of a client that has closed and has no unfinished calls."""
         if self.clients[name].closed and not self.clients[name].unfinished:
             del self.clients[name]
 
-    def _new_run(self, event: Submitted, now: float) -> RunState:
-        """Return the state of a new run, of which nothing is enqueued yet."""
+    def _new_call(self, event: Submitted, now: float) -> CallState:
+        """Return the state of a new call, of which nothing is enqueued yet."""
         none = dict.fromkeys(event.plan.orders, 0)
         estimates = self._estimates.get(event.plan)
         if estimates is None:
             estimates = self._estimates[event.plan] = GangEstimates(event.plan)
         left = sum(map(len, event.plan.gangs.values()))
-        return RunState(event, estimates, left, none, none.copy(), none.copy(), since=now)
+        return CallState(event, estimates, left, none, none.copy(), none.copy(), since=now)

@@ -4,7 +4,7 @@ All of it is plain data that could cross a process boundary. Instructions name *
 island, and completions come back for ranges: an instruction and an event for each node would cost a fifth of a chain of
 128 small computations (measured), a range costs nothing.
 
-Drivers create events and carry out instructions; ``state_machine`` handles them. Both name runs and buffers by number:
+Drivers create events and carry out instructions; ``state_machine`` handles them. Both name calls and buffers by number:
 the controller never holds an array.
 """
 
@@ -111,10 +111,10 @@ class PutRequested:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A range of a run's order on an island is done, whether its nodes succeeded or failed.
+    """A range of a call's order on an island is done, whether its nodes succeeded or failed.
 
     Args:
-        run: number of the run.
+        run: number of the call.
         island: index of the island.
         start: first step of the range.
         stop: step after the last.
@@ -171,7 +171,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A client cancelled runs: what is not launched yet will be skipped."""
+    """A client cancelled calls: what is not launched yet will be skipped."""
 
     runs: tuple[int, ...]
 
@@ -196,7 +196,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch steps ``start`` to ``stop`` of a run's order on an island, after everything launched on it before."""
+    """Launch steps ``start`` to ``stop`` of a call's order on an island, after everything launched on it before."""
 
     run: int
     island: int
@@ -236,10 +236,10 @@ class MemoryHeld:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """A run that had waited is enqueued.
+    """A call that had waited is enqueued.
 
     Args:
-        run: number of the run.
+        run: number of the call.
         since: when it began to wait, in seconds of the controller's clock.
         reason: why, in words.
     """
@@ -275,14 +275,14 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All steps of a run are done."""
+    """All steps of a call are done."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Skip what is not launched yet of a cancelled run; its ranges must complete all the same."""
+    """Skip what is not launched yet of a cancelled call; its ranges must complete all the same."""
 
     run: int
 

@@ -1,8 +1,8 @@
 """Invariants of the controller's state, which hold after every event.
 
-The tests check them after every test that used a controller, and the fuzzers after events. They recompute from the runs
-and buffers what the controller keeps as counters for speed, so a counter that drifts is found where it happens, not
-where it is read.
+The tests check them after every test that used a controller, and the fuzzers after events. They recompute from the
+calls and buffers what the controller keeps as counters for speed, so a counter that drifts is found where it happens,
+not where it is read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathways_nb.plan.footprint import covers
 def check_invariants(state: StateMachine) -> None:
     """Raise ``AssertionError`` if the state contradicts itself.
 
-    - Every buffer is held by a user or a run, and its count of runs is right.
+    - Every buffer is held by a user or a call, and its count of calls is right.
     - Nothing is done that was not launched.
-    - Clients' counters agree with the runs.
+    - Clients' counters agree with the calls.
     - All memory is accounted for, within the budget, and every admitted program has enough to finish.
     - No request waits for memory though there is enough and it is its turn.
     - A policy that says so takes each client's programs in order of submission.
@@ -34,11 +34,11 @@ def check_invariants(state: StateMachine) -> None:
 
 
 def _check_buffers(state: StateMachine) -> None:
-    held = Counter(b for run in state.runs.values() for b in (*run.submitted.arguments, *run.submitted.results))
+    held = Counter(b for call in state.calls.values() for b in (*call.submitted.arguments, *call.submitted.results))
     for buffer in held:
         assert buffer in state.store.buffers, f"buffer {buffer} is freed while a run needs it"
     for buffer, entry in state.store.buffers.items():
-        assert entry.runs == held[buffer], f"buffer {buffer}: {entry.runs} references, held by {held[buffer]} runs"
+        assert entry.calls == held[buffer], f"buffer {buffer}: {entry.calls} references, held by {held[buffer]} runs"
         assert entry.held, f"buffer {buffer} is held by nobody"
     for buffer, same in state.store.same.items():
         assert buffer in same <= state.store.buffers.keys(), f"buffer {buffer} is the same as one that is gone"
@@ -46,21 +46,21 @@ def _check_buffers(state: StateMachine) -> None:
 
 
 def _check_progress(state: StateMachine) -> None:
-    for run in state.runs.values():
-        for island, order in run.plan.orders.items():
-            assert 0 <= run.done[island] <= run.launched[island] <= len(order), (run, island)
-    assert all(run in state.runs for queue in state.queues.values() for run, _ in queue.in_flight)
-    waiting = {serial for runs in state.waiting.values() for serial in runs}
-    assert waiting == {serial for serial, run in state.runs.items() if not run.enqueued}
+    for call in state.calls.values():
+        for island, order in call.plan.orders.items():
+            assert 0 <= call.done[island] <= call.launched[island] <= len(order), (call, island)
+    assert all(call in state.calls for queue in state.queues.values() for call, _ in queue.in_flight)
+    waiting = {serial for calls in state.waiting.values() for serial in calls}
+    assert waiting == {serial for serial, call in state.calls.items() if not call.enqueued}
     # Else it would wait for ever: only ``Precedence.remove`` ends such a wait, when the other is wholly enqueued.
-    assert all(run.behind <= waiting for run in state.runs.values()), "a run waits for one that is enqueued"
+    assert all(call.behind <= waiting for call in state.calls.values()), "a run waits for one that is enqueued"
 
 
 def _check_clients(state: StateMachine) -> None:
     for name, client in state.clients.items():
-        assert client.unfinished == sum(run.submitted.client == name for run in state.runs.values()), name
+        assert client.unfinished == sum(call.submitted.client == name for call in state.calls.values()), name
     of_client = Counter(
-        state.runs[run].submitted.client for queue in state.queues.values() for run, _ in queue.in_flight
+        state.calls[call].submitted.client for queue in state.queues.values() for call, _ in queue.in_flight
     )
     assert {name: client.in_flight for name, client in state.clients.items() if client.in_flight} == of_client
     assert state.active == sum(client.unfinished > 0 for client in state.clients.values())
@@ -69,9 +69,9 @@ def _check_clients(state: StateMachine) -> None:
 def _check_memory(state: StateMachine) -> None:
     allocations = [(e.owner, e.allocation) for e in state.store.buffers.values() if e.allocation is not None]
     reservations = [
-        (run.submitted.client, reservation)
-        for run in state.runs.values()
-        for c in run.reservations.values()
+        (call.submitted.client, reservation)
+        for call in state.calls.values()
+        for c in call.reservations.values()
         for reservation in c
     ]
     for number, island in enumerate(state.memory.islands):
@@ -92,9 +92,9 @@ def _check_memory(state: StateMachine) -> None:
             assert held.clients == {client: size for client, size in of_clients.items() if size}, (number, first)
             assert held.total == expected.total(), (number, first)
             assert held.total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
-    for run in state.runs.values():
-        for number, of_island in run.reservations.items():
-            done = run.gangs_done(number)
+    for call in state.calls.values():
+        for number, of_island in call.reservations.items():
+            done = call.gangs_done(number)
             assert all(
                 reservation.bytes >= sum(reservation.inputs.values()) + reservation.profile.peaks[done]
                 for reservation in of_island
@@ -104,7 +104,7 @@ def _check_memory(state: StateMachine) -> None:
 def _check_requests(state: StateMachine) -> None:
     reserving = state.put_requests.waiting
     assert not reserving.keys() & state.store.buffers.keys(), "a stored buffer waits for memory"
-    waiting = {*reserving.values(), *(run for runs in state.waiting.values() for run in runs.values())}
+    waiting = {*reserving.values(), *(call for calls in state.waiting.values() for call in calls.values())}
     for request in state.admission.blocked:
         assert request in waiting, "a request that is gone waits for memory"
         assert not request.admitted, "a request waits for memory that it has"
@@ -115,10 +115,10 @@ def _check_requests(state: StateMachine) -> None:
 
 def _check_order(state: StateMachine) -> None:
     # Asked about the real programs in reverse order, with seconds that differ: one that keeps order must not care.
-    for runs in state.waiting.values() if state.in_order else ():
+    for calls in state.waiting.values() if state.in_order else ():
         ready = [
-            ReadyGang(run.submitted.client, run.plan.graph.name, "", 1, seconds, run.since, serial)
-            for seconds, (serial, run) in zip(itertools.cycle((1.0, None, 0.5)), reversed(runs.items()), strict=False)
+            ReadyGang(call.submitted.client, call.plan.graph.name, "", 1, seconds, call.since, serial)
+            for seconds, (serial, call) in zip(itertools.cycle((1.0, None, 0.5)), reversed(calls.items()), strict=False)
         ]
         if len(ready) > 1:
             chosen = ask(state.policy, ready, PolicyState(0.0, *state.of_clients))

@@ -22,7 +22,7 @@ from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
-from pathways_nb.plan.run_numbers import run_number
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.util.words import counted
 
 MOST = 5_000
@@ -134,8 +134,8 @@ def names_of(instructions: Sequence[Instruction]) -> str:
 
 
 def _event_words(event: Event) -> str:
-    run = getattr(event, "run", None)
-    return f"{type(event).__name__}{f' of run {run_number(run)}' if isinstance(run, int) else ''}"
+    call = getattr(event, "run", None)
+    return f"{type(event).__name__}{f' of run {call_number(call)}' if isinstance(call, int) else ''}"
 
 
 _bare = operator.attrgetter("bare")

@@ -38,6 +38,9 @@ _EARLIER = {
     "pathways_nb.controller.messages": "pathways_nb.controller.events_and_instructions",
     "pathways_nb.controller.turns.Turns": "pathways_nb.controller.turns.ContendedTurns",
     "pathways_nb.controller.held_memory.IslandMemory.runs": "pathways_nb.controller.held_memory.IslandMemory.ranges",
+    "pathways_nb.controller.state.RunState": "pathways_nb.controller.state.CallState",
+    "pathways_nb.controller.state_machine.StateMachine.runs": "pathways_nb.controller.state_machine.StateMachine.calls",
+    "pathways_nb.controller.store.Buffer.runs": "pathways_nb.controller.store.Buffer.calls",
 }
 """Modules, classes and attributes under the names that logs have that were saved before they were renamed."""
 _RESTORED: tuple[Callable[..., Any], ...] = (*POLICIES.values(), DeviceBytes.copy)
@@ -118,7 +121,7 @@ class _RowWriter:
         # JSON has no infinities and no NaN.
         if type(value) is float:
             return value if abs(value) < float("inf") else {"float": repr(value)}
-        # By identity: arrays of buffers, plans and runs are shared, and must be shared again after reading.
+        # By identity: arrays of buffers, plans and calls are shared, and must be shared again after reading.
         number = self._numbers.get(id(value))
         if number is None:
             number = self._numbers[id(value)] = len(self._found)
@@ -127,7 +130,7 @@ class _RowWriter:
 
     def rows(self) -> list[Any]:
         """Return the rows of all objects that were written, and of all that these refer to."""
-        # One after another, since a run refers to the next one: one within the other would be too deep for Python.
+        # One after another, since a call refers to the next one: one within the other would be too deep for Python.
         return [self._row(value) for value in self._found]
 
     def _row(self, value: Any) -> list[Any]:
@@ -172,7 +175,7 @@ def _is_frozen(kind: type) -> bool:
 
 
 class _RowReader:
-    """Reads rows back: what can change is made empty and filled later, since a run refers to the next one."""
+    """Reads rows back: what can change is made empty and filled later, since a call refers to the next one."""
 
     def __init__(self, table: Field):
         self._table, self._made = [row.value for row in table.rows()], dict[int, Any]()
@@ -182,7 +185,7 @@ class _RowReader:
         """Return what a written value stands for, whole."""
         made = self._part(value)
         while self._left:
-            # Parts of parts in a list, not by recursion: a run refers to the next one, thousands deep.
+            # Parts of parts in a list, not by recursion: a call refers to the next one, thousands deep.
             self._left.pop()()
         return made
 

@@ -1,7 +1,7 @@
 """Requests for memory: what a program needs until it ends, and the space of a value that a client puts onto devices.
 
 Both are admitted by the same rules (see ``admission``), which ask a request only what it wants. A program's request is
-a ``RunState``, a value's is a ``PutRequest``.
+a ``CallState``, a value's is a ``PutRequest``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MemoryReservation:
         Returns:
             The change, by category; all together it is never above 0.
         """
-        # Parts of the profile are what the rest of the run needs at most, so their sum never grows with ``done``.
+        # Parts of the profile are what the rest of the call needs at most, so their sum never grows with ``done``.
         before, self.needs = self.needs, self.profile.parts[done]
         return added(self.needs, before, -1)
 
@@ -173,14 +173,14 @@ class PutRequest(Request):
 
 
 def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservation]:
-    """Yield all reservations that a run needs until it ends.
+    """Yield all reservations that a call needs until it ends.
 
     Args:
         event: the call.
         store: tells which of its arguments cannot be taken over, and must be copied.
     """
     footprint = event.footprint
-    # Inputs that lie elsewhere, or that would be overwritten while another buffer is the same array: the run needs its
+    # Inputs that lie elsewhere, or that would be overwritten while another buffer is the same array: the call needs its
     # own copies, on top of what its gangs need.
     copied = [footprint.inputs[position] for position in {*event.moved, *_cannot_take(event, store)}]
     for island, profiles in footprint.profiles.items():
@@ -194,7 +194,7 @@ def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservatio
 
 
 def _cannot_take(event: Submitted, store: Store) -> Iterator[int]:
-    """Return positions of inputs that a run would take over but must copy, since another buffer is the same array."""
+    """Return positions of inputs that a call would take over but must copy, since another buffer is the same array."""
     # Overwriting it would change the other buffer's value, which a user may still read.
     taken = [a for a in event.footprint.taken if store.buffers[event.arguments[a]].shared]
     bringing = (step.argument for step in event.plan.steps if step.kind == "bring") if taken else ()

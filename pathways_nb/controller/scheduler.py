@@ -3,7 +3,7 @@
 It only reads the controller's state and returns a choice, so a policy can be changed or tested without knowing how a
 choice is carried out; ``state_machine`` does that.
 
-- Cancelled runs go first, to be skipped.
+- Cancelled calls go first, to be skipped.
 - Sequential dispatch: one gang at a time, when the one before it is done.
 - Parallel dispatch without competition: the whole program, on all its islands, in one step.
 - Parallel dispatch while clients compete: gang by gang, as the policy says.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from pathways_nb.controller.controller_state import ControllerState
 from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
 from pathways_nb.controller.requests import Shortage
-from pathways_nb.controller.state import RunState
+from pathways_nb.controller.state import CallState
 from pathways_nb.errors import PolicyError
 from pathways_nb.plan.plan import Gang
 
@@ -33,23 +33,23 @@ CANDIDATES = 8
 
 
 class Choice(NamedTuple):
-    """Gangs of a run, by island, that take the next places in the total order."""
+    """Gangs of a call, by island, that take the next places in the total order."""
 
-    run: RunState
+    call: CallState
     gangs: Mapping[int, Sequence[Gang]]
 
 
 class PolicyFailed(NamedTuple):
-    """The policy failed: every run that it was to choose from fails with ``error``."""
+    """The policy failed: every call that it was to choose from fails with ``error``."""
 
-    runs: Iterable[int]
+    calls: Iterable[int]
     error: PolicyError
 
 
 class ShortOfMemory(NamedTuple):
     """Runs that could go on but for memory: the controller blocks them and asks again."""
 
-    runs: Mapping[RunState, Shortage]
+    calls: Mapping[CallState, Shortage]
 
 
 def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortOfMemory | None:
@@ -64,49 +64,49 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
     """
     if not state.waiting:
         return None
-    # Cancelled runs first, whatever memory, policy and capacity say: skipping takes devices no time, and what waits for
-    # their memory can go on only when their ranges have completed.
+    # Cancelled calls first, whatever memory, policy and capacity say: skipping takes devices no time, and what waits
+    # for their memory can go on only when their ranges have completed.
     if state.given_up:
         return _rest(next(iter(state.given_up.values())))
-    short: dict[RunState, Shortage] = {}
+    short: dict[CallState, Shortage] = {}
     # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
-    contended = state.active > 1 or (not state.in_order and len(state.runs) > 1)
+    contended = state.active > 1 or (not state.in_order and len(state.calls) > 1)
     # Without competition there is nothing to decide between gangs, so the whole program is enqueued on all its islands
     # in one step: one launch for each island, whatever the number of nodes.
     if state.dispatch == "parallel" and not contended:
-        run = _next_whole(state, short)
+        call = _next_whole(state, short)
         # What lacks memory must be blocked first, or it would be tried again at every event and never count as waiting.
-        return ShortOfMemory(short) if short else _rest(run) if run is not None else None
+        return ShortOfMemory(short) if short else _rest(call) if call is not None else None
     ready = _ready_in_sequence(state, short) if state.dispatch == "sequential" else _ready_first(state, short)
     if short:
         return ShortOfMemory(short)
     return _ask(state, ready, now) if ready else None
 
 
-def _next_whole(state: ControllerState, short: dict[RunState, Shortage]) -> RunState | None:
+def _next_whole(state: ControllerState, short: dict[CallState, Shortage]) -> CallState | None:
     """Return the next program of the only client that has any, if its islands have capacity.
 
     Args:
         state: the controller's state.
-        short: receives runs that are found to lack memory.
+        short: receives calls that are found to lack memory.
     """
-    runs = next(iter(state.waiting.values()))
+    calls = next(iter(state.waiting.values()))
     # The oldest first: where its islands are full, as they mostly are, admission need not be asked at all.
-    if not _has_capacity_for(state, next(iter(runs.values()))):
+    if not _has_capacity_for(state, next(iter(calls.values()))):
         return None
-    run = next(iter(_candidates(state, runs, short)), None)
-    return run if run is not None and _has_capacity_for(state, run) else None
+    call = next(iter(_candidates(state, calls, short)), None)
+    return call if call is not None and _has_capacity_for(state, call) else None
 
 
-def _rest(run: RunState) -> Choice:
-    """Return all gangs that are left of a run, to be enqueued on all its islands in one step."""
-    left = {i: gangs[run.next_gang[i] :] for i, gangs in run.plan.gangs.items() if run.next_gang[i] < len(gangs)}
-    return Choice(run, left)
+def _rest(call: CallState) -> Choice:
+    """Return all gangs that are left of a call, to be enqueued on all its islands in one step."""
+    left = {i: gangs[call.next_gang[i] :] for i, gangs in call.plan.gangs.items() if call.next_gang[i] < len(gangs)}
+    return Choice(call, left)
 
 
 def _candidates(
-    state: ControllerState, runs: dict[int, RunState], short: dict[RunState, Shortage]
-) -> Iterator[RunState]:
+    state: ControllerState, calls: dict[int, CallState], short: dict[CallState, Shortage]
+) -> Iterator[CallState]:
     """Yield the programs of one client that may begin or go on; only the first if the policy would take that.
 
     If the policy takes programs in order, those behind one that waits for memory may begin only when nothing is in
@@ -114,26 +114,26 @@ def _candidates(
 
     Args:
         state: the controller's state.
-        runs: waiting programs of the client, oldest first.
-        short: receives runs that are found to lack memory.
+        calls: waiting calls of the client, oldest first.
+        short: receives calls that are found to lack memory.
     """
     # Only the oldest few: a client may have thousands of calls queued, and this runs at every event.
-    for run in itertools.islice(runs.values(), CANDIDATES):
-        # A run behind another is not admitted either: it would hold memory that the other may need first.
-        if not run.behind and state.admission.may_try(run):
-            lack = state.admission.lack(run)
+    for call in itertools.islice(calls.values(), CANDIDATES):
+        # A call behind another is not admitted either: it would hold memory that the other may need first.
+        if not call.behind and state.admission.may_try(call):
+            lack = state.admission.lack(call)
             if lack is None:
-                yield run
+                yield call
                 continue
-            short[run] = lack
-        # What is in flight may give back the memory that this run lacks, and the order is kept. With nothing in flight
+            short[call] = lack
+        # What is in flight may give back the memory that this call lacks, and the order is kept. With nothing in flight
         # the next one may begin, or a program that waits for users' variables would stop its client.
         if state.in_order and any(queue.in_flight for queue in state.queues.values()):
             return
 
 
-def _ready_first(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
-    """Return the gangs that could be enqueued on the first island with capacity for any, by run."""
+def _ready_first(state: ControllerState, short: dict[CallState, Shortage]) -> dict[int, Gang]:
+    """Return the gangs that could be enqueued on the first island with capacity for any, by call."""
     # The first island with capacity is enough: the controller asks again until nothing can be enqueued.
     for island in range(len(state.devices)):
         if _has_capacity(state, island, NEAR) and (ready := _ready(state, island, short)):
@@ -141,65 +141,65 @@ def _ready_first(state: ControllerState, short: dict[RunState, Shortage]) -> dic
     return {}
 
 
-def _ready(state: ControllerState, island: int, short: dict[RunState, Shortage]) -> dict[int, Gang]:
-    """Return the gangs that could be enqueued on an island, by run; one of each client if the policy takes that."""
+def _ready(state: ControllerState, island: int, short: dict[CallState, Shortage]) -> dict[int, Gang]:
+    """Return the gangs that could be enqueued on an island, by call; one of each client if the policy takes that."""
     found: dict[int, Gang] = {}
-    for runs in state.waiting.values():
-        for run in _candidates(state, runs, short):
+    for calls in state.waiting.values():
+        for call in _candidates(state, calls, short):
             # ``None`` if it has none left here, or one that waits for a producer on another island to be enqueued.
-            gang = run.next_on(island)
+            gang = call.next_on(island)
             if gang is not None:
-                found[run.submitted.run] = gang
+                found[call.submitted.run] = gang
                 if state.in_order:
                     # The policy would never take a later program of this client, so it need not be shown one.
                     break
     return found
 
 
-def _ready_in_sequence(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
-    """Return the next gang of each candidate, by run; nothing while anything is in flight."""
+def _ready_in_sequence(state: ControllerState, short: dict[CallState, Shortage]) -> dict[int, Gang]:
+    """Return the next gang of each candidate, by call; nothing while anything is in flight."""
     if any(queue.in_flight for queue in state.queues.values()):
         return {}
     return {
         # ``sequence`` is the order of the plan's gangs over all islands, of which a prefix has been enqueued.
-        run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
-        for runs in state.waiting.values()
-        for run in _candidates(state, runs, short)
+        call.submitted.run: call.plan.sequence[sum(call.next_gang.values())]
+        for calls in state.waiting.values()
+        for call in _candidates(state, calls, short)
     }
 
 
 def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice | PolicyFailed:
-    """Return one of these gangs (by run), or the policy's failure."""
+    """Return one of these gangs (by call), or the policy's failure."""
     # Nothing to choose: a user's policy is not called.
     if len(ready) == 1:
         ((serial, gang),) = ready.items()
-        return Choice(state.runs[serial], {gang.island: (gang,)})
+        return Choice(state.calls[serial], {gang.island: (gang,)})
     # Frozen values, never the controller's own objects: a user's function must not be able to change its state.
-    shown = tuple(_show(state, state.runs[serial], gang) for serial, gang in ready.items())
+    shown = tuple(_show(state, state.calls[serial], gang) for serial, gang in ready.items())
     try:
         chosen = ask(state.policy, shown, PolicyState(now, *state.of_clients))
     except PolicyError as error:
         return PolicyFailed(ready, error)
     gang = ready[chosen.serial]
-    return Choice(state.runs[chosen.serial], {gang.island: (gang,)})
+    return Choice(state.calls[chosen.serial], {gang.island: (gang,)})
 
 
-def _show(state: ControllerState, run: RunState, gang: Gang) -> ReadyGang:
+def _show(state: ControllerState, call: CallState, gang: Gang) -> ReadyGang:
     """Return what a policy is shown of a gang; kept while the same gang is next."""
     # Other policies weigh expected seconds, which change while the gang waits.
-    if run.shown is not None and state.in_order:
-        return run.shown
-    graph = run.plan.graph
+    if call.shown is not None and state.in_order:
+        return call.shown
+    graph = call.plan.graph
     name = graph.names.get(gang.node, "")
-    expected = run.estimates.seconds[gang.island][run.next_gang[gang.island]]
-    event = run.submitted
-    run.shown = ReadyGang(event.client, graph.name, name, gang.devices, expected, run.since, event.run)
-    return run.shown
+    expected = call.estimates.seconds[gang.island][call.next_gang[gang.island]]
+    event = call.submitted
+    call.shown = ReadyGang(event.client, graph.name, name, gang.devices, expected, call.since, event.run)
+    return call.shown
 
 
-def _has_capacity_for(state: ControllerState, run: RunState) -> bool:
-    """Return whether every island of a run has capacity."""
-    return all(_has_capacity(state, island, FAR) for island in run.launched)
+def _has_capacity_for(state: ControllerState, call: CallState) -> bool:
+    """Return whether every island of a call has capacity."""
+    return all(_has_capacity(state, island, FAR) for island in call.launched)
 
 
 def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pathways_nb.controller.policies import Policy
-from pathways_nb.controller.state import RunState
+from pathways_nb.controller.state import CallState
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Plan
 
@@ -26,17 +26,17 @@ class Snapshot:
     Args:
         data: of all objects but those in ``kept``.
         kept: what is not copied: plans, and the policy.
-        runs: number of runs, whose states follow the rest.
+        calls: number of calls, whose states follow the rest.
     """
 
     data: bytes
     kept: tuple[Any, ...]
-    runs: int
+    calls: int
 
     @classmethod
     def of(cls, machine: StateMachine, plan_of: Callable[[Plan], Plan] = lambda plan: plan) -> Snapshot:
         """Return the state of a core, with ``plan_of(plan)`` in place of each plan."""
-        file, kept, numbers, runs = io.BytesIO(), list[Any](), dict[int, int](), list[RunState]()
+        file, kept, numbers, calls = io.BytesIO(), list[Any](), dict[int, int](), list[CallState]()
 
         def keep(value: Any) -> tuple[Any, ...]:
             number = numbers.get(id(value))
@@ -50,30 +50,30 @@ class Snapshot:
             state = {**vars(core), "policy": _Policy(core.policy)}
             return object.__new__, (StateMachine,), state
 
-        def empty(run: RunState) -> tuple[Any, ...]:
-            runs.append(run)
-            # Empty at first: its fields follow one run after another, see below.
-            return object.__new__, (RunState,)
+        def empty(call: CallState) -> tuple[Any, ...]:
+            calls.append(call)
+            # Empty at first: its fields follow one call after another, see below.
+            return object.__new__, (CallState,)
 
         # A dispatch table, not methods of the classes: pickling is this module's way to copy, and no promise of theirs.
         writer = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
         writer.dispatch_table = {
-            Plan: keep, RunState: empty, StateMachine: with_policy, _Policy: lambda one: keep(one.policy),
+            Plan: keep, CallState: empty, StateMachine: with_policy, _Policy: lambda one: keep(one.policy),
             WeakKeyDictionary: lambda table: (WeakKeyDictionary, (), None, None, iter(list(table.items()))),
         }  # fmt: skip
         writer.dump(machine)
-        for run in runs:  # which grows: runs refer to the next ones, and one within the other would be too deep
-            writer.dump((run, vars(run)))
-        return cls(file.getvalue(), tuple(kept), len(runs))
+        for call in calls:  # which grows: calls refer to the next ones, and one within the other would be too deep
+            writer.dump((call, vars(call)))
+        return cls(file.getvalue(), tuple(kept), len(calls))
 
     def machine(self) -> StateMachine:
         """Return a core in this state; another one at each call."""
         reader = _Unpickler(self)
         found: StateMachine = reader.load()
-        for _ in range(self.runs):
-            # In one reader, so that its memo knows the empty runs that the first object refers to.
-            run, state = reader.load()
-            vars(run).update(state)
+        for _ in range(self.calls):
+            # In one reader, so that its memo knows the empty calls that the first object refers to.
+            call, state = reader.load()
+            vars(call).update(state)
         return found
 
 

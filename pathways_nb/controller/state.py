@@ -1,6 +1,6 @@
 """What the controller remembers of clients, of the programs they called, and of what is enqueued on islands.
 
-Progress is counted, not listed: a run holds a few numbers for each island (launched, done, next gang), whatever its
+Progress is counted, not listed: a call holds a few numbers for each island (launched, done, next gang), whatever its
 number of nodes. ``StateMachine`` owns these objects and applies events to them; memory is in ``held_memory`` and
 buffers are in ``store``.
 
@@ -19,8 +19,8 @@ from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.controller.requests import MemoryReservation, Request, reservations_of
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang, Plan
-from pathways_nb.plan.run_numbers import run_number
 
 GUESS = 1e-3
 """Seconds that a gang is estimated to take before it has run."""
@@ -116,7 +116,7 @@ class ClientState:
 
 
 @dataclass(eq=False)
-class RunState(Request):
+class CallState(Request):
     """One submitted program: what is enqueued and what is done on each island, as counts of that island's order.
 
     Args:
@@ -141,7 +141,7 @@ class RunState(Request):
     cancelled: bool = False
     behind: set[int] = field(default_factory=set)
     """Runs that must be wholly enqueued before it: they produce its arguments, or read what it takes over."""
-    ahead_of: list[RunState] = field(default_factory=list, repr=False)
+    ahead_of: list[CallState] = field(default_factory=list, repr=False)
     """Runs that are behind this one; the inverse of ``behind``."""
     shown: ReadyGang | None = None
     """What policies were last shown of it; ``None`` once something of it was enqueued, since then another gang is
@@ -158,7 +158,7 @@ class RunState(Request):
         return self.submitted.client
 
     def wants(self, store: Store) -> Iterator[MemoryReservation]:
-        """Return every reservation that the run needs until it ends."""
+        """Return every reservation that the call needs until it ends."""
         return reservations_of(self.submitted, store)
 
     def gives_back_on(self, store: Store) -> set[int]:
@@ -167,9 +167,9 @@ class RunState(Request):
         return {*self.plan.orders, *(allocation.placement.island for allocation in held if allocation is not None)}
 
     def shortage(self, short: int) -> str:
-        """Return the beginning of an error's text: which run lacks ``short`` bytes."""
+        """Return the beginning of an error's text: which call lacks ``short`` bytes."""
         whose = f" of {self.client}" if self.client else ""
-        return f"{self.plan.graph.name}, run {run_number(self.submitted.run)}{whose}, lacks {size(short)}"
+        return f"{self.plan.graph.name}, run {call_number(self.submitted.run)}{whose}, lacks {size(short)}"
 
     def next_on(self, island: int) -> Gang | None:
         """Return the next gang of an island if its producers on other islands are enqueued; else ``None``.
@@ -234,7 +234,7 @@ class IslandQueue:
     """What is enqueued on an island and not done.
 
     Args:
-        in_flight: by run and end of the range, its estimated device-seconds, and whether clients competed when it was
+        in_flight: by call and end of the range, its estimated device-seconds, and whether clients competed when it was
             enqueued. Both are needed again when the range completes.
     """
 
@@ -242,18 +242,18 @@ class IslandQueue:
     work: float = 0.0
     """Estimated device-seconds of everything in flight."""
 
-    def add(self, run: int, stop: int, work: float, contended: bool) -> None:
-        """Record that a range ending at step ``stop`` of a run's order was enqueued."""
-        self.in_flight[run, stop] = work, contended
+    def add(self, call: int, stop: int, work: float, contended: bool) -> None:
+        """Record that a range ending at step ``stop`` of a call's order was enqueued."""
+        self.in_flight[call, stop] = work, contended
         self.work += work
 
-    def remove(self, run: int, stop: int) -> tuple[float, bool]:
+    def remove(self, call: int, stop: int) -> tuple[float, bool]:
         """Remove a range that is done, and return its estimated device-seconds and whether clients competed.
 
         Returns:
             Both values as ``add`` was given them.
         """
-        work, contended = self.in_flight.pop((run, stop))
+        work, contended = self.in_flight.pop((call, stop))
         # Exactly 0 when the queue is empty, so that rounding errors cannot add up.
         self.work = self.work - work if self.in_flight else 0.0
         return work, contended

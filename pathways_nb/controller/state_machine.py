@@ -6,8 +6,8 @@ each island is a part of the total order, so the orders of any two islands are c
 whatever a policy chooses. ``invariants`` checks the state in the tests.
 
 With parallel asynchronous dispatch, gangs are enqueued before their inputs exist; with sequential dispatch, one gang at
-a time, when the one before it is done. What is left of a cancelled run is enqueued at once; drivers skip it and
-complete its ranges, so that every run ends in the same way.
+a time, when the one before it is done. What is left of a cancelled call is enqueued at once; drivers skip it and
+complete its ranges, so that every call ends in the same way.
 
 This module applies decisions. ``scheduler`` chooses the next gang, ``admission`` reserves memory, ``store`` counts
 references, ``precedence`` keeps producers before consumers. Time comes in with each event; nothing in it reads a clock.
@@ -45,11 +45,11 @@ from pathways_nb.controller.events_and_instructions import (
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.requests import PutRequest, Request
 from pathways_nb.controller.scheduler import PolicyFailed, ShortOfMemory, choose
-from pathways_nb.controller.state import ClientState, IslandQueue, RunState
+from pathways_nb.controller.state import CallState, ClientState, IslandQueue
 from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang
-from pathways_nb.plan.run_numbers import run_number
 
 NOTABLE = 1e-3
 """Seconds of waiting from which on a wait is recorded."""
@@ -87,25 +87,25 @@ class StateMachine(ControllerState):
     def _closed(self, event: Closed, now: float) -> list[Instruction]:
         client = self._client(event.client)
         client.closed = True
-        # Runs first: their buffers are freed when they end, and only what no run needs may be freed now.
-        of_client = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
+        # Calls first: their buffers are freed when they end, and only what no call needs may be freed now.
+        of_client = [serial for serial, call in self.calls.items() if call.submitted.client == event.client]
         out = self._give_up_all(of_client)
         out += self.put_requests.close(event.client)
-        # Its buffers become orphans now. Those that a cancelled run still holds are freed when that run has ended.
+        # Its buffers become orphans now. Those that a cancelled call still holds are freed when that call has ended.
         out += self.store.disown(event.client)
-        self._forget_client(event.client)  # only if no run is left: cancelled ranges still complete and are charged
+        self._forget_client(event.client)  # only if no call is left: cancelled ranges still complete and are charged
         return out + self._pump(now)
 
     def _submitted(self, event: Submitted, now: float) -> list[Instruction]:
         known = tuple(buffer for buffer in event.arguments if buffer in self.store.buffers)
-        # The client that owned an argument may have closed while this event was under way. The run is registered all
+        # The client that owned an argument may have closed while this event was under way. The call is registered all
         # the same and then failed, so that its results and its end are accounted for like any other's.
         closed_meanwhile = len(known) < len(event.arguments)
         if closed_meanwhile:
             event = replace(event, arguments=known, footprint=replace(event.footprint, taken=(), handed_back={}))
-        # Before anything else: a run that fails must have results that can be failed and freed.
+        # Before anything else: a call that fails must have results that can be failed and freed.
         self.store.promise(event)
-        run = self.runs[event.run] = self._new_run(event, now)
+        call = self.calls[event.run] = self._new_call(event, now)
         client = self._client(event.client)
         if not client.unfinished:
             self.active += 1
@@ -115,19 +115,19 @@ class StateMachine(ControllerState):
         if not event.plan.steps:
             return self._finish(event.run)
         if not closed_meanwhile:
-            self.precedence.find(run)
+            self.precedence.find(call)
         # A client with other work waits for itself; only from now on may it be waiting for others.
         if not (client.in_flight or self.waiting.get(event.client)):
             client.idle_since = now
-        self.waiting.setdefault(event.client, {})[event.run] = run
+        self.waiting.setdefault(event.client, {})[event.run] = call
         out: list[Instruction] = []
         if closed_meanwhile:
             lost = "reads what belonged to a client that closed while it was called. Fetch what you need before it does"
-            out += self._fail(run, LostError(f"{event.plan.graph.name}, run {run_number(event.run)}, {lost}."))
+            out += self._fail(call, LostError(f"{event.plan.graph.name}, run {call_number(event.run)}, {lost}."))
         out += self._pump(now)
-        # Only a run that still waits can hold up others; most runs were enqueued whole by now and cost nothing.
-        if not run.enqueued:
-            self.precedence.add(run)
+        # Only a call that still waits can hold up others; most calls were enqueued whole by now and cost nothing.
+        if not call.enqueued:
+            self.precedence.add(call)
         return out
 
     def _stored(self, event: Stored, now: float) -> list[Instruction]:
@@ -138,22 +138,22 @@ class StateMachine(ControllerState):
         return self.put_requests.ask(event, now) + self._pump(now)
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
-        run, island = self.runs[event.run], event.island
+        call, island = self.calls[event.run], event.island
         expected, contended = self.queues[island].remove(event.run, event.stop)
-        client = self._client(run.submitted.client)
+        client = self._client(call.submitted.client)
         # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
-        # the difference. A cancelled run teaches no durations: its gangs may have been skipped.
+        # the difference. A cancelled call teaches no durations: its gangs may have been skipped.
         client.charge(event.device_seconds - expected, contended)
         if contended:
-            self.turns[run.submitted.client].seconds += event.device_seconds - expected
+            self.turns[call.submitted.client].seconds += event.device_seconds - expected
         client.in_flight -= 1
         client.idle_since = now
-        if event.device_seconds and not run.cancelled:
-            run.learn(event)
-        run.progressed(island, event.start, event.stop)
-        if run.is_done:
+        if event.device_seconds and not call.cancelled:
+            call.learn(event)
+        call.progressed(island, event.start, event.stop)
+        if call.is_done:
             return self._finish(event.run) + self._pump(now)
-        self.admission.progressed(run, island)
+        self.admission.progressed(call, island)
         return self._pump(now)
 
     def _released(self, event: Released, now: float) -> list[Instruction]:
@@ -172,7 +172,7 @@ class StateMachine(ControllerState):
         return self._pump(now)
 
     def _added(self, event: Added, now: float) -> list[Instruction]:
-        # Else its lost devices came back: the ledger of memory was kept, since runs may still have reserved on them.
+        # Else its lost devices came back: the ledger of memory was kept, since calls may still have reserved on them.
         if event.island == len(self.memory.islands):
             self.memory.islands.append(IslandMemory(event.devices, event.budget))
             self.devices = (*self.devices, event.devices)
@@ -220,110 +220,110 @@ class StateMachine(ControllerState):
         if choice is None:
             return None
         if isinstance(choice, ShortOfMemory):
-            # An empty list is a decision, too: without these runs the scheduler is asked again.
-            for run, lack in choice.runs.items():
-                self.admission.block(run, lack, now)
+            # An empty list is a decision, too: without these calls the scheduler is asked again.
+            for call, lack in choice.calls.items():
+                self.admission.block(call, lack, now)
             return []
         if isinstance(choice, PolicyFailed):
-            return [i for serial in choice.runs for i in self._fail(self.runs[serial], choice.error)]
+            return [i for serial in choice.calls for i in self._fail(self.calls[serial], choice.error)]
         return self._enqueue(*choice, now)
 
-    def _enqueue(self, run: RunState, gangs: Mapping[int, Sequence[Gang]], now: float) -> list[Instruction]:
-        """Give gangs of one run the next places in the total order.
+    def _enqueue(self, call: CallState, gangs: Mapping[int, Sequence[Gang]], now: float) -> list[Instruction]:
+        """Give gangs of one call the next places in the total order.
 
         Args:
-            run: the run. It is admitted with its first gang, to all the memory that it needs until it ends.
-            gangs: by island, consecutive gangs from the run's next one on.
+            call: the call. It is admitted with its first gang, to all the memory that it needs until it ends.
+            gangs: by island, consecutive gangs from the call's next one on.
             now: seconds of the controller's clock.
 
         Returns:
-            One launch for each island, after a note of how long the run waited, if that is worth recording.
+            One launch for each island, after a note of how long the call waited, if that is worth recording.
         """
-        serial, client, contended = run.submitted.run, self._client(run.submitted.client), self.active > 1
-        out, seconds = self._waited(run, client, now), 0.0
+        serial, client, contended = call.submitted.run, self._client(call.submitted.client), self.active > 1
+        out, seconds = self._waited(call, client, now), 0.0
         # What is skipped needs no memory, and must not wait for any: its ranges have to complete.
-        if not (run.admitted or run.cancelled):
-            self.admission.admit(run)
+        if not (call.admitted or call.cancelled):
+            self.admission.admit(call)
         for island, group in gangs.items():
-            first, start, stop = run.next_gang[island], group[0].start, group[-1].stop
-            work = run.estimates.work(group, first)
+            first, start, stop = call.next_gang[island], group[0].start, group[-1].stop
+            work = call.estimates.work(group, first)
             client.charge(work, contended)
             seconds += work
             if island not in self.queues:
                 self.queues[island] = IslandQueue()
             self.queues[island].add(serial, stop, work, contended)
-            run.launched[island], run.next_gang[island] = stop, first + len(group)
+            call.launched[island], call.next_gang[island] = stop, first + len(group)
             out.append(Launch(serial, island, start, stop))
-            run.left -= len(group)
-        run.shown = None
+            call.left -= len(group)
+        call.shown = None
         client.in_flight += len(gangs)
         client.enqueued_at = now
-        name = run.submitted.client
-        if run.enqueued:
+        name = call.submitted.client
+        if call.enqueued:
             self.given_up.pop(serial, None)
             del self.waiting[name][serial]
             if not self.waiting[name]:
                 del self.waiting[name]
-            self.precedence.remove(run)
+            self.precedence.remove(call)
         if contended:
             self.turns.setdefault(name, ContendedTurns()).add(client.share, seconds, more=name in self.waiting)
         return out
 
-    def _waited(self, run: RunState, client: ClientState, now: float) -> list[Instruction]:
-        """Return a note of how long a run waited and why, if that is worth recording.
+    def _waited(self, call: CallState, client: ClientState, now: float) -> list[Instruction]:
+        """Return a note of how long a call waited and why, if that is worth recording.
 
         A wait is not recorded while another range of the same client is in flight, or if no other client went on
         meanwhile: then the client waited for itself.
         """
-        if run.cancelled:
+        if call.cancelled:
             return []
-        if run in self.admission.blocked:
-            return self.admission.wait_of(run)
+        if call in self.admission.blocked:
+            return self.admission.wait_of(call)
         since = client.idle_since
         if client.in_flight or now - since <= NOTABLE:
             return []
         others = (other for other in self.clients.values() if other is not client)
         if not any(other.in_flight or other.enqueued_at > since for other in others):
             return []
-        return [Waited(run.submitted.run, since, "waits its turn")]
+        return [Waited(call.submitted.run, since, "waits its turn")]
 
     # ---- ends
 
     def _fail(self, request: Request, error: PathwaysError) -> list[Instruction]:
         if isinstance(request, PutRequest):
             return self.put_requests.refuse(request, error)
-        assert isinstance(request, RunState)
+        assert isinstance(request, CallState)
         out = self.admission.wait_of(request)
         self._give_up(request)
         return [*out, Fail(request.submitted.run, error)]
 
     def _give_up_all(self, serials: Iterable[int]) -> list[Instruction]:
-        """Return a ``Skip`` for each of these runs, except those that have ended or are cancelled already."""
+        """Return a ``Skip`` for each of these calls, except those that have ended or are cancelled already."""
         out: list[Instruction] = []
         for serial in serials:
-            run = self.runs.get(serial)
-            if run is not None and not run.cancelled:
-                out += self.admission.wait_of(run)
-                self._give_up(run)
+            call = self.calls.get(serial)
+            if call is not None and not call.cancelled:
+                out += self.admission.wait_of(call)
+                self._give_up(call)
                 out.append(Skip(serial))
         return out
 
-    def _give_up(self, run: RunState) -> None:
-        run.cancelled = True
-        self.admission.excuse(run)
-        if not run.enqueued:
-            self.given_up[run.submitted.run] = run
+    def _give_up(self, call: CallState) -> None:
+        call.cancelled = True
+        self.admission.excuse(call)
+        if not call.enqueued:
+            self.given_up[call.submitted.run] = call
 
     def _finish(self, serial: int) -> list[Instruction]:
-        """Return ``Finish`` and what the end of a run frees, and forget the run."""
-        run = self.runs.pop(serial)
-        event, client = run.submitted, self._client(run.submitted.client)
+        """Return ``Finish`` and what the end of a call frees, and forget the call."""
+        call = self.calls.pop(serial)
+        event, client = call.submitted, self._client(call.submitted.client)
         client.unfinished -= 1
         self.active -= not client.unfinished
-        self.admission.finish(run)
-        # An argument that was taken over holds nothing now. After a cancelled run that is unknown: its node may have
+        self.admission.finish(call)
+        # An argument that was taken over holds nothing now. After a cancelled call that is unknown: its node may have
         # been skipped.
-        if not run.cancelled:
+        if not call.cancelled:
             self.store.empty(event.arguments[i] for i in event.footprint.taken)
         freed = self.store.finish_run(event)
         self._forget_client(event.client)

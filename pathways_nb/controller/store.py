@@ -1,7 +1,7 @@
 """The object store's ledger: logical buffers with reference counts and owners (Pathways, section 4.6).
 
 One entry for each logical buffer, never for each shard, so the cost does not depend on the number of devices. A buffer
-lives while a user holds a handle or a run needs it, and is freed when neither does; it is collected with its client at
+lives while a user holds a handle or a call needs it, and is freed when neither does; it is collected with its client at
 the latest.
 
 The arrays themselves belong to the driver, which obeys ``Free`` and ``Lose``. Bytes on devices are entered in
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from pathways_nb.controller.events_and_instructions import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.controller.held_memory import DeviceMemory
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.footprint import Allocation, overlap
 from pathways_nb.plan.plan import Placement
-from pathways_nb.plan.run_numbers import run_number
 
 
 @dataclass
@@ -29,12 +29,12 @@ class Buffer:
         owner: name of the client that it belongs to.
         name: what errors and the status call it.
         bytes: size of the whole array; 0 once it holds no value any more.
-        allocation: its devices, and bytes on each; ``None`` on the host, while the run that produces it is under way,
+        allocation: its devices, and bytes on each; ``None`` on the host, while the call that produces it is under way,
             and where another buffer that is the same array accounts for it.
         handle: whether a user holds it.
-        runs: number of runs that hold it.
+        calls: number of calls that hold it.
         orphan: whether its client has closed, though a user may still have a handle.
-        shared: whether another buffer is the same array, or will be; then no run can take its memory over.
+        shared: whether another buffer is the same array, or will be; then no call can take its memory over.
     """
 
     owner: str
@@ -42,14 +42,14 @@ class Buffer:
     bytes: int
     allocation: Allocation | None = None
     handle: bool = True
-    runs: int = 0
+    calls: int = 0
     orphan: bool = False
     shared: bool = False
 
     @property
     def held(self) -> bool:
-        """Whether a user or a run holds it."""
-        return self.handle or self.runs > 0
+        """Whether a user or a call holds it."""
+        return self.handle or self.calls > 0
 
 
 class Store:
@@ -74,28 +74,28 @@ class Store:
             self._occupy(self.buffers[event.buffer], event.allocation)
 
     def promise(self, event: Submitted) -> None:
-        """Enter the results of a new run, and count the run as a holder of its arguments and results."""
+        """Enter the results of a new call, and count the call as a holder of its arguments and results."""
         for buffer in event.arguments:
-            self.buffers[buffer].runs += 1
+            self.buffers[buffer].calls += 1
         name = event.plan.graph.name
         for number, (buffer, size) in enumerate(zip(event.results, event.result_bytes, strict=True)):
-            title = f"{name}, run {run_number(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
-            self.buffers[buffer] = Buffer(event.client, title, size, runs=1)
-        # Known from the plan already: a run that is submitted meanwhile must not take the memory over.
+            title = f"{name}, run {call_number(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
+            self.buffers[buffer] = Buffer(event.client, title, size, calls=1)
+        # Known from the plan already: a call that is submitted meanwhile must not take the memory over.
         for buffer in _of_one_array(event):
             self.buffers[buffer].shared = True
 
     def finish_run(self, event: Submitted) -> list[Instruction]:
-        """Return what the end of a run frees, after its results were entered with their memory.
+        """Return what the end of a call frees, after its results were entered with their memory.
 
-        The reservation of the run is given back in the same event, so the bytes of its results are never free in
+        The reservation of the call is given back in the same event, so the bytes of its results are never free in
         between.
         """
         # Results first: they may be the same array as an argument, whose entry they need and which may be freed below.
         lost = self._keep(event)
         held = (*event.arguments, *event.results)
         for buffer in held:
-            self.buffers[buffer].runs -= 1
+            self.buffers[buffer].calls -= 1
         return [*lost, *self._forget(held)]
 
     def release(self, buffers: Iterable[int]) -> list[Instruction]:
@@ -106,7 +106,7 @@ class Store:
         return self._forget(known)
 
     def disown(self, client: str) -> list[Instruction]:
-        """Return what is freed because a client closed: all that it owned and no run needs."""
+        """Return what is freed because a client closed: all that it owned and no call needs."""
         owned = [number for number, entry in self.buffers.items() if entry.owner == client]
         for number in owned:
             self.buffers[number].orphan = True
@@ -143,7 +143,7 @@ class Store:
                 yield entry, entry.allocation.bytes
 
     def _keep(self, event: Submitted) -> list[Instruction]:
-        """Return the results of a run that are lost because their devices are; enter the memory of the others."""
+        """Return the results of a call that are lost because their devices are; enter the memory of the others."""
         # By slot of the plan: the argument that it hands back. An input that was moved is a copy at this place, so the
         # argument is another array.
         homes = {
@@ -162,7 +162,7 @@ class Store:
                 self.same[buffer] = same
                 continue
             self._occupy(entry, allocation)
-            # Lost while the run was under way. It was entered all the same, so that losing it gives back as much.
+            # Lost while the call was under way. It was entered all the same, so that losing it gives back as much.
             if any(overlap(allocation.placement, where) for where in self.gone):
                 lost += self._lose([buffer], f"was computed on {allocation.placement}, which was lost. Run it again")
         return lost
@@ -204,7 +204,7 @@ class Store:
 
 
 def _of_one_array(event: Submitted) -> Iterator[int]:
-    """Yield buffers of a run that will share an array: arguments that it returns, and results returned twice."""
+    """Yield buffers of a call that will share an array: arguments that it returns, and results returned twice."""
     handed_back, slots = event.footprint.handed_back, event.plan.results
     if not handed_back and len(set(slots)) == len(slots):
         return

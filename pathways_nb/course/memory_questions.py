@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pathways_nb.course.question import NotYetError, Question, is_near
-from pathways_nb.results.run import runs
+from pathways_nb.results.opened_runs import runs
 
 _VALUES, _PART = 4, 1.0
 """Number of stages of the program in the question, and megabytes of each of its values on a device."""

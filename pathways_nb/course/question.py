@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.results.executed_program import ExecutedProgram
-from pathways_nb.results.run import runs
+from pathways_nb.results.opened_runs import runs
 
 TOLERANCE = 0.01
 """Relative tolerance of numbers: 1.78 is accepted for 16/9."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pathways_nb.course.question import NotYetError, Question, is_near
-from pathways_nb.results.run import runs
+from pathways_nb.results.opened_runs import runs
 
 _ADDS = "add_any"
 """Name of the nodes that add the gradients of microbatches."""

@@ -24,7 +24,7 @@ from pathways_nb.calibration.calibrate import calibrate
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.errors import did_you_mean
 from pathways_nb.plan.graph import Graph
-from pathways_nb.results.run import runs, show_graph
+from pathways_nb.results.opened_runs import runs, show_graph
 from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.calls import client
 from pathways_nb.session.status import as_html, status_of

@@ -128,13 +128,23 @@ def require_same_shapes(expected: Any, given: Any, step: str, made_by: str) -> N
     Raises:
         UsageError: naming the first array that has another shape; the arguments are those of ``require_same_tree``.
     """
-    pairs = zip(tree_leaves_with_path(given), jax.tree.leaves(expected), strict=True)
-    for (path, leaf), one in pairs:
+    for name, there, wanted in other_shapes(expected, given):
+        raise UsageError(
+            f"{step}: {name} of the state has the shape {there}, but {wanted} for these parameters. Give the state of "
+            f"{made_by}."
+        )
+
+
+def other_shapes(expected: Any, given: Any) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Yield name, shape and expected shape of each array of a tree that has another shape than expected.
+
+    Args:
+        expected: a tree of shapes.
+        given: arrays, in the same tree.
+    """
+    for (path, leaf), one in zip(tree_leaves_with_path(given), jax.tree.leaves(expected), strict=True):
         if jnp.shape(leaf) != one.shape:
-            raise UsageError(
-                f"{step}: {name_of(path)} of the state has the shape {list(jnp.shape(leaf))}, but {list(one.shape)} "
-                f"for these parameters. Give the state of {made_by}."
-            )
+            yield name_of(path), list(jnp.shape(leaf)), list(one.shape)
 
 
 def unlike(expected: Any, given: Any) -> str:

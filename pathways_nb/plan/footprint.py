@@ -4,7 +4,7 @@ Compiled functions have known shapes and a plan has a fixed order on each island
 order: results, intermediates until their last reader, and the temporaries of the current step. The controller can
 therefore reserve a program's whole memory before the program begins, and error messages can name the node at the peak.
 
-Inputs count from the beginning to the end of a run, since the caller holds them meanwhile. All sizes are in bytes per
+Inputs count from the beginning to the end of a call, since the caller holds them meanwhile. All sizes are in bytes per
 device. Sizes of arrays and temporaries come from the compiler or the cost model (``Sizes``); who may have the memory is
 decided in ``controller.admission``.
 """
@@ -51,7 +51,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryProfile:
-    """Memory that a run needs on ``count`` devices from ``first`` on, as its gangs complete; inputs are not included.
+    """Memory that a call needs on ``count`` devices from ``first`` on, as its gangs complete; inputs are not included.
 
     Args:
         first: first device within the island.
@@ -72,7 +72,7 @@ class MemoryProfile:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most memory that one run of a program needs at once, in bytes on each device of ``where``.
+    """The most memory that one call of a program needs at once, in bytes on each device of ``where``.
 
     Args:
         program: name of the program.
@@ -112,7 +112,7 @@ class Peak:
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """Memory that one run of a plan needs.
+    """Memory that one call of a plan needs.
 
     Args:
         inputs: of each step that brings an argument, in the plan's order.
@@ -165,7 +165,7 @@ def shared_devices(one: Placement, other: Placement) -> int:
 
 
 def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footprint:
-    """Return the memory that a run of ``plan`` needs on each device.
+    """Return the memory that a call of ``plan`` needs on each device.
 
     Args:
         plan: the lowered program.
@@ -271,7 +271,7 @@ def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], steps_here: set[int])
 def _ends(plan: Plan, island: int) -> dict[int, int]:
     """Return for each slot made on an island the position in its order after which its memory is free.
 
-    A slot that other islands read is free once a later step of this island depends on those reads, else when the run
+    A slot that other islands read is free once a later step of this island depends on those reads, else when the call
     ends: islands run at their own pace, and nothing else says when the reader is done.
     """
     order = plan.orders[island]

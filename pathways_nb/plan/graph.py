@@ -4,8 +4,8 @@ This is the device-agnostic graph of Pathways, sections 4.2 and 4.3: a chain A -
 (argument, A, B, result) for any N. Edges between shards, of which M producers and N consumers would have M x N, never
 exist in the controller.
 
-``program`` traces Python into this graph, ``plan.lower`` gives it devices. Nothing in this module knows JAX, devices or
-threads.
+``program`` traces Python into this graph, ``plan_lowering`` gives it devices. Nothing in this module knows JAX, devices
+or threads.
 """
 
 from __future__ import annotations

@@ -253,6 +253,7 @@ def build(
     groups = builder.build()
     groups = fuse(groups) if fused else groups
     kept = {*builder.results, *(value for _, value in builder.kept)}
+    # How often the whole program reads a value: what its own group reads each time need not leave the node.
     used: Counter[Any] = Counter(builder.results)
     for group in groups:
         used.update(value for item in group.items for value in item.values())

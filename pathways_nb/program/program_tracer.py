@@ -267,6 +267,7 @@ def captured_name(fn: Callable[..., Any], value: object) -> str:
         if id(fn) in seen or not hasattr(fn, "__code__"):
             continue
         seen.add(id(fn))
+        # Through all that it calls, since the array may be captured several functions deep.
         free = inspect.getclosurevars(fn)
         for name, held in {**free.globals, **free.nonlocals}.items():
             if any(leaf is value for leaf in jax.tree.leaves(held)):

@@ -85,6 +85,7 @@ def work(
             raise UsageError(f"{asked}: a whole number of bytes of at least 0 is needed, at most {MEMORY:g}.")
 
     def body(x: Any = _NOTHING) -> Any:
+        # Its name at the call, which is set below: works of other names must not become one in a fused program.
         return _last(
             x, float(seconds), on, int(collective_bytes), int(output_bytes), zlib.crc32(body.__name__.encode())
         )

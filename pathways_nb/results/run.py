@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 from pathways_nb.controller import log_text
 from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
-from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
@@ -31,23 +30,11 @@ from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.json_text import DamagedError
-from pathways_nb.util.words import a_type_of, counted
+from pathways_nb.util.words import counted
 
 if TYPE_CHECKING:
     from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
     from pathways_nb.runtime.run_state import Entry, Execution
-
-
-class _Runs(dict[str, "Run"]):
-    """The runs by name; an unknown name is an error that lists the known ones."""
-
-    def __missing__(self, name: str) -> Run:
-        known = ", ".join(map(repr, self)) or "none yet"
-        raise UsageError(f"pw.runs[{name!r}]: there is no run of that name. Known: {known}; see %%pathways --run NAME.")
-
-
-runs: dict[str, Run] = _Runs()
-"""The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
 
 
 @dataclass(eq=False)
@@ -85,7 +72,7 @@ class Run:
     kept_log: Log | bytes = field(default=b"", repr=False)
     """The controller's log of the run, of a loaded one as text; empty without one."""
     launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
-    """While a profile is taken: the plan of each run, by its serial. ``run.ops`` gets its names from it."""
+    """While a profile is taken: the plan of each call, by its serial. ``run.ops`` gets its names from it."""
 
     @property
     def log(self) -> Log | None:
@@ -208,8 +195,7 @@ class Run:
 
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""
-        chip = self.about.get("options", {}).get("chip")
-        where = str(chip or "")
+        where = str(self.about.get("options", {}).get("chip") or "")
         return self.note or " · ".join(
             map(str, filter(None, (where, self.summary(), self.about.get("shares"), self.stamps)))
         )
@@ -347,36 +333,6 @@ class Run:
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)
         return f"<run {self.name}: {counted(runs, 'program')}, {self.summary_line()}>"
-
-
-def load(path: str | Path) -> Run:
-    """Return a run that ``run.save`` wrote.
-
-    Nothing in the file is executed, and only the parts of a run are unpacked.
-
-    Args:
-        path: path of the file.
-
-    Raises:
-        UsageError: the file is damaged, of another kind or of a newer version, with the reason.
-        FileNotFoundError: there is no such file.
-    """
-    if not isinstance(path, (str, Path)):
-        raise UsageError(f"load({path!r}): {a_type_of(path)} is no path; write pw.load('a.run').")
-    saved = saved_run.read(path)
-    record = Record.of(saved.events)
-    run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
-    run.ops, run.kept_log = saved.ops, saved.log
-    run.set_programs(saved.programs)
-    return run
-
-
-def show_graph(graph: Graph) -> None:
-    """Display a graph of which nothing has run, as IPython does with a traced program."""
-    # A run of nothing: so there is one way to draw a graph.
-    run = Run(graph.name, (), note=repr(graph), finished=True)
-    run.set_programs([ExecutedProgram(graph, {}, {})])
-    run.show("graph")
 
 
 def style(name: str, scale: float = 1.0) -> None:

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Placement
-from pathways_nb.plan.run_numbers import run_number
 from pathways_nb.program.guarded_callbacks import NOTE
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
@@ -278,7 +278,7 @@ class Execution:
         devices = devices if label.devices else "its host"
         at = f" ({label.line})" if label.line else ""
         error = NodeError(
-            f"{label.name} of {label.program}, run {run_number(self.serial)}, failed on {label.place} "
+            f"{label.name} of {label.program}, run {call_number(self.serial)}, failed on {label.place} "
             f"(island {label.island}, {devices}){at}: {_reason(cause)}"
         )
         error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
@@ -290,7 +290,7 @@ class Execution:
             return self.reason
         label = self.compiled_plan.actions[step].label
         return CancelledError(
-            f"{label.name} of {label.program}, run {run_number(self.serial)}, was cancelled before it was dispatched. "
+            f"{label.name} of {label.program}, run {call_number(self.serial)}, was cancelled before it was dispatched. "
             f"Call the program again to compute it."
         )
 

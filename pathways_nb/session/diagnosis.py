@@ -118,9 +118,9 @@ def _under_way(session: Session) -> Iterator[str]:
     driver: Any = session.driver_or_none
     if driver is None:
         return
-    for serial, run in list(driver.runs.items()):
-        yield f"run {serial}: {run.compiled_plan.name}{f' of {run.client}' if run.client else ''}"
-        for step, error in list(run.errors.items()):
+    for serial, call in list(driver.runs.items()):
+        yield f"run {serial}: {call.compiled_plan.name}{f' of {call.client}' if call.client else ''}"
+        for step, error in list(call.errors.items()):
             yield f"  step {step} failed: {error}"
     yield from driver.waits()
 
@@ -128,8 +128,8 @@ def _under_way(session: Session) -> Iterator[str]:
 def _events(session: Session) -> Iterator[str]:
     events = session.active_record().events()
     columns = {name: events[name][-_EVENTS:] for name in ("start", "end", "kind", "name", "program", "run", "status")}
-    for start, end, kind, name, program, run, status in zip(*columns.values(), strict=True):
-        yield f"{start:.6f} to {end:.6f}: {kind} {name} of {program}, run {run}, {status}"
+    for start, end, kind, name, program, call, status in zip(*columns.values(), strict=True):
+        yield f"{start:.6f} to {end:.6f}: {kind} {name} of {program}, run {call}, {status}"
 
 
 def _log(session: Session) -> Iterator[str]:

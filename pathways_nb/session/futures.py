@@ -331,8 +331,8 @@ class Future(Unique, NotAnArray, Deferred):
         if entry is None:
             raise lost(self._name)
         if needed:
-            for run, _ in self._session.recordings:
-                run.need(entry, line)
+            for recording, _ in self._session.recordings:
+                recording.need(entry, line)
         if driver is not None and not entry.resolved:
             driver.event_loop.refuse_policies()
             tenant = tenant_scope.current()

@@ -55,13 +55,14 @@ def cancel(session: Session | None) -> None:
         return
     thread = threading.get_ident()
     batched = sum(batcher.interrupt(thread) for _, batcher in tuple(session.recordings))
-    runs = [run for run in driver.runs.copy().values() if run.thread == thread and run.asked >= since]
-    runs = [run for run in runs if not (run.stopped or run.finished)]
-    begun = sum(run.begun for run in runs)
-    if runs:
-        driver.cancel([run.serial for run in runs])
-    if runs or batched:
-        _say(batched + len(runs) - begun, begun)
+    # A copy, since the event loop goes on meanwhile.
+    calls = [call for call in driver.runs.copy().values() if call.thread == thread and call.asked >= since]
+    calls = [call for call in calls if not (call.stopped or call.finished)]
+    begun = sum(call.begun for call in calls)
+    if calls:
+        driver.cancel([call.serial for call in calls])
+    if calls or batched:
+        _say(batched + len(calls) - begun, begun)
 
 
 def _say(cancelled: int, begun: int) -> None:

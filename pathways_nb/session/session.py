@@ -205,10 +205,10 @@ class Session(Unique):
     def wait_all(self) -> None:
         """Wait until all calls made so far have ended, failed ones included, and the buffers they dropped are freed."""
         self.flush()
-        driver, runs = self.driver, tuple(self.driver.runs)
-        driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
+        driver, calls = self.driver, tuple(self.driver.runs)
+        driver.ended.wait(lambda: driver.broken or not any(call in driver.runs for call in calls))
         if not driver.broken:
-            # The buffers that a run drops are freed in the event loop: one turn later all are.
+            # The buffers that a call drops are freed in the event loop: one turn later all are.
             driver.event_loop.in_turn(lambda: None)
 
     settle = wait_all
@@ -226,16 +226,16 @@ class Session(Unique):
             Whether the display of the current recording shows it; if not, it went to standard error.
         """
         shown = False
-        for run, _ in self.recordings[-1:]:
-            run.note, shown = line, run.on_display
+        for recording, _ in self.recordings[-1:]:
+            recording.note, shown = line, recording.on_display
         if line and not shown:
             to_standard_error(line)
         return shown
 
     def active_record(self) -> Record:
         """Return the record that events go to now: of the innermost recording, else the session's own history."""
-        for run, _ in self.recordings[-1:]:
-            return run.record
+        for recording, _ in self.recordings[-1:]:
+            return recording.record
         return self.record
 
     def note(self, row: Row) -> None:

@@ -87,18 +87,18 @@ def _long(session: Session) -> Iterator[str]:
     """Yield the lines of programs that were called a while ago, oldest first: where they are, and for how long."""
     driver, now = session.driver, time.perf_counter()
     # A copy, since the event loop goes on meanwhile.
-    long = [run for run in list(driver.runs.values()) if now - run.called >= _LONG and 0 in run.done]
+    long = [call for call in list(driver.runs.values()) if now - call.called >= _LONG and 0 in call.done]
     begun = session.machine.begun if long else frozenset()
-    for run in sorted(long, key=lambda run: run.asked)[:_LARGEST]:
-        plan = run.compiled_plan.plan
-        left = [step for step, done in enumerate(run.done) if not done]
+    for call in sorted(long, key=lambda call: call.asked)[:_LARGEST]:
+        plan = call.compiled_plan.plan
+        left = [step for step, done in enumerate(call.done) if not done]
         # Hosts tell of the arguments that came when all of a range has ended, so a computation is named first.
         step = next((step for step in left if plan.steps[step].kind in ("launch", "host")), left[0] if left else 0)
-        label = run.compiled_plan.actions[step].label
-        line, of = f" ({label.line})" if label.line else "", f" of {run.client}" if run.client else ""
-        state = "running" if run.serial in begun else "waiting"
+        label = call.compiled_plan.actions[step].label
+        line, of = f" ({label.line})" if label.line else "", f" of {call.client}" if call.client else ""
+        state = "running" if call.serial in begun else "waiting"
         yield (
-            f"    {run.compiled_plan.name}{of}: {state} for {duration(now - run.called)}; {label.name}{line} on "
+            f"    {call.compiled_plan.name}{of}: {state} for {duration(now - call.called)}; {label.name}{line} on "
             f"{plan.placements[plan.steps[step].place]} has not ended"
         )
 

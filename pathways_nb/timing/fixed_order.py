@@ -30,7 +30,7 @@ _SHOWN = 6
 
 
 class Evaluated(NamedTuple):
-    """Seconds at which each task starts and ends, and at which the last one ends."""
+    """Seconds at which each task starts and ends, both (tasks,), and at which the last one ends."""
 
     start: np.ndarray
     end: np.ndarray
@@ -53,10 +53,10 @@ class FixedOrder:
     """Tasks and their dependencies, ready to be evaluated again and again with other durations.
 
     Args:
-        tasks: their positions, level by level: all that a task waits for is on levels before its own.
-        levels: where each level begins in ``tasks``, and where the last one ends.
-        first: where the edges into each of ``tasks`` begin, and where the last ones end.
-        source: of these edges, the place of their source in ``tasks``.
+        tasks: their positions (tasks,), level by level: all that a task waits for is on levels before its own.
+        levels: where each level begins in ``tasks``, and where the last one ends: (levels + 1,).
+        first: where the edges into each of ``tasks`` begin, and where the last ones end: (tasks + 1,).
+        source: of these edges, (edges,), the place of their source in ``tasks``.
         part: of these edges, after how much of the source's seconds it lets the target start; None where all end first.
         seconds: of these edges, from then to the earliest start of the target.
         why: of these edges, positions in ``waits.WHY``.
@@ -193,13 +193,13 @@ def evaluate(durations: ArrayLike, edges: OrderEdges, orders: Sequence[ArrayLike
 
 
 class _Edges(NamedTuple):
-    """All edges: those between tasks, and one from each task of a device to its next, device by device."""
+    """All edges, as columns (edges,): those between tasks, then device by device one from each task to its next."""
 
     source: np.ndarray
     target: np.ndarray
     seconds: np.ndarray
     first: np.ndarray
-    """Where the edges of each device begin, and where the last ones end."""
+    """Where the edges of each device begin, and where the last ones end: (devices + 1,)."""
 
     @classmethod
     def of(cls, count: int, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> _Edges:

@@ -18,7 +18,7 @@ from pathways_nb.timing.waits import Waits
 
 
 class StartCause(NamedTuple):
-    """What let each task start: the task before, -1 for those that waited for none, and the lag of the edge."""
+    """What let each of (tasks,) start: the task before, -1 for those that waited for none, and the lag of the edge."""
 
     source: np.ndarray
     seconds: np.ndarray
@@ -26,7 +26,7 @@ class StartCause(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """Tasks with times.
+    """Tasks with times, as columns (tasks,).
 
     Args:
         waits: what they wait for.

@@ -16,6 +16,8 @@ CALL, TURN, MEMORY, WINDOW, MESSAGE, LANE, LINK, DATA = range(len(WHY))
 class Waits(NamedTuple):
     """Edges between tasks: the target starts at ``start of source + part × its seconds + lag``, or later.
 
+    All are columns (edges,).
+
     Args:
         source: position of the task that is waited for.
         target: position of the task that waits. Its edges stand together.

@@ -138,6 +138,7 @@ def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
         plain = _as_json(event)
         island, device = plain["island"], plain["device"]
         on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")
+        # Perfetto has a track for each process: the controller, then each device, then the host of each island.
         first = first_pid[island] + device if on_devices else _CONTROLLER
         if plain["kind"] == HOST_KIND and 0 <= island < len(islands):
             first = 1 + sum(islands) + island

@@ -52,9 +52,8 @@ class MemoryHistory:
         devices: pairs of a first device and the device after the last; all of them have the same history.
         names: by what the bytes are divided: clients in the order in which they came into the record, ``""`` for no
             client; or categories in the order of ``memory_categories``, ``""`` where an older file does not say.
-        times: when something changed, in seconds, rising.
-        levels: bytes, one row for each of ``times`` and one column for each name; a row is valid until the next time,
-            and the last row is zero.
+        times: when something changed, in seconds, rising, (times,).
+        levels: bytes, (times, names); a row is valid until the next time, and the last row is zero.
     """
 
     island: int

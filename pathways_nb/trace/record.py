@@ -95,7 +95,7 @@ class Events:
     @property
     def releasers(self) -> np.ndarray:
         """The position of the event that let each begin, where the controller said which; -1 elsewhere."""
-        # (events,) positions. The cause names a label and a run; meant is the last such event that began before.
+        # (events,) positions. The cause names a label and a call; meant is the last such event that began before.
         found = np.full(len(self), -1)
         told = np.flatnonzero(self._stored["released_label"] >= 0)
         if len(told):
@@ -229,12 +229,12 @@ class Record:
         events = other.events()
         columns = (events[name].tolist() for name in ("label", "start", "end", "run", "quality", "status"))
         causes = zip(*(events.stored(name).tolist() for name in UNKNOWN), strict=True)
-        for (number, start, end, run, quality, status), (why, by, of) in zip(
+        for (number, start, end, call, quality, status), (why, by, of) in zip(
             zip(*columns, strict=True), causes, strict=True
         ):
             at, label = other.origin, None if by < 0 else events.labels[by]
             cause = None if why < 0 else Cause(why, label, of)
-            self.add(Row(events.labels[number], start + at, end + at, run, quality, status, cause))
+            self.add(Row(events.labels[number], start + at, end + at, call, quality, status, cause))
 
     def clear(self) -> None:
         """Forget everything."""
@@ -260,6 +260,7 @@ class Record:
                 self._lock.release()
 
     def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
+        # (rows,) columns. Labels are numbers, since a loop of thousands of steps has the same few.
         yield "label", [self._number(row.label) for row in rows]
         yield "start", [row.start - self.origin for row in rows]
         yield "end", [row.end - self.origin for row in rows]

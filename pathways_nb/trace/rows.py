@@ -99,7 +99,7 @@ class Cause(NamedTuple):
     Args:
         why: position in ``timing.waits.WHY``. Data, lane, link and message are found in the plan and the record by it.
         label: of the event that let it begin, where only the controller knows which one did.
-        run: serial of that event's run.
+        run: serial of that event's call.
     """
 
     why: int
@@ -118,7 +118,7 @@ class Row(NamedTuple):
         label: what is known of it beforehand.
         start: in seconds on the clock of the record.
         end: in seconds on the clock of the record.
-        run: serial of the run; -1 if none.
+        run: serial of the call; -1 if none.
     """
 
     label: Label

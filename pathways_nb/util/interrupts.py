@@ -90,7 +90,7 @@ def is_undivided(frame: FrameType | None) -> bool:
     """Return whether an interrupt of this frame would leave something half done."""
     while frame is not None:
         code = frame.f_code
-        # From the innermost frame outwards: the user's code, which a block of ours may have called, is interrupted.
+        # From the innermost frame outwards: the user's code, which may have been called from here, is interrupted.
         if code in waiting.waits or _is_users(code.co_filename):
             return False
         if code.co_name in _NAMES or code.co_filename in _FILES:

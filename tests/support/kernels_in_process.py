@@ -117,7 +117,7 @@ class Lab:
         """Whether neither hosts nor the core hold anything, or expect a value."""
         there = any(h.entries or h.runs or h._waiting or h.arrivals._coming for h in self.cluster.hosts())
         machine, messenger = self.shared.machine, self.shared.messenger
-        return not (there or machine.runs or machine.store.buffers or messenger._out or messenger._homes)
+        return not (there or machine.calls or machine.store.buffers or messenger._out or messenger._homes)
 
     def end(self) -> None:
         for kernel in self.kernels:

@@ -124,21 +124,21 @@ def _crossing(above: Callable[[int], float], below: Callable[[int], float], shar
 
 def _fused() -> Found:
     """Return up to how many cores Fused keeps up; the baseline is a call's cost proportional to cores."""
-    ours, jax = partial(_rate, "Fused", "Pathways"), partial(_rate, "Fused", "JAX")
+    pathways, jax = partial(_rate, "Fused", "Pathways"), partial(_rate, "Fused", "JAX")
     return Found(
-        _crossing(ours, jax, 0.95),
+        _crossing(pathways, jax, 0.95),
         _crossing(lambda hosts: min(_proportional(hosts), jax(hosts)), jax, 0.95),
         f"on 1024 cores a chain lasts {LENGTH / jax(256) * 1e3:.1f} ms by the torus' formula, a call "
-        f"{line().at(256) * 1e3:.1f} ms; and on 4 cores Fused has only {ours(1) / jax(1):.0%} of JAX's rate",
+        f"{line().at(256) * 1e3:.1f} ms; and on 4 cores Fused has only {pathways(1) / jax(1):.0%} of JAX's rate",
     )
 
 
 def _chained() -> Found:
     """Return up to how many cores Chained is ahead of JAX's OpByOp."""
-    ours, jax = partial(_rate, "Chained", "Pathways"), partial(_rate, "OpByOp", "JAX")
-    slower = _crossing(ours, lambda hosts: min(1 / HOST.call, jax(hosts)))
+    pathways, jax = partial(_rate, "Chained", "Pathways"), partial(_rate, "OpByOp", "JAX")
+    slower = _crossing(pathways, lambda hosts: min(1 / HOST.call, jax(hosts)))
     return Found(
-        _crossing(ours, jax),
+        _crossing(pathways, jax),
         _crossing(_proportional, jax),
         f"if JAX's call lasts {JAX_CALL * 1e6:.1f} µs; if it were {HOST.call * 1e6:.0f} µs, up to {slower} cores",
     )
@@ -167,9 +167,9 @@ def smallest(pod: PodSetting, fitted: Line) -> float:
         place = pw.virtual_slice(pod.devices)
         program = pw.program(pw.work(seconds, on=place), name="one")
         with pod.attached(fitted.host("client", pod.hosts)):
-            ours = in_turn(program, _SCALAR, _CALLS)
+            rate = in_turn(program, _SCALAR, _CALLS)
         with pod.attached(multi_controller()):
-            return in_turn(program, _SCALAR, _CALLS) >= _MATCHES * ours
+            return in_turn(program, _SCALAR, _CALLS) >= _MATCHES * rate
 
     low, high = 1e-4, 1.0
     while high > 1.002 * low:

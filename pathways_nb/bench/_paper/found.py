@@ -9,11 +9,11 @@ class Found(NamedTuple):
     """The simulated value of one point.
 
     Args:
-        ours: our number.
+        simulated: the value that the simulation gives.
         baseline: the number of the simplest formula; None where there is none.
         says: a remark on both for the table.
     """
 
-    ours: float
+    simulated: float
     baseline: float | None = None
     says: str = ""

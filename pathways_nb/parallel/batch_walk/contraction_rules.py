@@ -179,6 +179,7 @@ def _weighted(op: EquationPair, contracted: dict[int, int], power: int | None) -
     first = op.marks[0].kind == Kind.FIXED
     weights, tokens = op.marks if first else reversed(op.marks)
     mask, dims = weights.mask, _dot_dims(op)[0 if first else 1]
+    # Contracted dimensions are pairs of the left and the right side; here the weights' come first.
     pairs = contracted.items() if first else ((b, a) for a, b in contracted.items())
     if mask is None or mask.form != "past" or tokens.at is not None or mask.token not in dims:
         return None

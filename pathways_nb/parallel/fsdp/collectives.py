@@ -203,6 +203,7 @@ def bucket_all_reduce(
     """Return the operations that add up several arrays over all devices at once; arguments as ``bucket_scatter``."""
     first, params = members[0], [param for op in members for param in op.carries]
     avals, packing = [graph.flat.avals[op.inputs[0]] for op in members], _Packing.of(graph, params)
+    # Of what lies on one device of the other axes: each of those packs its own pieces.
     shapes = [graph.parameters[param].piece_of(aval.shape) for param, aval in zip(params, avals, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
     packed, total = (graph.new(avals[0], (sum(sizes) * packing.copies,)) for _ in range(2))
@@ -216,7 +217,7 @@ def bucket_all_reduce(
     inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in then or members]
     begin = operation("pack", inputs, (packed,), packing.manual(pack, packing.others, [packing.row]))
     ops: list[Runnable] = [begin, all_reduce(graph, first.axis, params, packed, total, packing.row)]
-    if then:
+    if then:  # the packed sums are reduced again as they are, so nothing is unpacked between the two
         before, total = total, graph.new(avals[0], (sum(sizes) * packing.copies,))
         ops.append(all_reduce(graph, then[0].axis, params, before, total, packing.row))
     return [*ops, operation("unpack", (total,), outputs, packing.manual(unpack, [packing.row], packing.others))]

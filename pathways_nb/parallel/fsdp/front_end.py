@@ -82,6 +82,7 @@ def fsdp(
     auxiliary.arguments("fsdp", aux, has_aux)
     fsdp_checks.arrays(params)
     chosen = mode_of(mode, on, axis)
+    # Shapes from here on: a step that held the first parameters would keep their memory for as long as it lives.
     shapes = jax.tree.map(struct_of, params)
     trainable, stacks = fsdp_checks.trainable(shapes, frozen), fsdp_checks.stacked(shapes, stacked)
     others = fsdp_checks.partitions(shapes, shardings, on, chosen.axes.names)

@@ -193,13 +193,11 @@ def same_shapes(expected: Any, given: Any) -> None:
     if wanted != jax.tree.structure(given):
         problem = step_checks.unlike(expected, given)
         raise UsageError(f"fsdp: params {problem}. Give them as the step was made for: {wanted}.")
-    pairs = zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
-    for (path, one), leaf in pairs:
-        if jnp.shape(leaf) != one.shape:
-            raise UsageError(
-                f"fsdp: parameter {name_of(path)} has the shape {list(jnp.shape(leaf))}, but the step was made for "
-                f"{list(one.shape)}. Make the step with pw.fsdp(loss_fn, params, ...) for these parameters."
-            )
+    for name, there, made_for in step_checks.other_shapes(expected, given):
+        raise UsageError(
+            f"fsdp: parameter {name} has the shape {there}, but the step was made for {made_for}. Make the step with "
+            f"pw.fsdp(loss_fn, params, ...) for these parameters."
+        )
 
 
 def same_state(expected: Any, given: Any) -> None:

@@ -119,6 +119,7 @@ def measured(graph: StepGraph, ops: Ops, began: float) -> MeasuredStep:
     takes = ops["end"] - ops["start"]
     for row in np.flatnonzero(ops["kind"] == "collective").tolist():
         if sources[row]:
+            # Nested scopes may give an op several labels; it counts once, and always for the same one.
             found.setdefault(min(sources[row]), []).append(row)
         else:
             others[ops["name"][row]] = others.get(ops["name"][row], 0.0) + float(takes[row])

@@ -21,8 +21,8 @@ class MemoryCurve:
     """Bytes on one device over time.
 
     Args:
-        times: ticks at which something changed, rising.
-        bytes: by category, the bytes from each time to the next.
+        times: ticks at which something changed, rising, (times,).
+        bytes: by category, the bytes from each time to the next, (times,).
     """
 
     times: np.ndarray

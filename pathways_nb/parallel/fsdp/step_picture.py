@@ -33,7 +33,7 @@ class Band(NamedTuple):
 
     Args:
         heading: what it is.
-        numbers: of each parameter, the number of its bucket, in the order of ``StepPicture.names``.
+        numbers: of each parameter, the number of its bucket, in the order of ``StepPicture.names``: (parameters,).
         lines: of each bucket, its parameters in words.
     """
 
@@ -76,12 +76,12 @@ class StepPicture:
     Attributes:
         headings: what it is, its time and its memory, in words.
         names: of the parameters, in the order of their use.
-        sizes: bytes of each parameter as it is gathered or reduced.
+        sizes: bytes of each parameter as it is gathered or reduced, (parameters,).
         bands: buckets of the forward pass, and of the backward pass where they differ.
         lanes: names of the lanes.
         boxes: on the lanes.
-        times: at which the memory changes.
-        memory: by category, bytes from each time to the next.
+        times: at which the memory changes, (times,).
+        memory: by category, bytes from each time to the next, (times,).
         limit: bytes that a device has; 0 if that is not known.
         passes: name and schedule before the passes and after each.
         note: what is to be known about the choices; empty for nothing.

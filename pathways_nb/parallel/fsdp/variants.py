@@ -101,6 +101,7 @@ class Variant:
         again = self.mode.gathers_again
         keep = again and all(bucket.keep for bucket in plan.buckets)
         found: dict[str, Any] = {"prefetch": plan.prefetch, "keep": keep, "passes": text_of_passes(plan.passes)}
+        # One choice says what is kept only if all buckets are alike in that, or the mode never gathers again.
         alike = keep or not (again and plan.kept)
         for name, make in (("per block", plans.per_block), ("per parameter", plans.per_parameter)):
             made = make(self.parameters, self.mode)

@@ -243,6 +243,7 @@ def pipeline(
         None if token_slices is None else tuple(token_slices), tied, whole_store and token_slices is not None,
         fsdp, aux, check, unsliced, frozen,
     )  # fmt: skip
+    # Last: the model says where a stage's parameters lie, whose axes the shardings may name.
     argument_checks.layouts(given, data_sharding, [model.place_of(stage) for stage in range(len(stages))], on)
     return Pipeline(model)
 

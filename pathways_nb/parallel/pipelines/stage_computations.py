@@ -90,6 +90,7 @@ class StageComputations:
         if operation not in self._made:
             self._made[operation] = self._make(operation, part, operation in "BW")
         made = self._made[operation](*(values[v] for v in part.inputs), *(sums or ()))
+        # B and W add gradients to the sums inside their launch: only the sums come back, last.
         kept = [v for v in part.outputs if sums is None or v not in self._gradients]
         values.update(zip(kept, made[: len(kept)], strict=True))
         return None if sums is None else made[len(kept) :]

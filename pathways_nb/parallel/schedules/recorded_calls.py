@@ -48,7 +48,7 @@ class RecordedCall:
 
 
 def find_call(
-    events: Events, schedule: Schedule, call: int | None = None, run: str = "run"
+    events: Events, schedule: Schedule, call: int | None = None, name: str = "run"
 ) -> tuple[RecordedCall, str]:
     """Return a call that has exactly the actions of a schedule.
 
@@ -56,7 +56,7 @@ def find_call(
         events: of a run.
         schedule: the schedule that it is laid over.
         call: which of these calls, from 0 in the order of time; negative numbers count from the end; None is the last.
-        run: name of the run, for errors.
+        name: of the run, for errors.
 
     Returns:
         The call, and its number in words: empty if it is the only one.
@@ -67,19 +67,19 @@ def find_call(
     found = _passes(events)
     if not found:
         raise UsageError(
-            f"compare: run {run!r} has no actions of a pipeline: none of its {counted(len(events), 'event')} is named "
+            f"compare: run {name!r} has no actions of a pipeline: none of its {counted(len(events), 'event')} is named "
             f"like {schedule.rows[0][0]} of schedule {schedule.name!r}. Record a call of a pw.pipeline that has this "
             "schedule, such as run = pipe.value_and_grad.run(params, x, targets)."
         )
     wanted = {action for row in schedule.rows for cell in row for action in actions_of(cell)}
     whole = [one for one in found if one.keys() == wanted]
     if not whole:
-        raise UsageError(_other_size(schedule, wanted, found[-1].keys(), run))
+        raise UsageError(_other_size(schedule, wanted, found[-1].keys(), name))
     at = -1 if call is None else call
     if not is_index(at) or not -len(whole) <= at < len(whole):
         raise UsageError(
-            f"compare: call={call!r}, but run {run!r} has {counted(len(whole), 'call')} of schedule {schedule.name!r}. "
-            f"Take a number from 0 to {len(whole) - 1}, or none for the last."
+            f"compare: call={call!r}, but run {name!r} has {counted(len(whole), 'call')} of schedule {schedule.name!r}."
+            f" Take a number from 0 to {len(whole) - 1}, or none for the last."
         )
     number = f"call {at % len(whole) + 1} of {len(whole)}" if len(whole) > 1 else ""
     return _call(events, whole[at]), number
@@ -93,15 +93,16 @@ def _passes(events: Events) -> list[dict[Action, int]]:
     action = [_action(label) for label in events.labels]
     is_action = np.array([one is not None for one in action], bool)[events.label] & events.is_("status", "ok")
     rows = np.flatnonzero(is_action)
-    # By start, so that the n-th event of an action in a run is that of the n-th pass.
+    # By start, so that the n-th event of an action in a program's call is that of the n-th pass.
     rows = rows[np.argsort(events["start"][rows], kind="stable")]
     seen: Counter[tuple[int, Action]] = Counter()
     found: dict[tuple[int, int], dict[Action, int]] = defaultdict(dict)
-    for row, label, run in zip(rows.tolist(), events.label[rows].tolist(), events["run"][rows].tolist(), strict=True):
+    columns = rows, events.label[rows], events["run"][rows]
+    for row, label, serial in zip(*(column.tolist() for column in columns), strict=True):
         one = action[label]
         assert one is not None
-        found[run, seen[run, one]][one] = row
-        seen[run, one] += 1
+        found[serial, seen[serial, one]][one] = row
+        seen[serial, one] += 1
     return list(found.values())
 
 
@@ -124,9 +125,9 @@ def _call(events: Events, rows: dict[Action, int]) -> RecordedCall:
     launches = events.select(at)
     spans = zip(launches["start"].tolist(), launches["end"].tolist(), strict=True)
     by_node = dict(zip(launches["node"].tolist(), rows, strict=True))
-    of_run = events["run"] == launches["run"][0]
+    of_call = events["run"] == launches["run"][0]
     # Moves that an action caused have its stage; others bring arguments and results.
-    moves = events.select(events.is_("kind", "transfer") & of_run & (events["stage"] >= 0))
+    moves = events.select(events.is_("kind", "transfer") & of_call & (events["stage"] >= 0))
     sent: dict[tuple[Action, Action], Span] = {}
     columns = (moves[name].tolist() for name in ("parents", "node", "start", "end"))
     for parents, node, start, end in zip(*columns, strict=True):
@@ -149,13 +150,13 @@ def _origin(events: Events) -> str:
     return ", ".join(["simulated", *filter(None, [" and ".join(filter(None, bases))])])
 
 
-def _other_size(schedule: Schedule, wanted: set[Action], has: Collection[Action], run: str) -> str:
+def _other_size(schedule: Schedule, wanted: set[Action], has: Collection[Action], name: str) -> str:
     """Return the error for a run of another schedule or another size."""
     missing = [one for row in schedule.rows for cell in row for one in actions_of(cell) if one not in has]
     more = sorted(set(has) - wanted, key=lambda one: (one.stage, one.microbatch, one.operation))
     differ = [f"{says} {_list(these)}" for says, these in (("lacks", missing), ("has", more)) if these]
     return (
-        f"compare: schedule {schedule.name!r} has {_size(wanted)}, but the last call of a pipeline in run {run!r} has "
+        f"compare: schedule {schedule.name!r} has {_size(wanted)}, but the last call of a pipeline in run {name!r} has "
         f"{_size(has)}: beside the schedule it {' and '.join(differ)}. Take the schedule that the pipeline ran, "
         "pipe.schedule."
     )

@@ -25,7 +25,7 @@ from pathways_nb.parallel.schedules.work_parts import WorkParts, require_each_on
 
 
 class Dependencies(NamedTuple):
-    """Dependencies between cells, as columns; cells are numbered device by device."""
+    """Dependencies between cells, as columns (dependencies,); cells are numbered device by device."""
 
     source: np.ndarray
     target: np.ndarray
@@ -40,10 +40,11 @@ class Tasks:
 
     Args:
         cells: all of them.
-        first: for each device the number of its first cell, then the number of all cells.
+        first: for each device the number of its first cell, then the number of all cells: (devices + 1,).
         cell: number of the cell that does each part of the work, by part (F, I, W), direction, stage, microbatch and
-            token slice; -1 for microbatches that a direction does not have.
-        device: of each stage, by direction and stage.
+            token slice: (3, directions, stages, microbatches, slices); -1 for microbatches that a direction does not
+            have.
+        device: of each stage, (directions, stages).
         directions: letter of each direction.
         count: number of microbatches of each direction.
     """

@@ -32,7 +32,7 @@ def activations(held: float) -> str:
 
 
 class IdleSplit(NamedTuple):
-    """Idle seconds of each device, by phase; the four parts add up to all its idle time."""
+    """Idle seconds of each device, (devices,) of each phase; the four parts add up to all its idle time."""
 
     warm_up: np.ndarray
     steady: np.ndarray
@@ -64,7 +64,7 @@ class Timing:
         size: of the schedule.
         found: when each cell starts and ends.
         released: the cell whose end let each cell start.
-        forward: seconds of the forward part of each cell: all of it, a part of an overlapped pair, or 0.
+        forward: seconds of the forward part of each cell, (cells,): all of it, a part of an overlapped pair, or 0.
     """
 
     tasks: Tasks

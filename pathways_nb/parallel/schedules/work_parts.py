@@ -23,7 +23,7 @@ _NAMED = 5
 
 
 class WorkParts(NamedTuple):
-    """Each F, I and W of a schedule, device by device in order; B is I and W at once.
+    """Each F, I and W of a schedule as columns (parts,), device by device in order; B is I and W at once.
 
     Args:
         directions: letter of each direction.

@@ -70,7 +70,7 @@ class SlicingTerms(NamedTuple):
 
 
 class CostSurface(NamedTuple):
-    """Seconds of slices by tokens and context; a cell of the picture for each.
+    """Seconds of slices by tokens and context, as columns (cells,); a cell of the picture for each.
 
     Args:
         tokens: of a slice, the largest of a cell.

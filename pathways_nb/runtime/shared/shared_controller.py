@@ -34,8 +34,8 @@ from pathways_nb.controller.events_and_instructions import (
     Waited,
 )
 from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.plan.call_numbers import kernel_of_buffer, kernel_of_call
 from pathways_nb.plan.plan import Placement
-from pathways_nb.plan.run_numbers import kernel_of_buffer, kernel_of_run
 from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
@@ -146,7 +146,7 @@ class SharedController:
     def _end_runs(self, number: int) -> None:
         """Forget a kernel's runs that the core has ended or never got, and free the kernel's buffers."""
         for run in self.messenger.runs():
-            if kernel_of_run(run) == number and run not in self.machine.runs:
+            if kernel_of_call(run) == number and run not in self.machine.calls:
                 self.messenger.end(run)
         self.messenger.free([buffer for buffer in self.messenger.buffers() if kernel_of_buffer(buffer) == number])
 
@@ -269,15 +269,15 @@ class SharedController:
                 self._tell(kernel_of_buffer(buffer), instruction)
             case Skip(run):
                 self.messenger.stop(run)
-                self._tell(kernel_of_run(run), instruction)
+                self._tell(kernel_of_call(run), instruction)
             case Fail(run, error):
                 self.messenger.stop(run, error)
-                self._tell(kernel_of_run(run), instruction)
+                self._tell(kernel_of_call(run), instruction)
             case Waited(run):
-                self._tell(kernel_of_run(run), instruction)
+                self._tell(kernel_of_call(run), instruction)
             case Finish(run):
-                if kernel_of_run(run) in self.kernels:  # it knows why results are missing
-                    self._tell(kernel_of_run(run), instruction)
+                if kernel_of_call(run) in self.kernels:  # it knows why results are missing
+                    self._tell(kernel_of_call(run), instruction)
                 else:
                     self.messenger.end(run)
 
@@ -286,7 +286,7 @@ class SharedController:
     def reported(self, island: int, report: Report | RangeLost) -> None:
         """Pass a report on to the kernel whose run it is about."""
         if not isinstance(report, Broken):
-            self._tell(kernel_of_run(report.run), protocol.Reported(island, report))
+            self._tell(kernel_of_call(report.run), protocol.Reported(island, report))
 
     def completed(self, run: int, island: int, start: int, stop: int, seconds: float) -> None:
         """Tell the core that a range has ended on all hosts."""

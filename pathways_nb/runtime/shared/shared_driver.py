@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from pathways_nb.controller.events_and_instructions import Grant, Instruction, Refuse, Waited
+from pathways_nb.plan.call_numbers import BUFFER_BITS, CALL_BITS
 from pathways_nb.plan.plan import Placement
-from pathways_nb.plan.run_numbers import BUFFER_BITS, RUN_BITS
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
 from pathways_nb.runtime.cluster.messenger import RangeLost
@@ -88,7 +88,7 @@ class SharedDriver(ClusterDriver):
             attachment, cast(Any, machine), clock, note, on_losing=on_losing,
             messenger=lambda driver: cast(Any, RemoteMessenger(list(attachment.islands), wire)),
         )  # fmt: skip
-        self._numbers = itertools.count(link.kernel << RUN_BITS)
+        self._numbers = itertools.count(link.kernel << CALL_BITS)
         self._buffers = itertools.count(link.kernel << BUFFER_BITS)
         self.salt = f"kernel {link.kernel}"
         for where in gone:

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from pathways_nb.cost.hardware.topology import Topology, make_topology, times
+from pathways_nb.cost.hardware.topology import Topology, make_topology
+from pathways_nb.cost.hardware.torus_shapes import times
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Aval

@@ -72,7 +72,7 @@ class Program(ProgramTracer):
 
     @source_lines.users_view
     def peaks(self, *args: Any, **kwargs: Any) -> tuple[Peak, ...]:
-        """Return the most memory that one run needs, for each placement, without running it (Pathways, section 4.6)."""
+        """Return the most memory that a call needs, for each placement, without running it (Pathways, section 4.6)."""
         return self._compiled_plan(args, kwargs).peaks
 
     @source_lines.users_view

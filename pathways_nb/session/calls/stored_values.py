@@ -146,11 +146,11 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
 def bind(
     session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold], futures: Sequence[Future] | None
 ) -> list[Future]:
-    """Bind futures to the results of a run, each with the copies that the run left at other places.
+    """Bind futures to the results of a call, each with the copies that the call left at other places.
 
     Args:
         session: the session.
-        compiled_plan: of the run.
+        compiled_plan: of the call.
         holds: tokens of the results, and after them of the copies.
         futures: of the results, if there are any yet; else they are made.
 

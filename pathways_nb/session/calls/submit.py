@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 import jax
 
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
-from pathways_nb.plan.plan import Plan, lower
+from pathways_nb.plan.plan import Plan
+from pathways_nb.plan.plan_lowering import lower
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.program_tracer import ProgramTracer, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
@@ -51,7 +52,7 @@ def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[.
 
 
 def dispatch(session: Session, program: ProgramTracer, call: Signature, futures: Sequence[Future] | None = None) -> Any:
-    """Trace and compile what is new, and submit the run.
+    """Trace and compile what is new, and submit the call.
 
     Args:
         session: the session.
@@ -155,20 +156,20 @@ def _submit(
     record: Record,
     futures: Sequence[Future] | None,
 ) -> list[Future]:
-    """Queue a run.
+    """Queue a call.
 
     Returns:
         The futures of its results.
     """
     driver = session.driver
     buffers, temporary = stored_values.hold(session, ready.plan, call, client)
-    run, results = driver.submit(ready, buffers, record, client)
-    del temporary  # their buffers live on while the run needs them
+    execution, results = driver.submit(ready, buffers, record, client)
+    del temporary  # their buffers live on while the call needs them
     if futures is None:
         consume(call)
     for recording, _ in session.recordings[-1:]:
         # The innermost alone: at its end it hands on what it has to the one around it.
-        recording.add(run)
+        recording.add(execution)
         if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]
             recording.count_as_placed(len(sizes), sum(sizes))
@@ -261,8 +262,8 @@ def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[An
         with jax_contexts.of_places():
             found = session.driver.lower(traced, layouts.plan, targets, record, session.say)
     finally:
-        for run, _ in session.recordings[-1:]:
-            run.note = ""
+        for recording, _ in session.recordings[-1:]:
+            recording.note = ""
     if clock() - began > _LONG_LOWERING:
         gc.collect()  # it left much behind, and would be due in the midst of a step (see ``gc_pauses``)
     return found

@@ -144,7 +144,7 @@ class Slack(Printed):
 
     Args:
         events: events on devices, in the order of their starts.
-        seconds: slack of each of them.
+        seconds: slack of each of them, (events,).
     """
 
     events: Events

@@ -5,10 +5,10 @@ profiles and older files, that is inferred from what the record says of nodes, l
 those of a ``Dag`` (see ``happened_before``), in the order of their starts, and every edge goes from an earlier to a
 later one, so the graph has no cycles by construction.
 
-- *Data*: from what produced or brought a node's inputs in the same run.
+- *Data*: from what produced or brought a node's inputs in the same call.
 - *Link*: from the transfer before it on any of its links.
 - *Order*: from what ran before it on any of its devices, or on its host.
-- *Dispatch*: from the message or enqueue that brought it to its island. Before those come what held the run back (a
+- *Dispatch*: from the message or enqueue that brought it to its island. Before those come what held the call back (a
   stall, compiling, Python waiting for a value) and, under sequential dispatch, the producers and whatever else it was
   held for. Before an enqueue comes also the launch that made room for it, if as many were under way as may be.
 
@@ -37,7 +37,7 @@ _STREAMS = 4
 
 
 class Edges(NamedTuple):
-    """Edges as columns: positions of the events at both ends, and reasons.
+    """Edges as columns (edges,): positions of the events at both ends, and reasons.
 
     Args:
         source: position of the earlier event.
@@ -68,7 +68,7 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
 
     Args:
         events: on devices and of the controller.
-        answers: when Python began to wait for a value and when it got the value, in seconds, in two rows; the ends
+        answers: when Python began to wait for a value and when it got the value, in seconds: (2, answers); the ends
             rise.
     """
     # (events on devices,) positions among all events; the same in all functions below.
@@ -118,9 +118,9 @@ def _data(events: Events, rows: np.ndarray) -> Edges:
     pairs = np.array(sorted(_pairs(events.labels)), np.int64).reshape(-1, 2)
     low, high = (np.searchsorted(pairs[:, 0], events.label[rows], side) for side in ("left", "right"))
     target, which = _repeat_ranges(rows, low, high)
-    run = events["run"]
-    # The last occurrence of the producer before it in the same run.
-    source = last_before(rows, (rows, run[rows], events.label[rows]), (target, run[target], pairs[which, 1]))
+    call = events["run"]
+    # The last occurrence of the producer before it in the same call.
+    source = last_before(rows, (rows, call[rows], events.label[rows]), (target, call[target], pairs[which, 1]))
     return Edges.of(source, target, DATA)
 
 
@@ -202,7 +202,7 @@ def _device_order(events: Events) -> Edges:
 def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np.ndarray]:
     """Return the edges from messages and enqueues, and for each event what brought it to its island, -1 for nothing.
 
-    An event was brought by the last message or enqueue of its run, island and host that was over when it began. If
+    An event was brought by the last message or enqueue of its call, island and host that was over when it began. If
     nothing else explains why it began when it did, or the record says that this was why, it was brought by one that was
     still under way: an enqueue may launch many nodes.
 
@@ -232,18 +232,18 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     begun = last_before(orders, (orders, *(key[orders] for key in where)), (late, *(key[late] for key in where)))
     brought_by[late] = begun
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
-    # A host enqueues one range after another, for all runs.
+    # A host enqueues one range after another, for all calls.
     parts.append((_last_ended(enqueues, enqueues, start, end, *where[1:]), enqueues))
     return Edges.concatenate(*(Edges.of(source, target, MESSAGE) for source, target in parts)), brought_by
 
 
 def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:
-    """Return the edges from what held runs back.
+    """Return the edges from what held calls back.
 
-    - From a stall of the run, and from compiling its program, to what was sent first for it.
+    - From a stall of the call, and from compiling its program, to what was sent first for it.
     - From one step of compiling a program to the next.
-    - From the value that Python had waited for when it called, to the run's first events on each island, its stalls and
-      the compiling of its program.
+    - From the value that Python had waited for when it called, to the call's first events on each island, its stalls
+      and the compiling of its program.
     - From what ended on an island and so freed capacity, to a message that was held until then. In a simulation, from
       what ended at that very time.
 
@@ -253,22 +253,22 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
         rows: positions of the events on devices.
         answers: see ``edges_of``.
     """
-    start, end, run = events["start"], events["end"], events["run"]
+    start, end, call = events["start"], events["end"], events["run"]
     stalls = np.flatnonzero(held_back(events))
-    stalled = last_before(stalls, (stalls, run[stalls]), (heads, run[heads]))
+    stalled = last_before(stalls, (stalls, call[stalls]), (heads, call[heads]))
     # Numbers instead of names: ``last_before`` sorts and compares its keys.
     names = {name: number for number, name in enumerate(dict.fromkeys(events.by_label("program").tolist()))}
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiling = np.flatnonzero(events.is_("kind", *COMPILING))
     compiled = _last_ended(compiling, heads, start, end, program)
-    # The first of each run on each island: only these may have waited for the call itself.
+    # The first of each call on each island: only these may have waited until it was made.
     _, first = np.unique(
-        np.stack([run[heads], events["island"][heads], events["host"][heads]]), axis=1, return_index=True
+        np.stack([call[heads], events["island"][heads], events["host"][heads]]), axis=1, return_index=True
     )
     # Only messages are held by the controller until capacity is free.
     freed = np.where(sent(events)[heads], _last_ended(rows, heads, start, end, events["island"]), -1)
     # What was sent as soon as it was called did not wait for anything to be freed.
-    freed[~_sent_after_call(start[heads], run[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
+    freed[~_sent_after_call(start[heads], call[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
     same_time = _ended_at_same_time(events, heads, rows)
     freed = np.where(events.stored("why")[heads] >= 0, -1, np.where(same_time >= 0, same_time, freed))
     stalled = np.where((freed >= 0) | (events.releasers[heads] >= 0), -1, stalled)  # freed capacity is the reason
@@ -284,35 +284,35 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
 
 
 def _ended_at_same_time(events: Events, heads: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return what ended on devices when each simulated message was sent, in its own run if possible; -1 for none.
+    """Return what ended on devices when each simulated message was sent, in its own call if possible; -1 for none.
 
     A simulated controller reacts to an end in no time, and to nothing else that takes time on devices, so equal times
     are a cause and no coincidence.
     """
-    start, end, run = events["start"], events["end"], events["run"]
+    start, end, call = events["start"], events["end"], events["run"]
     # The time is both the key and the order: only what ended at exactly this time fits.
-    any_run = last_before(rows, (end[rows], end[rows]), (start[heads], start[heads]))
-    own = last_before(rows, (end[rows], end[rows], run[rows]), (start[heads], start[heads], run[heads]))
+    any_call = last_before(rows, (end[rows], end[rows]), (start[heads], start[heads]))
+    own = last_before(rows, (end[rows], end[rows], call[rows]), (start[heads], start[heads], call[heads]))
     reacts = sent(events)[heads] & events.is_("quality", "simulated")[heads]
-    return np.where(reacts, np.where(own >= 0, own, any_run), -1)
+    return np.where(reacts, np.where(own >= 0, own, any_call), -1)
 
 
-def _sent_after_call(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return whether each of these was sent after the call of its run was over, as far as the record tells.
+def _sent_after_call(start: np.ndarray, call: np.ndarray, first: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Return whether each of these was sent after its call had been made, as far as the record tells.
 
-    That is known if it is not the first of its run on an island, if a later run has begun, or if Python was waiting.
+    That is known if it is not the first of its call on an island, if a later call has begun, or if Python was waiting.
 
     Args:
         start: when each was sent.
-        run: serial of its run.
-        first: positions of the first of each run and island.
+        call: serial of its call.
+        first: positions of the first of each call and island.
         answers: see ``edges_of``.
     """
     # The first value that Python got at this time or later: if it waited for it already, the call was over.
     waiting = np.searchsorted(answers[1], start)
     found = np.append(answers[0], np.inf)[waiting] < start
-    order = np.argsort(run, kind="stable")
-    # A run with a later serial was sent earlier, so this one had been called by then.
+    order = np.argsort(call, kind="stable")
+    # A call with a later serial was sent earlier, so this one had been called by then.
     found[order] |= np.minimum.accumulate(start[order][::-1])[::-1] < start[order]
     found[np.setdiff1d(np.arange(len(start)), first)] = True
     return found

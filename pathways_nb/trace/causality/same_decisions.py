@@ -50,11 +50,11 @@ def doubt(dag: Dag, then: Timed) -> str:
 
 
 def _waits_for_any(dag: Dag) -> bool:
-    """Return whether several runs ended while a caller waited that went on later: which let it go on is not known."""
-    # (events of runs,); a run has ended when its last event on a device has.
+    """Return whether several calls ended while a caller waited that went on later: which let it go on is not known."""
+    # (events of calls,); a call has ended when its last event on a device has.
     made = np.flatnonzero((dag.events["run"] >= 0) & dag.on_devices)
-    runs, number = np.unique(dag.events["run"][made], return_inverse=True)
-    end = np.zeros(len(runs))
+    calls, number = np.unique(dag.events["run"][made], return_inverse=True)
+    end = np.zeros(len(calls))
     np.maximum.at(end, number, (dag.start + dag.durations)[made])
     end.sort()
     # A wait after which nothing began decided nothing.
@@ -63,16 +63,16 @@ def _waits_for_any(dag: Dag) -> bool:
 
 
 def _compete(dag: Dag, timed: Timed) -> bool:
-    """Return whether runs of different clients overlap: their gangs are enqueued one by one then, as devices go on."""
+    """Return whether calls of different clients overlap: their gangs are enqueued one by one then, as devices go on."""
     events = dag.events
     client = np.array([label.client for label in events.labels])[events.label]
     rows = np.flatnonzero((events["run"] >= 0) & (dag.on_devices | sent(events) | events.is_("kind", "enqueue")))
-    runs, number = np.unique(events["run"][rows], return_inverse=True)
-    begin, end, of = np.full(len(runs), np.inf), np.zeros(len(runs)), np.empty(len(runs), client.dtype)
+    calls, number = np.unique(events["run"][rows], return_inverse=True)
+    begin, end, of = np.full(len(calls), np.inf), np.zeros(len(calls)), np.empty(len(calls), client.dtype)
     np.minimum.at(begin, number, timed.start[rows])
     np.maximum.at(end, number, (timed.start + timed.durations)[rows])
     of[number] = client[rows]
-    # By begin: a run competes if another client's latest end so far is still to come.
+    # By begin: a call competes if another client's latest end so far is still to come.
     order = np.argsort(begin)
     last = dict[str, float]()
     for first, until, name in zip(begin[order], end[order], of[order].tolist(), strict=True):

@@ -316,7 +316,7 @@ class World(RuleBasedStateMachine):
         self.send(Closed(client))
         assert not any(event.client == client for event in self.devices.reserving.values())
         left = [number for number, entry in self.machine.store.buffers.items() if entry.owner == client]
-        assert all(self.machine.store.buffers[number].runs for number in left), "a closed client still holds memory"
+        assert all(self.machine.store.buffers[number].calls for number in left), "a closed client still holds memory"
 
     # ---- what must hold
 
@@ -328,7 +328,7 @@ class World(RuleBasedStateMachine):
     @invariant()
     def nothing_in_use_is_freed(self) -> None:
         if hasattr(self, "machine"):
-            used = {b for r in self.machine.runs.values() for b in (*r.submitted.arguments, *r.submitted.results)}
+            used = {b for r in self.machine.calls.values() for b in (*r.submitted.arguments, *r.submitted.results)}
             assert not self.devices.freed & (used | set(self.handles))
             assert set(self.machine.store.buffers) == used | set(self.handles)
             assert self.devices.freed & set(self.stale) <= self.devices.lost, "freed, and its user does not know why"
@@ -392,7 +392,7 @@ class World(RuleBasedStateMachine):
         for buffer in [*self.handles, *self.stale]:
             self.send(Released((buffer,)))
         check_invariants(self.machine)
-        assert not self.machine.runs
+        assert not self.machine.calls
         assert not self.machine.store.buffers
         assert not any(any(island.totals) for island in self.machine.memory.islands), "bytes are left"
         assert not self.machine.put_requests.waiting

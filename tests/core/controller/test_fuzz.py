@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.state import RunState
+from pathways_nb.controller.state import CallState
 from tests.core.controller import fuzz
 
 
@@ -29,7 +29,7 @@ def test_a_bug_is_told_with_its_seed_and_steps(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Admission, "progressed", lambda self, run, island: None)
     finish = Admission.finish
     monkeypatch.setattr(
-        Admission, "finish", lambda self, what: None if isinstance(what, RunState) else finish(self, what)
+        Admission, "finish", lambda self, what: None if isinstance(what, CallState) else finish(self, what)
     )
     with pytest.raises(fuzz.Failed) as failed:
         fuzz.run(20_000, 3, shrink=False)

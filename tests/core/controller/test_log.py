@@ -233,7 +233,10 @@ def test_a_log_with_the_names_of_earlier_versions_opens_and_replays() -> None:
     start = book.begin()
     assert Skip(5) in book.handle(Cancelled((5,)), 0.0)
     text = log_text.as_bytes(book.end(start)).decode()
-    for now, before in (("events_and_instructions", "messages"), ("ContendedTurns", "Turns"), ('"ranges"', '"runs"')):
+    for now, before in (
+        ("events_and_instructions", "messages"), ("ContendedTurns", "Turns"), ("CallState", "RunState"),
+        ('"ranges"', '"runs"'), ('"calls"', '"runs"'),
+    ):  # fmt: skip
         assert now in text
         text = text.replace(now, before)
     again = log_text.from_bytes(text.encode())
@@ -319,10 +322,10 @@ def test_a_long_line_of_programs_that_read_each_others_results() -> None:
     book.handle(Submitted(0, "ann", plan, (), (0,), (4,)), 0.0)
     for run in range(1, 3000):
         book.handle(Submitted(run, f"client {run % 50}", plan, (run - 1,), (run,), (4,)), 1e-3 * run)
-    assert len(machine.runs) == 3000
+    assert len(machine.calls) == 3000
     snapshot = Snapshot.of(machine)
     text = log_text.as_bytes(Log(snapshot, book.log().noted[-10:]))
-    assert len(snapshot.machine().runs) == len(log_text.from_bytes(text).snapshot.machine().runs) == 3000
+    assert len(snapshot.machine().calls) == len(log_text.from_bytes(text).snapshot.machine().calls) == 3000
     assert len(list(book.log().replay())) == 3000
 
 
@@ -332,13 +335,13 @@ def test_a_plan_is_not_kept_alive() -> None:
 
     book = used()
     plans = [weakref.ref(plan) for plan in book.machine._estimates]
-    for run in list(book.machine.runs.values()):
+    for run in list(book.machine.calls.values()):
         for island, order in run.plan.orders.items():
             if run.done[island] < len(order):
                 book.handle(Completed(run.submitted.run, island, 0, len(order), 0.5), 2.0)
     del run
     gc.collect()
-    assert not book.machine.runs
+    assert not book.machine.calls
     assert plans
     assert all(plan() is None for plan in plans)
     assert len(list(book.log().replay())) == len(book.log().entries)

@@ -71,14 +71,14 @@ def test_who_stands_still_while_others_go_on_is_said_to_wait_and_nobody_else() -
                 queue.append(each)
             if isinstance(each, Waited):
                 assert each.reason == "waits its turn"
-                waited[machine.runs[each.run].submitted.client].append((each.since, now))
+                waited[machine.calls[each.run].submitted.client].append((each.since, now))
 
     def run_all() -> str:
         nonlocal now
         order = ""
         while queue:
             launch, now = queue.pop(0), now + 1.0
-            order += machine.runs[launch.run].submitted.client[0]
+            order += machine.calls[launch.run].submitted.client[0]
             take(Completed(launch.run, 0, launch.start, launch.stop, 1.0))
         return order
 
@@ -228,7 +228,7 @@ def test_a_policy_that_fails_fails_those_it_was_to_choose_from(wrong) -> None:
     machine, out = waiting_three(wrong)
     failed = [i for i in out if isinstance(i, Fail)]
     assert sorted(i.run for i in failed) == [2, 3, 4]
-    assert all(machine.runs[i.run].cancelled for i in failed)
+    assert all(machine.calls[i.run].cancelled for i in failed)
     check_invariants(machine)
 
 
@@ -297,7 +297,7 @@ def test_a_policy_of_the_users_that_keeps_order_is_shown_one_gang_of_each_client
         asked.clear()
         state = busy(pw.policy(keeps_order=keeps)(by_name), 9)
         for run in (1, 2):
-            state.handle(Completed(run, 0, 0, len(state.runs[run].plan.orders[0]), 10.0), 20.0)
+            state.handle(Completed(run, 0, 0, len(state.calls[run].plan.orders[0]), 10.0), 20.0)
         assert max(asked) == most
         check_invariants(state)
 

@@ -63,7 +63,7 @@ def test_the_same_events_give_the_same_instructions(many: list[Plan], dispatch: 
             fresh = machine.handle(Completed(launch.run, launch.island, launch.start, launch.stop))
             told += fresh
             pending += [i for i in fresh if isinstance(i, Launch)]
-        assert not machine.runs
+        assert not machine.calls
         return told
 
     assert story() == story()
@@ -111,10 +111,10 @@ def test_the_invariant_checker_sees_each_kind_of_contradiction() -> None:
             machine.handle(Submitted(run, "me", plan_of([0, 1]), (5,), (run + 10,), (8,)))
         for name, value in change.items():
             {"freed": lambda: machine.store.buffers.pop(value),
-             "few": lambda: setattr(machine.store.buffers[5], "runs", value),
+             "few": lambda: setattr(machine.store.buffers[5], "calls", value),
              "waits": lambda: machine.admission.blocked.update({value: None}),
-             "gone": lambda: machine.runs.pop(value),
-             "done": lambda: machine.runs[0].done.update({0: value})}[name]()  # fmt: skip
+             "gone": lambda: machine.calls.pop(value),
+             "done": lambda: machine.calls[0].done.update({0: value})}[name]()  # fmt: skip
         return machine
 
     room = PutRequested(9, "me", 8, "put", Allocation(Placement(0, 0, 1), 8))

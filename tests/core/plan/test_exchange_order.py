@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.plan.exchange_order import interleaved
 from pathways_nb.plan.graph import Graph, Node, Value
-from pathways_nb.plan.plan import Placement, Plan, lower
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.plan.plan_lowering import lower
 from pathways_nb.program.exchange_groups import buckets
 from pathways_nb.runtime.sim.makespan import makespan
 from tests.support.examples import examples

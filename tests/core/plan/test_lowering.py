@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.plan.graph import Graph, Node, Value
-from pathways_nb.plan.plan import Placement, Plan, lower, route
+from pathways_nb.plan.plan import Placement, Plan, route
+from pathways_nb.plan.plan_lowering import lower
 from tests.support.examples import examples
 
 

@@ -47,7 +47,7 @@ def test_the_controller_says_the_same_whatever_the_number_of_shards(stories: dic
             assert {i.count for i in said if isinstance(i, MemoryHeld)} == {shards}
             told[shards] = [replace(i, count=0) if isinstance(i, MemoryHeld) else i for i in said]
             check_invariants(story.machine)
-            assert not story.machine.runs
+            assert not story.machine.calls
         assert told[2] == told[2048] == told[65_536]
         assert {Launch, Finish, Free, MemoryHeld} <= {type(i) for i in told[2]}
     assert len({story.messages for story in stories.values()}) == 1

@@ -137,7 +137,7 @@ class World:
 
         def rests() -> bool:
             driver.event_loop.in_turn(lambda: None)
-            return not machine.runs and set(machine.store.buffers) <= self.held
+            return not machine.calls and set(machine.store.buffers) <= self.held
 
         until_freed(rests)  # a thread may let go a moment later
         check_invariants(machine)

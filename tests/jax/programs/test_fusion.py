@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.plan.plan import Placement, Plan, lower
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.plan.plan_lowering import lower
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.items import Group, ProgramItem, constant
 from pathways_nb.runtime.sim.makespan import makespan

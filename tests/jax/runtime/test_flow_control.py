@@ -79,7 +79,7 @@ def test_a_thousand_steps_without_a_wait(controller, dispatch, quiet) -> None:
         np.testing.assert_array_equal(y.result(), v + 3 * steps)
         quiet(here)
         assert len(here.machine.store.buffers) == len(here.driver.entries) == 1
-        assert here.machine.runs == {}
+        assert here.machine.calls == {}
         assert here.driver.runs == {}
         until_freed(lambda: live(here) <= 40)  # a few that idle threads still hold
         assert after_100 <= 64 + 10

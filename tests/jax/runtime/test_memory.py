@@ -78,7 +78,7 @@ def test_a_program_that_can_never_fit_is_refused_with_the_sizes(small) -> None:
     )
     with pytest.raises(pw.OutOfMemoryError, match=text):
         program(block)
-    assert not controller.machine.runs
+    assert not controller.machine.calls
     assert double(block).result().shape == block.shape
 
 

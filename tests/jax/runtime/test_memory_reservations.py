@@ -16,7 +16,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.controller.admission import MOST_PASSED, Admission
 from pathways_nb.controller.requests import PutRequest
-from pathways_nb.controller.state import RunState
+from pathways_nb.controller.state import CallState
 from tests.conftest import settled
 from tests.support.simulated import NO_HOSTS, X
 
@@ -70,7 +70,7 @@ def test_a_value_beside_a_stream_of_programs_gets_its_room(
     streaming, stop = threading.Semaphore(0), threading.Event()
 
     def counted(self: Admission, request: Any) -> None:
-        if isinstance(request, RunState) and small.machine.put_requests.waiting:
+        if isinstance(request, CallState) and small.machine.put_requests.waiting:
             passed.append(next(begun))
         admit(self, request)
 

@@ -72,7 +72,7 @@ def test_several_programs_leave_the_machine_whole(count: int, dispatch, latency:
         driver.submit(chain(4))
     ended = driver.run()
     check_invariants(machine)
-    assert not machine.runs
+    assert not machine.calls
     # In parallel dispatch a program's first stage runs beside the last one of the program before.
     closed = count * 4 * (latency + 1e-3) if dispatch == "sequential" else latency + (3 * count + 1) * 1e-3
     assert ended == pytest.approx(closed)

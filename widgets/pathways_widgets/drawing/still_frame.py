@@ -101,6 +101,11 @@ class Frame:
                 yield Text(self.left - 8, y, line, used, LIGHT["text"], "end")
 
 
+def time_ends(width: float) -> tuple[float, float]:
+    """Return the left and right pixel of the time axis on a page of this width: the same for all pictures on it."""
+    return style.current().factor * LABELS, width - RIGHT
+
+
 def title(text: str, top: float, width: float) -> Text:
     """Return the title, at the upper right."""
     look = style.current()

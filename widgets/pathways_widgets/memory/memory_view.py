@@ -22,7 +22,7 @@ from pathways_widgets.drawing.line_marks import LineMark, SpanMark
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
 from pathways_widgets.drawing.scene import Shape
-from pathways_widgets.drawing.still_frame import AXIS, LABELS, LINE, RIGHT, Frame, title
+from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     TIME_RANGE,
@@ -147,8 +147,7 @@ class MemoryView(View):
             width: width of the page in pixels.
             top: pixels above the picture.
         """
-        factor = self.style.factor
-        left, right = factor * LABELS, width - RIGHT
+        factor, (left, right) = self.style.factor, time_ends(width)
         self._pixels = right - left
         self.update(run)
         layers = self.sources["memory_clients"]

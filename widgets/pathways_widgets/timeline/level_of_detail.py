@@ -35,6 +35,7 @@ class Digest:
 
     def __init__(self, lanes: Lanes):
         self._lanes = lanes
+        # (events,) columns
         self.start = self.end = np.zeros(0)
         self.track = np.zeros(0, np.int32)
         self.well = np.zeros(0, bool)
@@ -108,13 +109,13 @@ class Boxes:
     """The boxes to draw: some for one event each, then some for several.
 
     Args:
-        alone: indices of events with a box of their own.
-        track: the track of each merged box.
+        alone: indices of events with a box of their own, (events alone,).
+        track: the track of each merged box, (merged,), as the three that follow.
         start: its start, in seconds.
         busy: the busy time of its events, in seconds.
         count: the number of its events.
-        members: indices of merged events.
-        box_of: for each of them the position of its merged box.
+        members: indices of merged events, (members,).
+        box_of: for each of them the position of its merged box, (members,).
     """
 
     alone: np.ndarray

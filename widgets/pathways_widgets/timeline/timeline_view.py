@@ -51,7 +51,7 @@ from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of
 from pathways_widgets.drawing.point_marks import TextMark
 from pathways_widgets.drawing.scene import Shape
-from pathways_widgets.drawing.still_frame import AXIS, LABELS, LINE, RIGHT, Frame, title
+from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     TIME_RANGE,
@@ -200,8 +200,7 @@ class Timeline(View):
             width: width of the page in pixels.
             top: pixels above the picture.
         """
-        factor = self.style.factor
-        left, right = factor * LABELS, width - RIGHT
+        factor, (left, right) = self.style.factor, time_ends(width)
         self._pixels = right - left
         self.update(run)
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
