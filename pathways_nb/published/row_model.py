@@ -186,7 +186,7 @@ class _RowModel:
             x = self.gathered(params["embedding"], P(None if self.row.fsdp2 else "tp", "fsdp"))[tokens]
             x = self.residual(x)
         block = self.block if self.row.zero2 else self._again(self.block)
-        if not self.scans:
+        if not self.scans and (self.row.fsdp > 1 or self.row.fsdp2):
             block = _in_turn(block)
         if self.scans:
             stacked = {name: p for name, p in params.items() if name.startswith("block/")}
@@ -318,7 +318,10 @@ _apart.defvjp(lambda x: (_apart(x), None), lambda _, g: (g,))
 
 
 def _in_turn(block: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a block whose backward pass ends before that of the block below begins, as PyTorch runs them."""
+    """Return a block whose backward pass ends before that of the block below begins, as FSDP runs them.
+
+    XLA would put the gradients of all weights off, and keep what they are made of.
+    """
 
     @jax.custom_vjp
     def together(x: Any) -> Any:
