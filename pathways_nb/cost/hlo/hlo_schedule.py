@@ -31,7 +31,6 @@ Queue = Literal["compute", "network", "copy", "host", "dcn"]
 host's network to other slices."""
 Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _HOST_SPACE = 5
 """HLO's number of the host's memory."""
 
@@ -70,7 +69,7 @@ class LaunchAction(NamedTuple):
         work: on the chip.
         exchange: with other devices.
         source: JAX's name stack and operation; empty if the text does not say.
-        frame: number of the stack frame in the module's table; 0 for none.
+        line: the innermost line of the user's code; empty if the text does not say.
         of: position of what a ``"done"`` waits for; else -1.
         body: of a loop.
         trips: of a loop.
@@ -82,7 +81,7 @@ class LaunchAction(NamedTuple):
     work: OpWork = OpWork()
     exchange: HloExchange | None = None
     source: str = ""
-    frame: int = 0
+    line: str = ""
     of: int = -1
     body: LaunchSchedule | None = None
     trips: int = 1
@@ -170,9 +169,11 @@ class _ScheduleReader:
             notes: what could not be known; filled in.
         """
         opcode = instruction.opcode
-        said = functools.partial(LaunchAction, instruction.name, source=instruction.op_name, frame=_frame(instruction))
         if is_free(instruction):
             return
+        origin = self._origin(computation, instruction)
+        line = self.module.sources.line_of(origin.attributes)
+        said = functools.partial(LaunchAction, instruction.name, source=origin.op_name, line=line)
         if opcode == "while":
             trips = trips_of(self.module, computation, instruction)
             if trips is None:
@@ -208,6 +209,20 @@ class _ScheduleReader:
             yield said(queue=_queue(instruction), role="start", work=_moved(instruction))
         else:
             yield said(queue="compute", role="run", work=work_of(self.module, computation, instruction))
+
+    def _origin(self, computation: HloComputation, instruction: HloInstruction) -> HloInstruction:
+        """Return the instruction that says where one comes from: of collectives that XLA combined, their operand.
+
+        What XLA combined has no name of its own. The largest operand stands for all that it exchanges.
+        """
+        origin = instruction
+        if instruction.opcode.removesuffix("-start") in BY_OPCODE:
+            while not origin.op_name:
+                made = [one for name in origin.operands if (one := computation.instructions.get(name)) is not None]
+                if not made:
+                    return instruction
+                origin = max(made, key=lambda one: sum(shape.bytes for shape in one.shapes))
+        return origin
 
     def _collective(
         self, computation: HloComputation, instruction: HloInstruction
@@ -246,12 +261,6 @@ def _part_of_collective(fused: HloComputation) -> str:
     if "AsyncCollectiveDone" in targets:
         return "done"
     return "middle" if fused.name.startswith("async_collective_fusion") else ""
-
-
-def _frame(instruction: HloInstruction) -> int:
-    """Return the number of an instruction's stack frame; 0 if the text does not say."""
-    found = _FRAME.search(instruction.attributes)
-    return int(found[1]) if found else 0
 
 
 def _start(computation: HloComputation, done: HloInstruction, started: dict[str, int]) -> int | None:
