@@ -196,6 +196,9 @@ class Run:
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""
         where = str(self.about.get("options", {}).get("chip") or "")
+        opened = self.about.get("opened")
+        if opened and not self.note:
+            return str(opened["summary"])
         return self.note or " · ".join(
             map(str, filter(None, (where, self.summary(), self.about.get("shares"), self.stamps)))
         )

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from pathways_nb.cost.hlo.hlo_collectives import is_collective
 from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule, parse
-from pathways_nb.trace.launch_ops import OpKind
+from pathways_nb.cost.hlo.phases import phases_in
+from pathways_nb.trace.launch_ops import OpKind, Phase
 
 _CONTROL = frozenset({"while", "conditional", "call"})
 """Opcodes that run other instructions of the module one by one; a fusion runs as one."""
@@ -24,11 +25,15 @@ class HloOp(NamedTuple):
         source: JAX's name stack and operation; empty if the compiler does not say.
         kind: of work.
         runs: names of the instructions that it runs, which a profiler sees as well; empty if it is one piece of work.
+        line: the innermost line of the user's code; empty if the compiler does not say.
+        phase: part of the training step; empty if the compiler does not say.
     """
 
     source: str
     kind: OpKind
     runs: tuple[str, ...] = ()
+    line: str = ""
+    phase: Phase = ""
 
 
 def ops_of(text: str) -> dict[str, HloOp]:
@@ -41,8 +46,12 @@ def ops_of(text: str) -> dict[str, HloOp]:
         ValueError: it is no compiled module.
     """
     module = parse(text)
+    phases, line_of = phases_in(module), module.sources.line_of
     return {
-        instruction.name: HloOp(instruction.op_name, _kind(module, instruction), _runs(module, instruction))
+        instruction.name: HloOp(
+            *(instruction.op_name, _kind(module, instruction), _runs(module, instruction)),
+            *(line_of(instruction.attributes), phases.get(instruction.name, "")),
+        )
         for computation in module.computations.values()
         for instruction in computation.instructions.values()
     }

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from pathways_nb.cost.hlo.buffers import BufferValue, buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule
+from pathways_nb.cost.launch.memory_levels import MemoryLevels, levels_of
 from pathways_nb.errors import size
+from pathways_nb.trace.launch_ops import Ops
 
 LARGEST = 20
 """Buffers that are listed."""
@@ -52,6 +54,7 @@ class LaunchMemory:
         buffers: the largest that exist at the peak, the largest first.
         available: of the device, as the compiler says where it refuses, else as the chip has; None if unknown.
         refused: the compiler's own words; empty if it takes the program.
+        levels: what is held when; None if the compiler did not say how long values live.
     """
 
     peak: int
@@ -61,6 +64,7 @@ class LaunchMemory:
     buffers: tuple[LargeBuffer, ...] = ()
     available: int | None = None
     refused: str = ""
+    levels: MemoryLevels | None = None
 
     @property
     def fits(self) -> bool:
@@ -69,12 +73,13 @@ class LaunchMemory:
 
 
 def memory_of(
-    module: HloModule | None, buffers: str, memory: str, live: str, refused: str, hbm: int | None
+    module: HloModule | None, ops: Ops, buffers: str, memory: str, live: str, refused: str, hbm: int | None
 ) -> LaunchMemory | None:
     """Return the memory of a launch; None if the compiler said nothing of it.
 
     Args:
         module: of the launch; None if there is no text.
+        ops: of the launch.
         buffers: the assignment of buffers.
         memory: the report of largest buffers.
         live: how long values live.
@@ -98,7 +103,16 @@ def memory_of(
     listed = tuple(_buffer(value, module, known.get(value.name)) for value in chosen)
     peak = int(float(said[1]) * _UNITS[said[2]]) if said else found.total
     sizes = found.bytes
-    return LaunchMemory(peak, sizes["arguments"], sizes["results"], sizes["temporaries"], listed, available, refused)
+    return LaunchMemory(
+        peak,
+        sizes["arguments"],
+        sizes["results"],
+        sizes["temporaries"],
+        listed,
+        available,
+        refused,
+        levels_of(ops, found, ranges),
+    )
 
 
 def _largest(values: tuple[BufferValue, ...], at_peak: set[tuple[str, str]]) -> list[BufferValue]:

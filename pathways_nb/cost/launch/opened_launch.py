@@ -104,7 +104,7 @@ def open_launch(
     price = price_of(place, known)
     ops, left_out = ops_of(schedule, price)
     device = place.chip.device
-    found = memory_of(module, buffers, memory, live, refused, int(device.hbm_bytes))
+    found = memory_of(module, ops, buffers, memory, live, refused, int(device.hbm_bytes))
     compiled = f"compiled text {digest_of(text)}" if text else "no compiled text"
     basis = "; ".join(filter(None, (compiler, compiled, known.rates, "in the compiler's order")))
     return OpenedLaunch(

@@ -15,10 +15,8 @@ import numpy as np
 
 from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule, Queue
 from pathways_nb.cost.launch.launch_timing import Price, body_of
-from pathways_nb.errors import size, three_digits
 from pathways_nb.timing.loops import Loop
-from pathways_nb.trace.launch_ops import OpKind, OpLabel, Ops, Phase, phase_of
-from pathways_nb.util.words import counted
+from pathways_nb.trace.launch_ops import OpKind, OpLabel, Ops
 
 MOST_OPS = 100_000
 """Ops beyond which only the first and the last passes of loops are listed."""
@@ -52,7 +50,7 @@ def ops_of(schedule: LaunchSchedule, price: Price, most: int = MOST_OPS) -> tupl
     passes = 1
     while passes < 1 << 30 and _count(schedule, 2 * passes) <= most:
         passes *= 2
-    unrolled = _Unrolled(price, _phases(schedule), passes)
+    unrolled = _Unrolled(price, passes)
     rows = unrolled.rows(schedule, Loop(body_of(schedule, price), 1))
     order = np.argsort(rows.start, kind="stable")
     zeros = np.zeros(len(order), np.int32)
@@ -69,44 +67,16 @@ def _count(schedule: LaunchSchedule, passes: int) -> int:
     return count
 
 
-def _phases(schedule: LaunchSchedule) -> dict[int, Phase]:
-    """Return the phase of each action, by its identity.
-
-    What was not differentiated says nothing. In a step that has a backward pass, it is the optimizer if it stands
-    behind the begin of that, outside loops in which parts of the model run.
-    """
-    found: dict[int, Phase] = {}
-    backward = False
-
-    def walk(part: LaunchSchedule, outer: bool) -> None:
-        nonlocal backward
-        for action in part.actions:
-            if action.body is not None:
-                walk(action.body, not any(phase_of(one.source) for one, _ in action.body.runs()))
-                continue
-            phase = phase_of(action.source)
-            backward |= phase == "backward"
-            # A name stack has slashes; the name of an argument says of no operation when it ran.
-            if not phase and outer and backward and "/" in action.source:
-                phase = "optimizer"
-            found.setdefault(id(action), phase)
-
-    walk(schedule, True)
-    return found
-
-
 @dataclass
 class _Unrolled:
     """The ops of one launch.
 
     Args:
         price: seconds of each action.
-        phases: of each action, by its identity.
         passes: of each loop that are listed, at most.
     """
 
     price: Price
-    phases: dict[int, Phase]
     passes: int
     labels: dict[OpLabel, int] = field(default_factory=dict)
     waits: dict[int, int] = field(default_factory=dict)
@@ -163,8 +133,8 @@ class _Unrolled:
 
     def _op(self, action: LaunchAction) -> OpLabel:
         """Return the label of an action's op."""
-        kind, phase = _KINDS[action.queue], self.phases.get(id(action), "")
-        return OpLabel(action.name, action.source, kind, "", "", 0, action.line, phase, work_in(action))
+        said = action.line, action.phase, action.words
+        return OpLabel(action.name, action.source, _KINDS[action.queue], "", "", 0, *said)
 
 
 _NOTHING = TimedRows(np.zeros(0, np.int32), np.zeros(0), np.zeros(0))
@@ -210,15 +180,3 @@ class _Lines:
         # A loop waits for all that is under way: what ends last before it holds it up.
         under_way = [n for n in range(task) if self.actions[n].role == "start"]
         return self.actions[max(under_way, key=lambda n: ends[n])] if under_way else action
-
-
-def work_in(action: LaunchAction) -> str:
-    """Return the work of an action in words: its collective with bytes and groups, or FLOPs and bytes."""
-    if action.exchange is not None:
-        found = action.exchange
-        groups = counted(len(found.groups), "pair") if found.kind == "permute" else (
-            f"{counted(len(found.groups), 'group')} of {found.size}")  # fmt: skip
-        return f"{found.kind} of {size(found.bytes)}, {groups}"
-    flops = action.work.flops + action.work.attention
-    moved = size(action.work.bytes) if action.work.bytes else ""
-    return ", ".join(filter(None, (f"{three_digits(flops / 1e9)} GFLOP" if flops else "", moved)))

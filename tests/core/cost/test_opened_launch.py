@@ -12,12 +12,13 @@ from pathways_datasets import recorded
 from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.hlo.hlo_work import OpWork
+from pathways_nb.cost.hlo.phases import phases_in
 from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.launch_timing import launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.launch.unrolled_ops import ops_of
-from pathways_nb.trace.launch_ops import Ops, phase_of
+from pathways_nb.trace.launch_ops import Ops, Phase, phase_of
 
 H200 = LaunchPlace(pw.chip("gpu_h200_sxm"), [{"process": 0}], 1)
 RECORDED = "h200_cudnn_6x4096_full"
@@ -28,9 +29,9 @@ def price(action: LaunchAction) -> float:
     return action.work.bytes
 
 
-def act(name: str, queue: str, role: str, seconds: float = 0.0, of: int = -1, source: str = "") -> LaunchAction:
+def act(name: str, queue: str, role: str, seconds: float = 0.0, of: int = -1) -> LaunchAction:
     """An action of some seconds."""
-    return LaunchAction(name, queue, role, OpWork(bytes=seconds), source=source, of=of)
+    return LaunchAction(name, queue, role, OpWork(bytes=seconds), of=of)
 
 
 def loop(name: str, trips: int, *actions: LaunchAction) -> LaunchAction:
@@ -88,6 +89,7 @@ def test_each_pass_of_a_loop_is_listed_at_its_time():
     )
     found = ops(act("first", "compute", "run", 1), loop("while", 3, *body))
     assert [one.start for one in found if one.name == "product"] == [1, 3, 5]
+    assert [one.start for one in found if one.name == "gather"] == [1, 3, 5]
 
 
 def test_a_wait_at_the_begin_of_a_pass_is_as_long_as_what_it_waits_for():
@@ -152,17 +154,28 @@ def test_the_name_stack_says_the_phase(source, phase):
     assert phase_of(source) == phase
 
 
+def phases(*names: str, inner: str = "") -> list[Phase]:
+    """The phases of instructions with these op names, a loop over one more in front of the last of them."""
+    lines = [f'  %i{n} = f32[8]{{0}} negate(%p), metadata={{op_name="{name}"}}' for n, name in enumerate(names)]
+    loop = "  %w = f32[8]{0} while(%p), condition=%c, body=%b"
+    text = "\n".join([*lines[:-1], loop, f"  ROOT {lines[-1].strip()}"])
+    body = f"%b (q: f32[8]) -> f32[8] {{\n  %q = f32[8]{{0}} parameter(0)\n  ROOT %inner = f32[8]{{0}} negate(%q), {inner}\n}}"
+    module = parse(f"HloModule m\n\n{body}\n\nENTRY %main (p: f32[8]) -> f32[8] {{\n{text}\n}}\n")
+    found = phases_in(module)
+    return [found[f"i{n}"] for n in range(len(names))] + [found["inner"]]
+
+
 def test_what_is_not_differentiated_is_the_optimizer_once_a_backward_pass_began():
-    names = ("jit(f)/cast", "jit(f)/jvp()/dot", "jit(f)/transpose(jvp())/dot", "jit(f)/adam/mul", "", "p['w/x']")
-    found = ops(*(act(str(n), "compute", "run", 1, source=name) for n, name in enumerate(names)))
-    assert [one.phase for one in found][:5] == ["", "forward", "backward", "optimizer", ""]
+    names = ("jit(f)/cast", "jit(f)/transpose(jvp())/zeros", "jit(f)/jvp()/dot_general", "jit(f)/sum",
+             "jit(f)/transpose(jvp())/dot_general", "p['w']", "jit(f)/adam/mul")  # fmt: skip
+    found = phases(*names, inner='metadata={op_name="jit(f)/while/body/adam/mul"}')
+    assert found == ["", "backward", "forward", "", "backward", "", "optimizer", "optimizer"]
 
 
 def test_in_a_loop_over_parts_of_the_model_nothing_is_the_optimizer():
-    inner = [act(str(n), "compute", "run", 1, source=name)
-             for n, name in enumerate(("jit(f)/while/body/transpose(jvp())/dot", "jit(f)/while/body/add"))]  # fmt: skip
-    found = ops(loop("while", 2, *inner), act("update", "compute", "run", 1, source="jit(f)/adam/add"))
-    assert [one.phase for one in found] == ["backward", "", "backward", "", "optimizer"]
+    body = 'metadata={op_name="jit(f)/while/body/add"}\n  %x = f32[8]{0} negate(%q), metadata={op_name="jit(f)/while/body/jvp()/mul"}'
+    found = phases("jit(f)/transpose(jvp())/mul", "jit(f)/adam/add", inner=body)
+    assert found == ["backward", "optimizer", ""]
 
 
 @pytest.fixture(scope="module")
