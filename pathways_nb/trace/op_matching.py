@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,11 +41,10 @@ def compare_ops(first: Ops, second: Ops) -> Difference:
     for key in a:
         if key not in b:
             continue
-        (one, begin), (other, start) = a[key], b[key]
-        takes = one.end - one.start, other.end - other.start
+        (one, begins, took), (other, starts, takes) = a[key], b[key]
         where = one.line or one.source or _stem(one.name)
         said = one.kind, one.phase or other.phase, one.source, one.line, one.name, other.name, key[-2], key[-1], where
-        rows.append((*said, one.start - begin, other.start - start, *takes, takes[1] - takes[0]))
+        rows.append((*said, begins, starts, took, takes, takes - took))
     names = (*OP_KEYS, "where", *TIMES)
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     words = (*OP_KEYS[:6], "where")
@@ -53,8 +53,22 @@ def compare_ops(first: Ops, second: Ops) -> Difference:
     return Difference(table, len(a) - len(rows), len(b) - len(rows), ("where",))
 
 
-def _known(ops: Ops, with_lines: bool) -> dict[tuple[Hashable, ...], tuple[Op, float]]:
-    """Return the ops of one device with the begin of their launch, by what they are known by.
+class KnownOp(NamedTuple):
+    """An op with all that ran under its name at once.
+
+    Args:
+        op: the first of it.
+        start: in seconds since its launch began.
+        takes: seconds of all of it.
+    """
+
+    op: Op
+    start: float
+    takes: float
+
+
+def _known(ops: Ops, with_lines: bool) -> dict[tuple[Hashable, ...], KnownOp]:
+    """Return the ops of one device by what they are known by.
 
     Args:
         ops: of a run.
@@ -66,15 +80,25 @@ def _known(ops: Ops, with_lines: bool) -> dict[tuple[Hashable, ...], tuple[Op, f
     ops = ops.of(device=int(ops["device"].min()))
     ops = ops.select(np.argsort(ops["start"], kind="stable"))
     seen: Counter[Hashable] = Counter()
-    begins, found = dict[Hashable, tuple[int, float]](), dict[tuple[Hashable, ...], tuple[Op, float]]()
+    begins, found = dict[Hashable, tuple[int, float]](), dict[tuple[Hashable, ...], KnownOp]()
+    last = dict[
+        tuple[str, int], tuple[str, tuple[Hashable, ...]]
+    ]()  # by kind and launch, the name of the last op, and what it is known by
     for op in ops:
         turn, begin = begins.setdefault((op.launch, op.run), (len(begins), op.start))
         if op.kind == "wait":  # follows from the others
             continue
         kind = "communication" if op.kind in COMMUNICATION else op.kind
+        if last.get((kind, turn), ("", ()))[0] == op.name:
+            # One op may be several kernels, such as one that clears memory for the one that multiplies.
+            same = last[kind, turn][1]
+            before = found[same]
+            found[same] = before._replace(takes=before.takes + op.end - op.start)
+            continue
         known = (op.source, op.line if with_lines else "") if op.source or op.line else (_stem(op.name), "")
         key = kind, *known, turn
-        found[*key, seen[key]] = op, begin
+        last[kind, turn] = op.name, (*key, seen[key])
+        found[*key, seen[key]] = KnownOp(op, op.start - begin, op.end - op.start)
         seen[key] += 1
     return found
 

@@ -46,6 +46,12 @@ def test_ops_are_matched_by_scope_line_and_order():
     assert found.worst() == ["train.py:3: +1.5 s"]
 
 
+def test_kernels_of_one_op_count_as_one():
+    twice = [op("dot.1", "compute", "jit(f)/dot", 0.0, 0.1), op("dot.1", "compute", "jit(f)/dot", 0.1, 2.0)]
+    found = compare_ops(Ops.from_rows([op("dot.4", "compute", "jit(f)/dot", 0.0, 3.0)]), Ops.from_rows(twice))
+    assert (found.table["takes_b"].tolist(), found.only_b) == ([2.0], 0)
+
+
 def test_without_lines_on_one_side_the_scope_alone_counts():
     bare = Ops.from_rows([one._replace(line="") for one in PROFILED])
     assert len(compare_ops(PREDICTED, bare)) == 4
