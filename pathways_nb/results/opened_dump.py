@@ -49,9 +49,11 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
         text, known = one.text, _chip(one, chip, where)
         try:
             read = parse(text)
-            place = place_of(known, read.devices)
-            price = price_of(place, constants(known.name))
-            took = launch_seconds(schedule_of(read, read.devices), price).ordered
+            schedule = schedule_of(read, read.devices)
+            # How many slices there are is not in the text; transfers between them say that there are several.
+            several = any(action.queue == "dcn" for action, _ in schedule.runs())
+            place = place_of(known, read.devices, 2 if several and read.devices % 2 == 0 else 1)
+            took = launch_seconds(schedule, price_of(place, constants(known.name))).ordered
         except (ValueError, KeyError, IndexError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -60,9 +62,12 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     priced.sort(key=lambda one: -one[3])
     chosen, text, place, _ = _chosen(priced, module, where)
     opened = open_launch(text, place, constants(place.chip.name), **chosen.texts, compiler=_compiler(chosen))
+    more = []
     if chosen.kind == "CPU":
-        said = f"the schedule is that of the CPU's compiler, the times are those of {place.chip.name}"
-        opened = replace(opened, notes=(*opened.notes, said))
+        more += [f"the schedule is that of the CPU's compiler, the times are those of {place.chip.name}"]
+    if place.slices > 1:
+        more += [f"it sends between slices, whose number a dump does not say: {place.slices} are assumed"]
+    opened = replace(opened, notes=(*opened.notes, *more))
     listed = [(one.name, took) for one, *_, took in priced]
     name = chosen.name.partition(".")[2] or chosen.name
     return launched_run(opened, name, place.chip.name, len(place.places), listed)

@@ -36,9 +36,10 @@ def phase_of(source: str) -> Phase:
     Args:
         source: of an op.
     """
-    if _RECOMPUTED in source:
+    first = source.partition(":")[0]  # of operations that the compiler merged, all of which it names
+    if _RECOMPUTED in first:
         return "recomputed"
-    return "backward" if _BACKWARD in source else "forward" if _FORWARD in source else ""
+    return "backward" if _BACKWARD in first else "forward" if _FORWARD in first else ""
 
 
 class OpLabel(NamedTuple):
@@ -183,7 +184,7 @@ class Ops(Sequence[Op]):
             run: serial of the run.
             device: index of the device within its island.
             island: index of the island.
-            kind: ``"compute"``, ``"collective"`` or ``"copy"``.
+            kind: one of ``OpKind``, such as ``"compute"``, ``"collective"`` or ``"copy"``.
         """
         wanted = {"launch": launch, "run": run, "device": device, "island": island, "kind": kind}
         mask = np.ones(len(self), bool)

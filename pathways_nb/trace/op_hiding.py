@@ -42,7 +42,8 @@ def exposed_by_line(ops: Ops) -> list[tuple[str, float]]:
     """
     exposed, total = exposed_seconds(ops), dict[str, float]()
     chosen = np.flatnonzero(np.isin(ops["kind"], COMMUNICATION) & (exposed > 0))
-    names = [label.line or label.source or label.name for label in ops.labels]
+    # Of operations that the compiler merged it names all, with colons between; the first one stands for them.
+    names = [label.line or label.source.partition(":")[0] or label.name for label in ops.labels]
     for label, seconds in zip(ops["label"][chosen].tolist(), exposed[chosen].tolist(), strict=True):
         total[names[label]] = total.get(names[label], 0.0) + seconds
     return sorted(total.items(), key=lambda item: -item[1])

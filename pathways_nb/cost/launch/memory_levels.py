@@ -100,30 +100,56 @@ def _by_position(
     change = {name: np.zeros(count + 2, np.int64) for name in (GATHERED, ACTIVATIONS, GRADIENTS, TEMPORARIES)}
     for held in places.values():
         free = 0
-        for one, value in sorted(held, key=lambda pair: (pair[0].begin, -pair[0].end)):
-            begin, end = max(one.begin, free), min(one.end, count) + 1
-            if begin < end:
-                category = _category(one, labels.get(one.name), phases, backward)
-                change[category][begin] += value.bytes
-                change[category][end] -= value.bytes
-                free = end
+        held.sort(key=lambda pair: (pair[0].begin, -pair[0].end))
+        for chain in _chains(held, labels):
+            category = _category([one for one, _ in chain], labels, phases, backward)
+            for one, value in chain:
+                begin, end = max(one.begin, free), min(one.end, count) + 1
+                if begin < end:
+                    change[category][begin] += value.bytes
+                    change[category][end] -= value.bytes
+                    free = end
     return {name: np.cumsum(one)[:count] for name, one in change.items()}
 
 
-def _category(one: LiveRange, made: OpLabel | None, phases: Sequence[str], backward: int) -> str:
+def _chains(
+    held: Sequence[tuple[LiveRange, BufferValue]], labels: Mapping[str, OpLabel]
+) -> list[list[tuple[LiveRange, BufferValue]]]:
+    """Return the values of one place in groups that are one value: what a loop takes over, fills pass by pass, returns.
+
+    Args:
+        held: in the order of their begin.
+        labels: of ops; loops, their parameters and results have none.
+    """
+    found: list[list[tuple[LiveRange, BufferValue]]] = []
+    end = -1  # of the last chain
+    for one, value in held:
+        alike = bool(found) and value.bytes == found[-1][-1][1].bytes
+        # An op that begins where another ends may use its memory again for something else.
+        is_control = not (found and found[-1][-1][0].name in labels and one.name in labels)
+        if alike and (one.begin < end or (one.begin <= end + 1 and is_control)):
+            found[-1].append((one, value))
+            end = max(end, one.end)
+        else:
+            found.append([(one, value)])
+            end = one.end
+    return found
+
+
+def _category(chain: Sequence[LiveRange], labels: Mapping[str, OpLabel], phases: Sequence[str], backward: int) -> str:
     """Return what a temporary value is for.
 
     Args:
-        one: how long it lives.
-        made: what makes it; None if that takes no time.
+        chain: how long it lives, under each of its names.
+        labels: of ops.
         phases: of the instructions.
         backward: position at which the backward pass begins.
     """
-    if made is None:
-        return TEMPORARIES
-    if made.work.startswith("all-gather"):
+    made = [label for one in chain if (label := labels.get(one.name)) is not None]
+    end = max(one.end for one in chain)
+    if made and made[0].work.startswith("all-gather"):
         return GATHERED
-    if made.phase == "forward" and one.begin < backward < one.end:
+    if any(label.phase == "forward" for label in made) and chain[0].begin < backward <= end:
         return ACTIVATIONS
-    last = phases[min(one.end, len(phases) - 1)]
-    return GRADIENTS if made.phase == "backward" and last == "optimizer" else TEMPORARIES
+    last = phases[min(end, len(phases) - 1)]
+    return GRADIENTS if any(label.phase == "backward" for label in made) and last == "optimizer" else TEMPORARIES

@@ -135,6 +135,18 @@ def test_a_dump_of_the_cpu_says_whose_schedule_it_is(tmp_path):
     assert "the schedule is that of the CPU's compiler, the times are those of gpu_h100_sxm" in found
 
 
+def test_a_dump_that_sends_between_slices_says_how_many_are_assumed(tmp_path):
+    sends = (
+        "  %t = token[] after-all()\n  %x = (f32[1024,1024]{1,0}, u32[], token[]) send(%s, %t), channel_id=3, is_host_transfer=true\n"
+        "  %y = token[] send-done(%x), channel_id=3\n  ROOT"
+    )
+    path = tmp_path / "step.txt"
+    path.write_text(SMALL.replace("  ROOT", sends))
+    run = pw.load(path, chip="tpu_v5e")
+    assert "it sends between slices, whose number a dump does not say: 2 are assumed" in run.summary_line()
+    assert set(run.ops["kind"]) == {"compute", "collective", "dcn", "wait"}
+
+
 def refused(path: Path, **asked: object) -> str:
     """What ``pw.load`` says."""
     with pytest.raises(pw.UsageError) as error:
