@@ -125,9 +125,11 @@ def _chains(
     end = -1  # of the last chain
     for one, value in held:
         alike = bool(found) and value.bytes == found[-1][-1][1].bytes
-        # An op that begins where another ends may use its memory again for something else.
-        is_control = not (found and found[-1][-1][0].name in labels and one.name in labels)
-        if alike and (one.begin < end or (one.begin <= end + 1 and is_control)):
+        # An op that begins where another ends may use its memory again for something else; what loops take over and
+        # return is no op, and what fills an array in place goes on with it.
+        ops = [labels.get(name) for name in (found[-1][-1][0].name, one.name)] if found else []
+        goes_on = any(op is None or op.source.endswith("dynamic_update_slice") for op in ops[-1:]) or None in ops
+        if alike and (one.begin < end or (one.begin <= end + 1 and goes_on)):
             found[-1].append((one, value))
             end = max(end, one.end)
         else:
