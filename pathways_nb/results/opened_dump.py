@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from pathways_nb.errors import PlaceError, UsageError, nearest
 from pathways_nb.results.dump_files import DumpedModule, module_of, modules_in
 from pathways_nb.results.launch_runs import launched_run
 from pathways_nb.results.run import Run
+from pathways_nb.util.words import counted
 
 
 def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str | int | None) -> Run:
@@ -44,36 +45,70 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     """
     found = modules_in(path) if path.is_dir() else [module_of(path)]
     where = f"load({str(path)!r})"
-    priced: list[tuple[DumpedModule, str, LaunchPlace, float]] = []
+    said = chip if chip is not None else next((name for one in found if (name := one.chip_name)), None)
+    if said is None:
+        raise UsageError(
+            f"{where}: {found[0].path.name} does not say which chip it is for; add chip=, one of "
+            f"{', '.join(tables.names('chips'))}."
+        )
+    priced, failed = list[PricedModule](), list[UsageError]()
     for one in found:
-        text, known = one.text, _chip(one, chip, where)
         try:
-            read = parse(text)
-            schedule = schedule_of(read, read.devices)
-            # How many slices there are is not in the text; transfers between them say that there are several.
-            several = any(action.queue == "dcn" for action, _ in schedule.runs())
-            place = place_of(known, read.devices, 2 if several and read.devices % 2 == 0 else 1)
-            took = launch_seconds(schedule, price_of(place, constants(known.name))).ordered
-        except (ValueError, KeyError, IndexError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(f"{where}: {one.path.name} cannot be read: {error}") from error
-        priced.append((one, text, place, took))
-    priced.sort(key=lambda one: -one[3])
-    chosen, text, place, _ = _chosen(priced, module, where)
-    opened = open_launch(text, place, constants(place.chip.name), **chosen.texts, compiler=_compiler(chosen))
+            priced.append(_priced(one, chip_of(chip if chip is not None else one.chip_name or said), where))
+        except UsageError as error:
+            failed.append(error)  # one text that cannot be read does not hide the others
+    if not priced:
+        raise failed[0]
+    priced.sort(key=lambda one: -one.seconds)
+    chosen, place, _ = _chosen(priced, module, where)
+    known = constants(place.chip.name)
+    opened = open_launch(chosen.text, place, known, **chosen.texts, compiler=_compiler(chosen))
     more = []
     if chosen.kind == "CPU":
         more += [f"the schedule is that of the CPU's compiler, the times are those of {place.chip.name}"]
     if place.slices > 1:
         more += [f"it sends between slices, whose number a dump does not say: {place.slices} are assumed"]
+    if failed:
+        more += [f"{counted(len(failed), 'program')} cannot be read, the first because {failed[0]}"]
     opened = replace(opened, notes=(*opened.notes, *more))
-    listed = [(one.name, took) for one, *_, took in priced]
+    listed = [(one.module.name, one.seconds) for one in priced]
     name = chosen.name.partition(".")[2] or chosen.name
     return launched_run(opened, name, place.chip.name, len(place.places), listed)
 
 
-def _chosen(priced: Sequence[tuple[Any, ...]], module: str | int | None, where: str) -> Any:
+class PricedModule(NamedTuple):
+    """A program of a dump with what its launch takes.
+
+    Args:
+        module: the program.
+        place: its devices.
+        seconds: in the compiler's order.
+    """
+
+    module: DumpedModule
+    place: LaunchPlace
+    seconds: float
+
+
+def _priced(module: DumpedModule, chip: Chip, where: str) -> PricedModule:
+    """Return a program with what its launch takes.
+
+    Raises:
+        UsageError: it cannot be read, or there are no constants of the chip.
+    """
+    text, known = module.text, constants(chip.name)
+    try:
+        read = parse(text)
+        schedule = schedule_of(read, read.devices)
+    except (ValueError, KeyError, IndexError, StopIteration) as error:
+        raise UsageError(f"{where}: {module.path.name} cannot be read: {error}") from error
+    # How many slices there are is not in the text; transfers between them say that there are several.
+    several = any(action.queue == "dcn" for action, _ in schedule.runs())
+    place = place_of(chip, read.devices, 2 if several and read.devices % 2 == 0 else 1)
+    return PricedModule(module, place, launch_seconds(schedule, price_of(place, known)).ordered)
+
+
+def _chosen(priced: Sequence[PricedModule], module: str | int | None, where: str) -> PricedModule:
     """Return the program that is asked for; of several the longest.
 
     Args:
@@ -84,7 +119,7 @@ def _chosen(priced: Sequence[tuple[Any, ...]], module: str | int | None, where: 
     Raises:
         UsageError: there is none; the nearest names are listed.
     """
-    names = [one[0].name for one in priced]
+    names = [one.module.name for one in priced]
     if module is None:
         return priced[0]
     number = f"module_{module:04d}." if isinstance(module, int) else None
@@ -93,22 +128,6 @@ def _chosen(priced: Sequence[tuple[Any, ...]], module: str | int | None, where: 
             return one
     near = names if len(names) < 6 else nearest(str(module), names) or names[:5]
     raise UsageError(f"{where}: there is no program module={module!r}; there are {', '.join(near)}.")
-
-
-def _chip(module: DumpedModule, chip: str | PathLike[str] | Chip | None, where: str) -> Chip:
-    """Return the chip of a program.
-
-    Raises:
-        UsageError: it is not said; the known chips are listed.
-    """
-    if chip is not None:
-        return chip_of(chip)
-    if (known := module.chip_name) is not None:
-        return chip_of(known)
-    raise UsageError(
-        f"{where}: {module.path.name} does not say which chip it is for; add chip=, one of "
-        f"{', '.join(tables.names('chips'))}."
-    )
 
 
 def _compiler(module: DumpedModule) -> str:

@@ -135,6 +135,15 @@ def test_a_dump_of_the_cpu_says_whose_schedule_it_is(tmp_path):
     assert "the schedule is that of the CPU's compiler, the times are those of gpu_h100_sxm" in found
 
 
+def test_a_text_that_cannot_be_read_does_not_hide_the_others(dump):
+    (dump / "module_0009.jit_cut.sm_9.0a_gpu_after_optimizations.txt").write_text(SMALL.replace("ENTRY", "EXIT"))
+    said = pw.load(dump).summary_line()
+    assert "1 program cannot be read, the first because load(" in said
+    assert (
+        "module_0009.jit_cut.sm_9.0a_gpu_after_optimizations.txt cannot be read: This is no compiled XLA module" in said
+    )
+
+
 def test_a_dump_that_sends_between_slices_says_how_many_are_assumed(tmp_path):
     sends = (
         "  %t = token[] after-all()\n  %x = (f32[1024,1024]{1,0}, u32[], token[]) send(%s, %t), channel_id=3, is_host_transfer=true\n"
