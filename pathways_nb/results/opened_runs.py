@@ -1,4 +1,4 @@
-"""Runs that are there without a recording: by their names, from files and dumps, and of a graph of which nothing ran."""
+"""Runs that are there without a recording: by their names, from files, from dumps, and of a graph that did not run."""
 
 from __future__ import annotations
 
