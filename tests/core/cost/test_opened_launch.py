@@ -271,3 +271,13 @@ def test_the_head_of_a_module_says_its_name_and_devices():
     module = parse(TABLES)
     assert (module.name, module.devices) == ("jit_step", 8)
     assert module.computations["main"].instructions["p"].op_name == "p['w']"
+
+
+@pytest.mark.parametrize(
+    ("chip", "said"),
+    [("tpu_v3", ("a device is one of the 2 cores of a tpu_v3",)), ("gpu_h100_sxm", ()),
+     ("tpu_v5p", ("a device is a whole chip, its cores together (megacore)",)), ("tpu_v5e", ())],
+)  # fmt: skip
+def test_what_a_device_is_is_said_where_it_is_not_simply_a_chip(chip, said):
+    place = LaunchPlace(pw.chip(chip), [{"process": 0, "coords": (0, 0, 0)}] * 8, 8)
+    assert open_launch(TABLES, place, constants(chip)).notes == said
