@@ -18,6 +18,8 @@ from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import Label, Row
 
 _CLIENT = "predicted"
+_MODULES = 5
+"""Programs of a dump that are named in the summary; ``about`` has all."""
 _LINES = 3
 """Lines of code whose exposed communication is named."""
 
@@ -49,7 +51,8 @@ def launched_run(
         about["opened"]["buffers"] = [str(one) for one in memory.buffers]
     if len(modules) > 1:
         about["opened"]["modules"] = [[one, took] for one, took in modules]
-        others = ", ".join(f"{one} {duration(took)}" for one, took in modules)
+        others = ", ".join(f"{one} {duration(took)}" for one, took in modules[:_MODULES])
+        others += f" and {len(modules) - _MODULES} more" if len(modules) > _MODULES else ""
         about["opened"]["summary"] += f" · {len(modules)} modules (module= chooses): {others}"
     run = Run(name, (1,), Record.of(Events.from_rows(rows)), finished=True, about=about)
     run.ops = opened.placed(name, name, 0, 0, 0, 0, 0.0)

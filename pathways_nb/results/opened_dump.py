@@ -60,7 +60,7 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     if not priced:
         raise failed[0]
     priced.sort(key=lambda one: -one.seconds)
-    chosen, place, _ = _chosen(priced, module, where)
+    chosen, name, place, _ = _chosen(priced, module, where)
     known = constants(place.chip.name)
     opened = open_launch(chosen.text, place, known, **chosen.texts, compiler=_compiler(chosen))
     more = []
@@ -72,7 +72,6 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
         more += [f"{counted(len(failed), 'program')} cannot be read, the first because {failed[0]}"]
     opened = replace(opened, notes=(*opened.notes, *more))
     listed = [(one.module.name, one.seconds) for one in priced]
-    name = chosen.name.partition(".")[2] or chosen.name
     return launched_run(opened, name, place.chip.name, len(place.places), listed)
 
 
@@ -81,11 +80,13 @@ class PricedModule(NamedTuple):
 
     Args:
         module: the program.
+        name: of it in its text.
         place: its devices.
         seconds: in the compiler's order.
     """
 
     module: DumpedModule
+    name: str
     place: LaunchPlace
     seconds: float
 
@@ -105,7 +106,7 @@ def _priced(module: DumpedModule, chip: Chip, where: str) -> PricedModule:
     # How many slices there are is not in the text; transfers between them say that there are several.
     several = any(action.queue == "dcn" for action, _ in schedule.runs())
     place = place_of(chip, read.devices, 2 if several and read.devices % 2 == 0 else 1)
-    return PricedModule(module, place, launch_seconds(schedule, price_of(place, known)).ordered)
+    return PricedModule(module, read.name, place, launch_seconds(schedule, price_of(place, known)).ordered)
 
 
 def _chosen(priced: Sequence[PricedModule], module: str | int | None, where: str) -> PricedModule:

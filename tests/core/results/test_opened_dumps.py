@@ -126,7 +126,7 @@ def test_of_a_tpus_dump_the_text_with_buffers_assigned_is_read(tmp_path, said, c
     (module,) = modules_in(tmp_path)
     assert module.path.name == f"{stem}after_optimizations_after_buffer_assignment.txt"
     assert (module.name, module.chip_name, module.kind) == ("module_0000.jit_step", chip, "TPU")
-    assert pw.load(tmp_path).name == "jit_step"
+    assert pw.load(tmp_path).name == "jit_init", "as its text says"
 
 
 def test_a_dump_of_the_cpu_says_whose_schedule_it_is(tmp_path):
