@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pathways_nb.cost.hlo.hlo_collectives import is_collective
+from pathways_nb.cost.hlo.hlo_schedule import schedule_of
 from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule, parse
 from pathways_nb.cost.hlo.phases import phases_in
 from pathways_nb.trace.launch_ops import OpKind, Phase
@@ -27,6 +28,7 @@ class HloOp(NamedTuple):
         runs: names of the instructions that it runs, which a profiler sees as well; empty if it is one piece of work.
         line: the innermost line of the user's code; empty if the compiler does not say.
         phase: part of the training step; empty if the compiler does not say.
+        work: FLOPs and bytes, or a collective with its bytes and groups, in words.
     """
 
     source: str
@@ -34,6 +36,7 @@ class HloOp(NamedTuple):
     runs: tuple[str, ...] = ()
     line: str = ""
     phase: Phase = ""
+    work: str = ""
 
 
 def ops_of(text: str) -> dict[str, HloOp]:
@@ -47,14 +50,23 @@ def ops_of(text: str) -> dict[str, HloOp]:
     """
     module = parse(text)
     phases, line_of = phases_in(module), module.sources.line_of
+    work = _work(module)
     return {
         instruction.name: HloOp(
             *(instruction.op_name, _kind(module, instruction), _runs(module, instruction)),
-            *(line_of(instruction.attributes), phases.get(instruction.name, "")),
+            *(line_of(instruction.attributes), phases.get(instruction.name, ""), work.get(instruction.name, "")),
         )
         for computation in module.computations.values()
         for instruction in computation.instructions.values()
     }
+
+
+def _work(module: HloModule) -> dict[str, str]:
+    """Return what each instruction does, in words; nothing where the text has an operation that is not known."""
+    try:
+        return {action.name: action.words for action, _ in schedule_of(module, module.devices).runs()}
+    except (ValueError, KeyError, IndexError):  # its ops have names and sources all the same
+        return {}
 
 
 def unknown_op(name: str) -> HloOp:

@@ -46,7 +46,7 @@ def _rows(
                 op = known.get(name) or unknown_op(name)
                 what = name, op.source, op.kind, label.name, label.program, label.node
                 where = run, label.island, device, start - record.origin, end - record.origin
-                yield Op(*what, *where, op.line, op.phase)
+                yield Op(*what, *where, op.line, op.phase, op.work)
 
 
 def _executable(plan: CompiledPlan | None, node: int) -> jax.stages.Compiled | None:
