@@ -25,8 +25,9 @@ from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events
-from pathways_nb.util.words import a_type_of
+from pathways_nb.util.words import a_type_of, counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,11 @@ class Comparison:
         return compare_events(self.a.events, self.b.events)
 
     @property
+    def op_difference(self) -> Difference:
+        """Ops inside the launches of both runs, matched by scope, line and order; see ``trace.op_matching``."""
+        return compare_ops(self.a.ops, self.b.ops)
+
+    @property
     def table(self) -> dict[str, np.ndarray]:
         """Columns of the matched events, in seconds; see ``Difference``."""
         return self.difference.table
@@ -100,7 +106,12 @@ class Comparison:
         """Return both makespans, their devices, and the largest difference, in one line."""
         # The name ends with a parenthesis, into which the devices are put.
         names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
-        return comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+        line = comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+        if not (len(self.a.ops) and len(self.b.ops)):
+            return line
+        ops = self.op_difference
+        matched = f"{counted(len(ops), 'op')} matched, {ops.only_a} and {ops.only_b} without partner"
+        return " · ".join([line, matched, *ops.worst(3)])
 
     def show(self, *views: str) -> None:
         """Display both runs on one axis in the current cell.

@@ -22,7 +22,11 @@ R = TypeVar("R")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "util", "")
-_LIBRARIES = (_PACKAGE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
+# Those of other machines as well, since a compiled text may come from there: Debian has ``dist-packages``.
+_LIBRARIES = (
+    *(_PACKAGE, "/site-packages/", "/dist-packages/", f"{os.sep}site-packages{os.sep}", "/lib/python3."),
+    *(os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>"),
+)
 
 
 def describe(filename: str, line: int) -> str:

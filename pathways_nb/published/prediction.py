@@ -6,7 +6,6 @@ difference is one block; JAX's as one scan.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -20,11 +19,12 @@ from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import make_topology
-from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule, schedule_of
-from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.hlo.buffers import buffers_in
+from pathways_nb.cost.hlo.hlo_schedule import LaunchSchedule, schedule_of
+from pathways_nb.cost.hlo.hlo_text import digest_of, parse
 from pathways_nb.cost.launch.constants import LaunchConstants, constants, table
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
-from pathways_nb.cost.launch.op_seconds import LaunchPlace, seconds_of
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.published.row_model import step_program
 from pathways_nb.published.step_rows import PublishedStep, UnreadRow
@@ -104,8 +104,9 @@ def _compiled(row: PublishedStep, chip: Chip, layers: int) -> CompiledRow:
     made = _with_known_options(text, target, options_of(row))
     place = LaunchPlace(chip, made.places, min(chip.devices_per_host, devices))
     schedule = schedule_of(parse(made.text), len(made.places)) if made.text else LaunchSchedule(())
-    digest = hashlib.sha256(made.text.encode()).hexdigest()[:16]
-    return CompiledRow(layers, schedule, place, digest, made.compiler, made.refused, _bytes(made.buffers))
+    return CompiledRow(
+        layers, schedule, place, digest_of(made.text), made.compiler, made.refused, buffers_in(made.buffers).total
+    )
 
 
 def _with_known_options(text: LoweredText, target: CompilerTarget, options: dict[str, Any]) -> compiling.CompiledText:
@@ -136,28 +137,6 @@ def options_of(row: PublishedStep) -> dict[str, Any]:
         return preset("nvidia-maxtext")
     flags = {"tpu_v4": "maxtext-v4", "tpu_v5p": "maxtext-v5p", "tpu_v6e": "maxtext-v6e"}
     return preset(flags[row.chip]) if row.chip in flags else {}
-
-
-def _bytes(buffers: str) -> float:
-    """Return the sum of all allocations in the device's own memory, of an assignment of buffers as XLA writes it."""
-    total = 0.0
-    for line in buffers.splitlines():
-        if line.startswith("allocation ") and ", color " not in line:
-            total += float(line.partition("size ")[2].partition(",")[0])
-    return total
-
-
-def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[LaunchAction], float]:
-    """Return a function of the seconds of actions; each is priced once."""
-    found: dict[int, float] = {}
-
-    def price(action: LaunchAction) -> float:
-        key = id(action)
-        if key not in found:
-            found[key] = seconds_of(action, place, known)
-        return found[key]
-
-    return price
 
 
 def priced(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> LaunchSeconds:
@@ -258,10 +237,9 @@ def predict(
     below = ((seconds - found.hidden) ** 2 + (seconds - low) ** 2) ** 0.5
     above = ((found.exposed - seconds) ** 2 + (high - seconds) ** 2) ** 0.5
     names = ", ".join(f"{step.layers} blocks {step.digest}" for step in steps)
-    rates = f"{known.matmul:.3g} of the FLOP/s in products, {known.attention:.3g} in attention, {known.hbm:.3g} of HBM"
     return StepPrediction(
         seconds, seconds - below, seconds + above, found.hidden, found.exposed, memory_of(row, steps),
-        f"{steps[0].compiler}; compiled text of {names}; {rates}; in the compiler's order",
+        f"{steps[0].compiler}; compiled text of {names}; {known.rates}; in the compiler's order",
     )  # fmt: skip
 
 

@@ -1,13 +1,17 @@
-"""Runs that are there without a recording: by their names, from files, and of a graph of which nothing ran."""
+"""Runs that are there without a recording: by their names, from files, from dumps, and of a graph that did not run."""
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 
+from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
+from pathways_nb.results.dump_files import is_dump
 from pathways_nb.results.executed_program import ExecutedProgram
+from pathways_nb.results.opened_dump import open_dump
 from pathways_nb.results.run import Run
 from pathways_nb.trace.record import Record
 from pathways_nb.util.words import a_type_of
@@ -25,20 +29,36 @@ runs: dict[str, Run] = _Runs()
 """The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
 
 
-def load(path: str | Path) -> Run:
-    """Return a run that ``run.save`` wrote.
+def load(path: str | Path, *, chip: str | PathLike[str] | Chip | None = None, module: str | int | None = None) -> Run:
+    """Return a run that ``run.save`` wrote, or one launch from inside, of a program that XLA dumped.
 
-    Nothing in the file is executed, and only the parts of a run are unpacked.
+    ``pw.load("a.run")`` reads a saved run. ``pw.load("folder")`` opens what ``xla_dump_to`` wrote on any machine, for a
+    GPU, a TPU or the CPU, and ``pw.load("file.txt", chip="gpu_h100_sxm")`` one scheduled program, such as the text of
+    ``compiled.as_text()``. The program did not run here: times are estimated from its schedule, for one device that
+    stands for all, and the summary says between what. ``run.ops`` has its operations.
+
+    Nothing in a file is executed, and only the parts of a run are unpacked.
 
     Args:
-        path: path of the file.
+        path: path of the file or folder.
+        chip: of a dump that does not say its chip, or another chip to price it for.
+        module: of a dump of several programs, the name or the number of one; None for the one with the longest
+            schedule. ``run.about["opened"]["modules"]`` lists them.
 
     Raises:
-        UsageError: the file is damaged, of another kind or of a newer version, with the reason.
+        UsageError: the file is damaged, of another kind or of a newer version, with the reason; a dump has no scheduled
+            program, or does not say its chip.
         FileNotFoundError: there is no such file.
     """
     if not isinstance(path, (str, Path)):
         raise UsageError(f"load({path!r}): {a_type_of(path)} is no path; write pw.load('a.run').")
+    if is_dump(Path(path)):
+        return open_dump(Path(path), chip, module)
+    for name, value in (("chip", chip), ("module", module)):
+        if value is not None:
+            raise UsageError(
+                f"load({str(path)!r}, {name}={value!r}): this is a saved run; {name}= is for dumps of XLA."
+            )
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)

@@ -195,10 +195,10 @@ class Run:
 
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""
-        where = str(self.about.get("options", {}).get("chip") or "")
-        return self.note or " · ".join(
-            map(str, filter(None, (where, self.summary(), self.about.get("shares"), self.stamps)))
-        )
+        if said := self.note or self.about.get("opened", {}).get("summary"):
+            return str(said)
+        where = self.about.get("options", {}).get("chip")
+        return " · ".join(map(str, filter(None, (where, self.summary(), self.about.get("shares"), self.stamps))))
 
     def critical_path(self) -> CriticalPath:
         """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""

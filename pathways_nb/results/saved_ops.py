@@ -13,15 +13,26 @@ import numpy as np
 
 from pathways_nb.results.column_archive import Archive
 from pathways_nb.results.saved_record import MOST_EVENTS, check_times
-from pathways_nb.trace.launch_ops import OP_STORED, OpKind, OpLabel, Ops
+from pathways_nb.trace.launch_ops import OP_STORED, OpKind, OpLabel, Ops, Phase
 from pathways_nb.util.json_forms import list_of, one_of, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 _PREFIX = "op_"
 """Beginning of the names of columns, which events have as well."""
 _KIND, _NODE = one_of(*get_args(OpKind)), partial(Field.whole, low=-1, high=2**31 - 1)
-# The fields of OpLabel: name, source, kind, launch, program, node.
-_LABELS = list_of(row(OpLabel._make, Field.text, Field.text, _KIND, Field.text, Field.text, _NODE))
+# The fields of OpLabel: name, source, kind, launch, program, node; line, phase, work.
+_LABEL = (
+    Field.text,
+    Field.text,
+    _KIND,
+    Field.text,
+    Field.text,
+    _NODE,
+    Field.text,
+    one_of(*get_args(Phase)),
+    Field.text,
+)
+_LABELS = list_of(row(lambda parts: OpLabel(*parts), *_LABEL, before=6))
 
 
 def labels_of(ops: Ops) -> Any:

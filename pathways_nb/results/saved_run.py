@@ -44,6 +44,7 @@ _ABOUT: dict[str, Callable[[Field], object]] = {
     "machine": Field.table,
     "source": Field.text,
     "shares": Field.text,
+    "opened": record(dict, summary=Field.text).read,
     "taken_as_placed": row(tuple, Field.whole, partial(Field.whole, high=MOST_EVENTS * LARGEST)).read,  # of all calls
 }
 """What a run's pictures and texts read of ``about``; the rest is kept as it is."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, duration, intervals
 from pathways_nb.trace.record import Events
+from pathways_nb.util.intervals import overlaps
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,4 @@ def exchange(events: Events) -> Exchange:
 
 def length_of_intersection(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the length of the intersection of two unions of intervals, each as rising starts and ends."""
-    if not len(one[0]) or not len(other[0]):
-        return 0.0
-    # (2 × intervals,): start, end, start, end, …; between them the covered length is linear, so it can be interpolated.
-    stamps = np.stack(other, 1).ravel()
-    done = np.concatenate([[0.0], np.cumsum(other[1] - other[0])])
-    inside = np.repeat(done, 2)[1:-1]  # of ``other``, what lies before each stamp
-    return float((np.interp(one[1], stamps, inside) - np.interp(one[0], stamps, inside)).sum())
+    return float(overlaps(*one, other).sum())

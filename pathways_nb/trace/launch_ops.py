@@ -4,22 +4,42 @@ A launch is one event of the record, however many operations the compiler made o
 ``Ops`` keeps them as columns, because one launch may have thousands. The compiler names each op, and says for most of
 them from which operation of the program they come (``source``); where it does not, ``source`` is empty.
 
-Times are in seconds since the run began. Ops are made in ``runtime.local.launch_op_sources``.
+Times are in seconds since the run began. A profile's ops are made in ``runtime.local.launch_op_sources``, those of a
+compiled program that did not run in ``cost.launch.opened_launch``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 from pathways_nb.util.words import counted
 
-OpKind = Literal["compute", "collective", "copy", "gather", "reduce", "wait"]
-"""``"gather"`` and ``"reduce"`` are collectives on streams of their own and ``"wait"`` is what holds computation up: a
-planned step has them, a profile does not."""
+OpKind = Literal["compute", "collective", "copy", "gather", "reduce", "wait", "prefetch", "host", "dcn"]
+"""What an op does. A planned step has ``"gather"`` and ``"reduce"``: collectives on streams of their own. What holds
+computation up is a ``"wait"``, in a planned step and in an opened launch. An opened launch also has what runs beside
+computation on queues of their own: ``"prefetch"`` (copies between a chip's memories), ``"host"`` (to the host's memory
+and back) and ``"dcn"`` (between slices)."""
+Phase = Literal["", "forward", "backward", "recomputed", "optimizer"]
+"""Part of a training step; empty where the compiled module does not say."""
+_RECOMPUTED, _BACKWARD, _FORWARD = "rematted_computation", "transpose(jvp(", "jvp("
+
+
+def phase_of(source: str) -> Phase:
+    """Return the part of a step that JAX's name stack says: which transformation an operation went through.
+
+    What went through none may be anything, the optimizer as well.
+
+    Args:
+        source: of an op.
+    """
+    first = source.partition(":")[0]  # of operations that the compiler merged, all of which it names
+    if _RECOMPUTED in first:
+        return "recomputed"
+    return "backward" if _BACKWARD in first else "forward" if _FORWARD in first else ""
 
 
 class OpLabel(NamedTuple):
@@ -34,6 +54,9 @@ class OpLabel(NamedTuple):
         launch: name of the node that was launched.
         program: name of the program.
         node: id of the node in the program's graph.
+        line: the innermost line of the user's code that it stems from, such as ``"train.py:12"``; empty if unknown.
+        phase: part of the step.
+        work: what it does in numbers, such as ``"all-gather of 128 MiB, 2 groups of 8"``; empty if unknown.
     """
 
     name: str
@@ -42,10 +65,13 @@ class OpLabel(NamedTuple):
     launch: str
     program: str
     node: int
+    line: str = ""
+    phase: Phase = ""
+    work: str = ""
 
 
 class Op(NamedTuple):
-    """One op on one device; the first six fields are those of ``OpLabel``.
+    """One op on one device; the first six fields and the last three are those of ``OpLabel``.
 
     Args:
         run: serial of the run, as in ``run.events``.
@@ -66,6 +92,9 @@ class Op(NamedTuple):
     device: int
     start: float
     end: float
+    line: str = ""
+    phase: Phase = ""
+    work: str = ""
 
 
 OP_STORED: dict[str, type] = {  # what is kept for each op
@@ -93,7 +122,7 @@ class Ops(Sequence[Op]):
         """Return ops as columns."""
         numbers: dict[OpLabel, int] = {}
         # Labels by value: a profile has few different ops, each with thousands of occurrences.
-        kept = [(numbers.setdefault(OpLabel(*row[:6]), len(numbers)), *row[6:]) for row in rows]
+        kept = [(numbers.setdefault(OpLabel(*row[:6], *row[11:]), len(numbers)), *row[6:11]) for row in rows]
         columns = zip(*kept, strict=True) if kept else [()] * len(OP_STORED)
         stored: dict[str, np.ndarray] = {
             name: np.array(one, OP_STORED[name]) for name, one in zip(OP_STORED, columns, strict=True)
@@ -114,7 +143,7 @@ class Ops(Sequence[Op]):
             return self.select(np.arange(len(self))[at])
         if not isinstance(at, str):
             label, *rest = (self._stored[name][at].item() for name in OP_STORED)
-            return Op(*self.labels[label], *rest)
+            return _op(self.labels[label], rest)
         if at in self._stored:
             return self._stored[at]
         if at not in OpLabel._fields:
@@ -125,7 +154,7 @@ class Ops(Sequence[Op]):
 
     def __iter__(self) -> Iterator[Op]:
         columns = (self._stored[name].tolist() for name in OP_STORED)
-        return (Op(*self.labels[label], *rest) for label, *rest in zip(*columns, strict=True))
+        return (_op(self.labels[label], rest) for label, *rest in zip(*columns, strict=True))
 
     def stored(self, name: str) -> np.ndarray:
         """Return a column of ``OP_STORED``."""
@@ -155,7 +184,7 @@ class Ops(Sequence[Op]):
             run: serial of the run.
             device: index of the device within its island.
             island: index of the island.
-            kind: ``"compute"``, ``"collective"`` or ``"copy"``.
+            kind: one of ``OpKind``, such as ``"compute"``, ``"collective"`` or ``"copy"``.
         """
         wanted = {"launch": launch, "run": run, "device": device, "island": island, "kind": kind}
         mask = np.ones(len(self), bool)
@@ -184,6 +213,12 @@ class Ops(Sequence[Op]):
             return "<no ops: they are seen by JAX's profiler, so record with pw.profile() or %%pathways --profile>"
         said = f"{counted(len(self), 'op')}, the source of {self.joined_words} of their time known"
         return f"<{said}: {', '.join(Op._fields)}>"
+
+
+def _op(label: OpLabel, rest: Sequence[Any]) -> Op:
+    """Return an op of its label, and what is stored of it beside that."""
+    row: Any = (*label[:6], *rest, *label[6:])
+    return Op._make(row)
 
 
 def concatenated(first: Ops, second: Ops) -> Ops:

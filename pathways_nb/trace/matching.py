@@ -43,11 +43,13 @@ class Difference:
             declared"``.
         only_a: number of events of the first record without a partner.
         only_b: number of events of the second record without a partner.
+        names: columns of text that name what ``worst`` adds up.
     """
 
     table: dict[str, np.ndarray]
     only_a: int
     only_b: int
+    names: tuple[str, ...] = ("name", "client")
 
     def __len__(self) -> int:
         return len(self.table["occurrence"])
@@ -57,15 +59,15 @@ class Difference:
         write_columns(path, self.table)
 
     def worst(self, count: int = 5) -> list[str]:
-        """Return the nodes whose durations differ most, added up over their occurrences, in words.
+        """Return what differs most in duration, added up over its occurrences, in words.
 
         Args:
-            count: number of nodes to return at most.
+            count: number of nodes, or lines of code, to return at most.
         """
         total: Counter[str] = Counter()
-        columns = (self.table[column].tolist() for column in ("name", "client", "longer"))
-        for name, client, longer in zip(*columns, strict=True):
-            total[f"{name} of {client}" if client else name] += longer
+        columns = (self.table[column].tolist() for column in (*self.names, "longer"))
+        for *names, longer in zip(*columns, strict=True):
+            total[" of ".join(filter(None, names))] += longer
         apart = [item for item in total.items() if abs(item[1]) >= _SAME]
         ranked = sorted(apart, key=lambda item: -abs(item[1]))[:count]
         return [f"{name}: {'+' if longer >= 0 else '−'}{duration(abs(longer))}" for name, longer in ranked]

@@ -9,14 +9,17 @@ The controller's ledger (``controller.held_memory``) is where the levels come fr
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from pathways_nb.plan.memory_categories import in_order
 from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util.intervals import joined, pieces
 
 Division = Literal["client", "category"]
@@ -79,6 +82,25 @@ class MemoryHistory:
         held = {name: level for name, level in zip(self.names, self.levels[at].tolist(), strict=True) if level}
         start, end = self.times[at : at + 2].tolist()
         return HighWaterMark(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
+
+
+def held_rows(times: np.ndarray, held: Mapping[Any, np.ndarray], end: float, client: str) -> Iterator[Row]:
+    """Yield what one device holds as events, one for each time in which the memory of a category stays the same.
+
+    Args:
+        times: when a level begins, in seconds, rising.
+        held: bytes at each of ``times``, by category.
+        end: of the last level.
+        client: that holds them.
+    """
+    ends = [*times.tolist(), end]
+    for category, levels in held.items():
+        # A level begins where it differs from the one before.
+        begins = [0, *(np.flatnonzero(np.diff(levels)) + 1).tolist(), len(levels)]
+        for since, until in pairwise(begins):
+            if bytes := int(levels[since]):
+                label = Label("memory", "held", client=client, island=0, devices=1, bytes=bytes, category=category)
+                yield Row(label, ends[since], ends[until], 0, "simulated")
 
 
 def memory_of(events: Events, by: Division = "client") -> list[MemoryHistory]:

@@ -113,6 +113,24 @@ def union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return start[begins], np.maximum.reduceat(end, begins)
 
 
+def overlaps(start: np.ndarray, end: np.ndarray, others: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Return how much of each interval lies in a union of intervals.
+
+    Args:
+        start: first numbers.
+        end: numbers after the last.
+        others: what ``union`` returned.
+    """
+    if not len(others[0]):
+        return np.zeros(len(start))
+    # (2 × intervals,): start, end, start, end, …; between them the covered length is linear, so it can be interpolated.
+    stamps = np.stack(others, 1).ravel()
+    done = np.concatenate([[0.0], np.cumsum(others[1] - others[0])])
+    inside = np.repeat(done, 2)[1:-1]  # of ``others``, what lies before each stamp
+    found: np.ndarray = np.interp(end, stamps, inside) - np.interp(start, stamps, inside)
+    return found
+
+
 def pieces(start: np.ndarray, end: np.ndarray, *edges: int) -> Iterator[tuple[int, int, np.ndarray]]:
     """Cut the integers at every start, every end and every edge.
 

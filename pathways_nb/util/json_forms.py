@@ -67,19 +67,23 @@ def list_of(declared: Declared[T], length: int | None = None) -> Form[tuple[T, .
     return Form(lambda field: tuple(map(form.read, field.rows(length))), lambda values: list(map(form.write, values)))
 
 
-def row(make: Callable[[Iterable[Any]], T], *declared: Declared[Any]) -> Form[T]:
+def row(make: Callable[[Iterable[Any]], T], *declared: Declared[Any], before: int | None = None) -> Form[T]:
     """Return the form of a tuple of different things: a list with each at its position.
 
     Args:
         make: is called with the parts: ``tuple``, or the method ``_make`` of a named tuple.
         *declared: the form of each part.
+        before: number of parts in files of before the last ones were added; None if there are none of those.
     """
     forms = [_form(one) for one in declared]
     # A plain list is copied at once: a profile has ten thousands of rows, and calls for each part would take longest.
     is_plain = all(form.write is _as_it_is for form in forms)
 
     def read(field: Field) -> T:
-        return make([form.read(part) for form, part in zip(forms, field.rows(len(forms)), strict=True)])
+        parts = field.rows()
+        if len(parts) != before:
+            parts = field.rows(len(forms))
+        return make([form.read(part) for form, part in zip(forms, parts, strict=False)])
 
     def write(parts: Any) -> list[Any]:
         return list(parts) if is_plain else [form.write(part) for form, part in zip(forms, parts, strict=True)]

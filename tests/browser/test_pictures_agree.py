@@ -36,7 +36,7 @@ from pathways_widgets.shardings.sharding_view import SHARDING_MARKS
 from pathways_widgets.timeline.level_of_detail import PIXELS
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun, fake_run, many_events, memory_run, training_step
-from tests.core.widgets.test_op_timeline import OPS, run_of
+from tests.core.widgets.test_op_timeline import OPS, QUEUES, run_of
 from tests.core.widgets.test_schedule_view import picture
 from tests.core.widgets.test_timeline_clients import shared
 from tests.support.live_page import LivePage
@@ -323,6 +323,7 @@ RUNS: list[tuple[str, Callable[[], Iterator[FakeRun]]]] = [
     ("timeline", many),
     ("critical", lambda: grown(fake_run())),
     ("ops", lambda: grown(run_of(OPS, ("ann", "bob", "eve")))),
+    ("ops", lambda: grown(run_of([*OPS, *QUEUES], ("ann", "bob", "eve")))),
     ("memory", lambda: grown(memory_run())),
     ("categories", lambda: grown(memory_run())),
 ]

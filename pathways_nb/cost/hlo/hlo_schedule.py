@@ -21,17 +21,20 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pathways_nb.cost.collectives.groups import groups_of
-from pathways_nb.cost.collectives.kinds import BY_OPCODE
+from pathways_nb.cost.collectives.kinds import BY_NAME, BY_OPCODE
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
 from pathways_nb.cost.hlo.hlo_work import OpWork, custom_call_target, is_free, work_of
 from pathways_nb.cost.hlo.loop_trips import trips_of
+from pathways_nb.cost.hlo.phases import phases_in
+from pathways_nb.errors import size, three_digits
+from pathways_nb.trace.launch_ops import Phase
+from pathways_nb.util.words import counted
 
 Queue = Literal["compute", "network", "copy", "host", "dcn"]
 """What runs an action: the chip's units, its links, its copies between its own memories, its link to the host, its
 host's network to other slices."""
 Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
-_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _HOST_SPACE = 5
 """HLO's number of the host's memory."""
 
@@ -70,7 +73,8 @@ class LaunchAction(NamedTuple):
         work: on the chip.
         exchange: with other devices.
         source: JAX's name stack and operation; empty if the text does not say.
-        frame: number of the stack frame in the module's table; 0 for none.
+        line: the innermost line of the user's code; empty if the text does not say.
+        phase: part of the training step; empty if the text does not say.
         of: position of what a ``"done"`` waits for; else -1.
         body: of a loop.
         trips: of a loop.
@@ -82,10 +86,23 @@ class LaunchAction(NamedTuple):
     work: OpWork = OpWork()
     exchange: HloExchange | None = None
     source: str = ""
-    frame: int = 0
+    line: str = ""
+    phase: Phase = ""
     of: int = -1
     body: LaunchSchedule | None = None
     trips: int = 1
+
+    @property
+    def words(self) -> str:
+        """Its work in words: a collective with bytes and groups, or FLOPs and bytes."""
+        if (found := self.exchange) is not None:
+            groups = f"{counted(len(found.groups), 'group')} of {found.size}"
+            if BY_NAME[found.kind].torus is None:  # a shift
+                groups = counted(len(found.groups), "pair")
+            return f"{found.kind} of {size(found.bytes)}, {groups}"
+        flops = self.work.flops + self.work.attention
+        moved = size(self.work.bytes) if self.work.bytes else ""
+        return ", ".join(filter(None, (f"{three_digits(flops / 1e9)} GFLOP" if flops else "", moved)))
 
 
 @dataclass(frozen=True)
@@ -135,6 +152,7 @@ class _ScheduleReader:
     def __init__(self, module: HloModule, devices: int):
         self.module, self.devices = module, devices
         self._read: dict[str, LaunchSchedule] = {}
+        self._phases = phases_in(module)
 
     def read(self, name: str) -> LaunchSchedule:
         """Return the schedule of a computation."""
@@ -170,9 +188,12 @@ class _ScheduleReader:
             notes: what could not be known; filled in.
         """
         opcode = instruction.opcode
-        said = functools.partial(LaunchAction, instruction.name, source=instruction.op_name, frame=_frame(instruction))
         if is_free(instruction):
             return
+        origin = self._origin(computation, instruction)
+        line = self.module.sources.line_of(origin.attributes)
+        phase = self._phases.get(origin.name, "")
+        said = functools.partial(LaunchAction, instruction.name, source=origin.op_name, line=line, phase=phase)
         if opcode == "while":
             trips = trips_of(self.module, computation, instruction)
             if trips is None:
@@ -208,6 +229,20 @@ class _ScheduleReader:
             yield said(queue=_queue(instruction), role="start", work=_moved(instruction))
         else:
             yield said(queue="compute", role="run", work=work_of(self.module, computation, instruction))
+
+    def _origin(self, computation: HloComputation, instruction: HloInstruction) -> HloInstruction:
+        """Return the instruction that says where one comes from: of collectives that XLA combined, their operand.
+
+        What XLA combined has no name of its own. The largest operand stands for all that it exchanges.
+        """
+        origin = instruction
+        if self._collective(computation, instruction) is not None:
+            while not origin.op_name:
+                made = [one for name in origin.operands if (one := computation.instructions.get(name)) is not None]
+                if not made:
+                    return instruction
+                origin = max(made, key=lambda one: sum(shape.bytes for shape in one.shapes))
+        return origin
 
     def _collective(
         self, computation: HloComputation, instruction: HloInstruction
@@ -246,12 +281,6 @@ def _part_of_collective(fused: HloComputation) -> str:
     if "AsyncCollectiveDone" in targets:
         return "done"
     return "middle" if fused.name.startswith("async_collective_fusion") else ""
-
-
-def _frame(instruction: HloInstruction) -> int:
-    """Return the number of an instruction's stack frame; 0 if the text does not say."""
-    found = _FRAME.search(instruction.attributes)
-    return int(found[1]) if found else 0
 
 
 def _start(computation: HloComputation, done: HloInstruction, started: dict[str, int]) -> int | None:

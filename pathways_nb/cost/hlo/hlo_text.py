@@ -9,12 +9,15 @@ would make a simulated step too short.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
+
+from pathways_nb.cost.hlo.source_tables import SourceTables
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -24,6 +27,7 @@ _NAME = re.compile(r"%([\w.\-]+(?:#\d+)?)")
 _ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
 _CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')  # the name of an argument has quotes in it
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
@@ -91,8 +95,8 @@ class HloInstruction:
     @property
     def op_name(self) -> str:
         """The JAX operation that it stems from, behind JAX's name stack; empty if the text does not say."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        found = _OP_NAME.search(self.attributes)
+        return re.sub(r"\\(.)", r"\1", found[1]) if found else ""
 
     @property
     def operation(self) -> str:
@@ -137,10 +141,30 @@ class RunCount(NamedTuple):
 
 @dataclass(frozen=True)
 class HloModule:
-    """Computations by name, and the name of the entry."""
+    """A module.
+
+    Args:
+        computations: by name.
+        entry: name of the entry.
+        sources: where instructions come from.
+        title: its first line: its name, whether it is scheduled, which results take over which arguments.
+    """
 
     computations: dict[str, HloComputation]
     entry: str
+    sources: SourceTables = field(default_factory=SourceTables)
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name, such as ``"jit_step"``."""
+        return self.title.partition("HloModule ")[2].partition(",")[0].strip()
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that it is compiled for."""
+        found = {name: int(count) for name, count in re.findall(r"\b(num_partitions|replica_count)=(\d+)", self.title)}
+        return found.get("num_partitions", 1) * found.get("replica_count", 1)
 
     def runs(
         self, name: str = "", times: int = 1, sure: bool = True
@@ -165,6 +189,11 @@ class HloModule:
                     yield from self.runs(called, times * (1 if trips is None else trips), known)
 
 
+def digest_of(text: str) -> str:
+    """Return a short digest of a compiled text, by which what was computed from it names it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def parse(text: str) -> HloModule:
     """Return a compiled module, parsed from the text of ``compiled.as_text()``.
 
@@ -172,14 +201,19 @@ def parse(text: str) -> HloModule:
         ValueError: it has no entry, or a line within a computation is none of the grammar.
     """
     computations: dict[str, HloComputation] = {}
-    entry, current = "", None
+    entry, current, title = "", None, ""
     lines: list[str] = []
+    sources = SourceTables()
     for line in text.splitlines():
         if current is None:
             head = _HEAD.match(line)
             if head:
                 current = computations[head[2]] = HloComputation(head[2])
                 entry = head[2] if head[1] else entry
+            elif line.startswith("HloModule "):
+                title = line
+            else:
+                sources.add(line)
         elif line.rstrip() == "}":
             _add(current, lines)
             current, lines = None, []
@@ -190,7 +224,7 @@ def parse(text: str) -> HloModule:
             lines.append(line)  # metadata of a Pallas kernel has line breaks
     if not entry:
         raise ValueError("This is no compiled XLA module: it has no line that begins with ENTRY.")
-    return HloModule(computations, entry)
+    return HloModule(computations, entry, sources, title)
 
 
 def _add(computation: HloComputation, lines: Sequence[str]) -> None:

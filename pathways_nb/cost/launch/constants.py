@@ -47,6 +47,11 @@ class LaunchConstants:
     slice_bw: float
     shard_latency: float
 
+    @property
+    def rates(self) -> str:
+        """The shares that decide most, in words, for the ``basis`` of what was predicted."""
+        return f"{self.matmul:.3g} of the FLOP/s in products, {self.attention:.3g} in attention, {self.hbm:.3g} of HBM"
+
     def changed(self, **values: float) -> Self:
         """Return a copy with other values."""
         return replace(self, **values)

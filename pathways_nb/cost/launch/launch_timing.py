@@ -74,6 +74,7 @@ def body_of(schedule: LaunchSchedule, price: Price) -> Body:
     sources, targets = list[int](), list[int]()
     loops: dict[int, Loop] = {}
     last = -1  # the last action that the queue of instructions ran, which issues what is started next
+    first = list[int]()  # what the pass before issues, as the queue of instructions has run nothing yet in this one
     for at, action in enumerate(schedule.actions):
         if action.role == "loop" and action.body is not None:
             loops[at] = Loop(body_of(action.body, price), action.trips)
@@ -89,6 +90,8 @@ def body_of(schedule: LaunchSchedule, price: Price) -> Body:
             if last >= 0:
                 sources.append(last)
                 targets.append(at)
+            else:
+                first.append(at)
         else:
             lasts[at] = price(action)
             # A collective that is not started apart holds up the instructions, too; and so do transfers between slices,
@@ -97,4 +100,6 @@ def body_of(schedule: LaunchSchedule, price: Price) -> Body:
         if 0 in lanes[-1]:
             last = at
     waits = Waits.of(np.array(sources, np.intp), np.array(targets, np.intp), np.full(len(sources), DATA))
-    return Body(lasts, lanes, waits, loops=loops)
+    ahead = first if last >= 0 else []
+    carried = Waits.of(np.full(len(ahead), last, np.intp), np.array(ahead, np.intp), np.full(len(ahead), DATA))
+    return Body(lasts, lanes, waits, carried, loops)

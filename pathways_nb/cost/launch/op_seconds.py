@@ -8,7 +8,7 @@ rest of a mesh exchanges at the same time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,19 @@ class LaunchPlace:
     def coords(self) -> np.ndarray:
         """Coordinates of each device's chip, one row a device."""
         return np.array([one.get("coords") or (0, 0, 0) for one in self.places])
+
+
+def price_of(place: LaunchPlace, known: LaunchConstants) -> Callable[[LaunchAction], float]:
+    """Return a function of the seconds of actions; each is priced once."""
+    found: dict[int, float] = {}
+
+    def price(action: LaunchAction) -> float:
+        key = id(action)
+        if key not in found:
+            found[key] = seconds_of(action, place, known)
+        return found[key]
+
+    return price
 
 
 def seconds_of(action: LaunchAction, place: LaunchPlace, known: LaunchConstants) -> float:

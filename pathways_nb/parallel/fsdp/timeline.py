@@ -6,7 +6,7 @@ step has the pictures, files and comparisons of recorded runs, and can be compar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.stream_tasks import COPIES, StreamSpan, StreamStall, StreamTasks
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Op, OpKind, Ops
+from pathways_nb.trace.memory_history import held_rows
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import Label, Row
@@ -175,7 +176,8 @@ def planned_run(step: StepTimeline) -> Run:
     about, end = step.about, step.end
     name = about.step
     launch = Label("compute", name, name, "planned", 0, island=0, devices=1)
-    rows = [Row(launch, 0.0, end * TICK, 0, "simulated"), *_memory_rows(step.memory, end)]
+    held = held_rows(step.memory.times * TICK, step.memory.bytes, end * TICK, "planned")
+    rows = [Row(launch, 0.0, end * TICK, 0, "simulated"), *held]
     ops = [(span.name, span.name, _kind(span, step.streams), span.start, span.end) for span in step.spans]
     ops += [(f"wait for {one.cause.name}", one.cause.name, "wait", one.start, one.end) for one in step.stalls]
     run = Run(about.plan, (1,), Record.of(Events.from_rows(rows)), note=step.summary, finished=True)
@@ -192,18 +194,3 @@ def _kind(span: StreamSpan, streams: int) -> OpKind:
     if span.stream == "compute":
         return "copy" if span.name in COPIES else "compute"
     return span.stream if streams == 3 else "collective"
-
-
-def _memory_rows(memory: MemoryCurve, end: int) -> Iterator[Row]:
-    """Yield a row for each time in which the memory of a category stays the same."""
-    times = [*memory.times.tolist(), end]
-    for category, sizes in memory.bytes.items():
-        since = 0
-        for at, held in enumerate(sizes.tolist()):
-            if at + 1 == len(sizes) or sizes[at + 1] != held:
-                if held:
-                    label = Label(
-                        "memory", "held", client="planned", island=0, devices=1, bytes=held, category=category
-                    )
-                    yield Row(label, times[since] * TICK, times[at + 1] * TICK, 0, "simulated")
-                since = at + 1

@@ -45,7 +45,8 @@ def _rows(
             for name, start, end in _pieces(span, known):
                 op = known.get(name) or unknown_op(name)
                 what = name, op.source, op.kind, label.name, label.program, label.node
-                yield Op(*what, run, label.island, device, start - record.origin, end - record.origin)
+                where = run, label.island, device, start - record.origin, end - record.origin
+                yield Op(*what, *where, op.line, op.phase, op.work)
 
 
 def _executable(plan: CompiledPlan | None, node: int) -> jax.stages.Compiled | None:

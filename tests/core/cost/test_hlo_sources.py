@@ -47,12 +47,19 @@ ENTRY %main (a: f32[2]) -> f32[2] {
 
 
 def test_each_op_has_its_name_stack_and_its_kind() -> None:
+    ops = {name: one[:2] for name, one in ops_of(TEXT).items()}
+    assert ops["all-gather.3"] == ("jit(pw_f)/g/all_gather", "collective")
+    assert ops["tanh_fusion"] == ("jit(pw_f)/hidden/tanh", "compute")
+    assert ops["copy_fusion"] == ops["copy-start.1"] == ("", "copy")
+    assert ops["rs-start"] == ("jit(pw_f)/s/rs", "collective")
+    assert ops["rs-done"] == ("", "collective")
+
+
+def test_each_op_says_what_it_does() -> None:
     ops = ops_of(TEXT)
-    assert ops["all-gather.3"] == HloOp("jit(pw_f)/g/all_gather", "collective")
-    assert ops["tanh_fusion"] == HloOp("jit(pw_f)/hidden/tanh", "compute")
-    assert ops["copy_fusion"] == ops["copy-start.1"] == HloOp("", "copy")
-    assert ops["rs-start"] == HloOp("jit(pw_f)/s/rs", "collective")
-    assert ops["rs-done"] == HloOp("", "collective")
+    assert ops["all-gather.3"].work == "all-gather of 32 B, 1 group of 4"
+    assert ops["rs-start"].work == "reduce-scatter of 32 B, 1 group of 4"
+    assert ops["tanh_fusion"].work == "64 B"
 
 
 def test_a_loop_names_the_ops_that_it_runs() -> None:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 from jax.profiler import ProfileData
 
+import pathways_nb as pw
 from pathways_datasets import recorded, recorded_files
+from pathways_nb.cost.hlo.hlo_sources import ops_of
+from pathways_nb.cost.launch.constants import constants
+from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.cost.launch.opened_launch import open_launch
 from pathways_nb.runtime.local.profiler import Profiler
 from pathways_nb.trace.exact_stamps import Span
+from pathways_nb.trace.launch_ops import Op, Ops
+from pathways_nb.trace.op_matching import compare_ops
 
 # As an error it would abort the process in jaxlib.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -41,3 +48,22 @@ def test_a_launch_of_one_cuda_graph_has_the_names_of_its_kernels():
         assert len(step.ops) == 853
         assert not any(op.name.startswith("command_buffer") for op in step.ops)
     assert [op.name for op in one.ops] == [op.name for op in two.ops]
+
+
+def test_a_predicted_step_has_the_ops_of_its_profile():
+    """The text of a step that was compiled on a GPU, priced by the table, beside what the profiler saw there."""
+    name = "h200_cudnn_6x4096_full"
+    text = recorded(f"{name}.hlo.txt").decode()
+    (span,), known = read(f"{name}.xplane.pb"), ops_of(text)
+    seen = Ops.from_rows(
+        Op(op.name, one.source, one.kind, "", "", 0, 0, 0, 0, op.start, op.end, one.line, one.phase)
+        for op in span.ops
+        if (one := known[op.name])
+    )
+    place = LaunchPlace(pw.chip("gpu_h200_sxm"), [{"process": 0}], 1)
+    said = open_launch(text, place, constants("gpu_h200_sxm")).ops
+    found = compare_ops(said, seen)
+    assert (len(found), found.only_a, found.only_b) == (615, 0, 0)
+    for phase in ("forward", "backward", "recomputed", "optimizer"):
+        both = [ops.select(ops["phase"] == phase).seconds for ops in (said, seen)]
+        assert both[0] == pytest.approx(both[1], rel=0.17), phase

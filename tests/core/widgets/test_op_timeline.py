@@ -25,6 +25,14 @@ OPS = [
 ]
 
 
+QUEUES = [
+    op("copy-start.1", "prefetch", 0, 1.0, 1.5),
+    op("copy-start.2", "host", 1, 1.0, 2.5),
+    op("send.1", "dcn", 0, 2.0, 3.5),
+    op("wait for send.1", "wait", 0, 3.0, 3.5),
+]
+
+
 def run_of(ops: list[Op], clients: tuple[str, ...] = ("",)) -> FakeRun:
     rows = [
         Row(Label("compute", "step", "train", name, 2, island=1, devices=2), 1 + 4 * i, 4 + 4 * i, 5 + i)
@@ -45,6 +53,49 @@ def test_an_op_is_in_the_lane_of_its_device_and_kind_within_its_launch() -> None
     assert drawn["copy.2"] == (1.0, 1.5, "dev 1 · compute")
     assert view.lanes.devices(1)[1] == view.lanes.ops(1)[0]
     assert (middle[1:] > view.lanes.ops(1)[0]).all()
+
+
+def test_queues_that_occur_have_lanes_of_their_own() -> None:
+    view = OpTimeline((1, 2))
+    plain = view.lanes.bounds[-1]
+    boxes = view.update(run_of([*OPS, *QUEUES]))["timeline_boxes"]
+    assert view.lanes.queues == ("compute", "collectives", "copies", "host", "other slices")
+    assert view.lanes.bounds[-1] == plain + 3 * 3, "three more lanes for each of three devices"
+    assert view.properties["timeline_y"] == {"start": view.lanes.bounds[-1]}
+    names = {at: label for at, label in view.lanes.labels.items() if at > view.lanes.ops(1)[0]}
+    middle = (boxes["top"] + boxes["bottom"]) / 2
+    lanes = [names[min(names, key=lambda at: abs(at - y))] for y in middle.tolist()]
+    kinds = [palette.KINDS[code].name for code in boxes["code"]]
+    drawn = dict(zip(boxes["name"], zip(lanes, kinds, strict=True), strict=True))
+    assert drawn["copy-start.1"] == ("dev 0 · copies", "transfer")
+    assert drawn["copy-start.2"] == ("dev 1 · host", "host")
+    assert drawn["send.1"] == ("dev 0 · other slices", "transfer")
+    assert drawn["wait for send.1"] == ("dev 0 · compute", "stall")
+    panel = Panel(("ops",), (1, 2))
+    panel.update(run_of([*OPS, *QUEUES]))  # type: ignore[arg-type]
+    assert not panel.failures
+    assert "dev 1 · other slices" in scene_of(run_of([*OPS, *QUEUES]), ("ops",)).svg()
+
+
+def test_the_tooltip_tells_line_phase_and_source_the_work_and_what_hides_it() -> None:
+    found = [
+        op("gather", "collective", 0, 1.0, 2.0)._replace(work="all-gather of 8 MB, 1 group of 2", line="train.py:7"),
+        op("product", "compute", 0, 1.0, 1.75, "jit(f)/transpose(jvp())/dot_general")._replace(
+            line="train.py:9", phase="backward", work="3 GFLOP"
+        ),
+        op("wait for gather", "wait", 0, 1.75, 2.0),
+    ]
+    boxes = OpTimeline((1, 2)).update(run_of(found))["timeline_boxes"]
+    told = dict(zip(boxes["name"], zip(boxes["line"], boxes["basis"], strict=True), strict=True))
+    assert told["gather"] == ("train.py:7", "all-gather of 8 MB, 1 group of 2, 25% exposed, behind product")
+    assert told["product"] == ("train.py:9 · backward · jit(f)/transpose(jvp())/dot_general", "3 GFLOP")
+    assert [palette.KINDS[code].name for code in boxes["code"]][2] == "backward"
+
+
+def test_ops_of_a_launch_that_was_simulated_are_simulated() -> None:
+    label = Label("compute", "step", "train", "", 2, island=1, devices=2)
+    run = FakeRun([], Events.from_rows([Row(label, 1, 4, 5, "simulated")]), (1, 2), ops=Ops.from_rows(OPS))
+    assert set(OpTimeline((1, 2)).update(run)["timeline_boxes"]["quality"]) == {"simulated"}
 
 
 def test_boxes_have_the_colours_of_their_kinds_and_tell_their_source() -> None:

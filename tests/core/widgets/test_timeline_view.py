@@ -154,7 +154,8 @@ def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value(
     tool = next(
         tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
     )
-    assert tool.tooltips[-3:] == [("", "@why{custom}"), ("", "@bytes{custom} @route"), ("", "@line{custom}")]
+    rows = ["@why{custom}", "@bytes{custom} @route", "@line{custom}", "@basis{custom}"]
+    assert tool.tooltips[-4:] == [("", row) for row in rows]
     for column, label in (("@why", "begins by"), ("@bytes", "moves"), ("@line", "line")):
         made = tool.formatters[column]
         assert made.args == {"label": label}

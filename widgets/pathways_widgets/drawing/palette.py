@@ -63,10 +63,12 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
 OPS = {
-    **{"op compute": "compute", "op copy": "transfer", "op wait": "stall"},
+    **{"op compute": "compute", "op backward": "backward", "op wait": "stall", "op host": "host"},
+    **dict.fromkeys(("op copy", "op prefetch", "op dcn"), "transfer"),
     **dict.fromkeys(("op collective", "op gather", "op reduce"), "collective"),
 }
-"""Kinds of ops inside a launch -> the kind of event that they are drawn like."""
+"""Kinds of ops inside a launch -> the kind of event that they are drawn like; ``"op backward"`` is computation of a
+backward pass."""
 
 
 class ActionStyle(NamedTuple):

@@ -43,6 +43,11 @@ class Lanes:
     """By island, the devices of each of its hosts; 0, or no entry, where it has one host."""
 
     @property
+    def grown(self) -> bool:
+        """Whether there are more lanes than for any run on these islands."""
+        return bool(self.hosts) or any(self.per_host)
+
+    @property
     def grouped(self) -> bool:
         """Whether each island is one lane."""
         return sum(self.islands) > MOST_DEVICE_LANES

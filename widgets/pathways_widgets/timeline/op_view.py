@@ -1,13 +1,14 @@
 """The timeline with the ops inside launches: what each device really ran, below the launches that contain it.
 
-Below each island's devices is one lane per device for compute and one for collectives. Ops are drawn as events of the
-kinds in ``palette.OPS``, so that the timeline's boxes, text and merging apply to them; the tooltip of an op names its
-source. Where each island is one lane, its ops have two lanes, in which each device has its share of the height.
+Below each island's devices is one lane per device for compute and one for collectives, and one for each other queue
+that has ops: copies, the host, other slices. Ops are drawn as events of the kinds in ``palette.OPS``, so that the
+timeline's boxes, text and merging apply to them; the tooltip of an op names its line, phase and source, its work, and
+behind what it is hidden. Where each island is one lane, its ops have a lane for each queue, in which each device has
+its share of the height.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ import numpy as np
 
 from pathways_nb.trace.launch_ops import OpLabel, Ops
 from pathways_nb.trace.metrics import BUSY
+from pathways_nb.trace.op_hiding import exposed_seconds, hidden_behind
 from pathways_nb.trace.record import STORED, UNKNOWN, Events
 from pathways_nb.trace.rows import QUALITIES, STATUSES, Label
 from pathways_widgets.drawing import palette
@@ -24,7 +26,14 @@ from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, MARGIN, Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
 from pathways_widgets.timeline.timeline_view import Timeline
 
-_ROWS = ("compute", "collectives")
+_ROWS = {
+    **dict.fromkeys(("op compute", "op backward", "op copy", "op wait"), "compute"),
+    **dict.fromkeys(("op collective", "op gather", "op reduce"), "collectives"),
+    **{"op prefetch": "copies", "op host": "host", "op dcn": "other slices"},
+}
+"""The lane of each kind of op."""
+_ALWAYS = ("compute", "collectives")
+"""Lanes that are there without ops, too."""
 _HALVES = {"op gather": (0.0, 0.5), "op reduce": (0.5, 1.0)}
 """Collectives on streams of their own share the lane: gathers above, reductions below."""
 
@@ -32,6 +41,14 @@ _HALVES = {"op gather": (0.0, 0.5), "op reduce": (0.5, 1.0)}
 @dataclass(frozen=True)
 class OpLanes(Lanes):
     """The lanes of runs on given islands, with those of their ops."""
+
+    queues: tuple[str, ...] = _ALWAYS
+    """The lanes of the ops of each device."""
+
+    @property
+    def grown(self) -> bool:
+        """Whether there are more lanes than for any run on these islands."""
+        return super().grown or self.queues != _ALWAYS
 
     @property
     def bounds(self) -> tuple[float, ...]:
@@ -59,7 +76,7 @@ class OpLanes(Lanes):
         for island, devices in enumerate(self.islands):
             top, bottom = self.ops(island)
             named = [""] if self.grouped else [f"dev {device} · " for device in range(devices)]
-            rows = [f"{name}{row}" for name in named for row in _ROWS]
+            rows = [f"{name}{row}" for name in named for row in self.queues]
             unit = (bottom - top) / max(len(rows), 1)
             found |= {top + (number + 0.5) * unit: row for number, row in enumerate(rows)}
         return found
@@ -75,12 +92,12 @@ class OpLanes(Lanes):
         """
         if kind not in palette.OPS:
             return super().band(kind, island, device, devices)
-        (top, bottom), row = self.ops(island), int(palette.OPS[kind] == "collective")
+        (top, bottom), row = self.ops(island), self.queues.index(_ROWS[kind])
         first, last = _HALVES.get(kind, (0.0, 1.0))
-        size = max(self.islands[island], 1)
-        unit = (bottom - top) / (2 * size)
-        # Grouped: all devices of one kind of op share a lane. Else the two lanes of a device are neighbours.
-        number = row * size + device if self.grouped else 2 * device + row
+        size, count = max(self.islands[island], 1), len(self.queues)
+        unit = (bottom - top) / (count * size)
+        # Grouped: all devices of one kind of op share a lane. Else the lanes of a device are neighbours.
+        number = row * size + device if self.grouped else count * device + row
         margin = MARGIN * min(1.0, unit)
         return top + (number + first) * unit + margin, top + (number + last) * unit - margin
 
@@ -88,7 +105,11 @@ class OpLanes(Lanes):
         return self._grouped_height if self.grouped else devices
 
     def _op_height(self, devices: int) -> float:
-        return 2 * self._height(devices)
+        return len(self.queues) * self._height(devices)
+
+
+_WORDS = {"line": "line or source", "basis": "work or basis"}
+"""What rows of the tooltip are called where ops are among the events."""
 
 
 class OpTimeline(Timeline):
@@ -100,11 +121,11 @@ class OpTimeline(Timeline):
         names: names of the islands; empty for numbers.
     """
 
-    tooltips: ClassVar = [("line or source" if what == "line" else what, value) for what, value in Timeline.tooltips]
+    tooltips: ClassVar = [(_WORDS.get(what, what), value) for what, value in Timeline.tooltips]
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(islands, pixels, names)
-        self.lanes = OpLanes(islands, names, self.style.lane)
+        self.lanes: OpLanes = OpLanes(islands, names, self.style.lane)
         self._digest = Digest(self.lanes)
         self._known: tuple[Events, Ops, Events] | None = None
 
@@ -127,6 +148,15 @@ class OpTimeline(Timeline):
         title["text"] = f"{title['text']} · {said}"
         return self.sources
 
+    def _add_lanes(self, events: Events) -> None:
+        """Add the lanes of queues that have ops, beside those of every timeline; then place events anew."""
+        super()._add_lanes(events)
+        used = {_ROWS[label.kind] for label in events.labels if label.kind in _ROWS}
+        queues = tuple(row for row in dict.fromkeys(_ROWS.values()) if row in used or row in self.lanes.queues)
+        if queues != self.lanes.queues:
+            self.lanes = replace(self.lanes, queues=queues)
+            self._digest = Digest(self.lanes)
+
 
 def with_ops(events: Events, ops: Ops) -> Events:
     """Return the events of a run, followed by its ops as events on one device each.
@@ -138,12 +168,21 @@ def with_ops(events: Events, ops: Ops) -> Events:
     if not len(ops):
         return events
     clients = list(dict.fromkeys(label.client for label in events.labels))
-    # (ops, 4) what makes a label as an event: label of the op, client, island, device. Few different ones occur.
-    keys = np.stack([ops["label"], _clients(events, ops, clients), ops["island"], ops["device"]], 1)
+    said = hidden_behind(ops, exposed_seconds(ops))
+    words = {text: number for number, text in enumerate(dict.fromkeys(said))}
+    hiding = np.array([words[text] for text in said])
+    # (ops, 5) what makes a label as an event: label of the op, client, what hides it, island, device. Few different
+    # ones occur.
+    launches = _launches(events, ops)
+    whose = np.array([clients.index(label.client) for label in events.labels], np.int32)[events.label[launches]]
+    keys = np.stack([ops["label"], whose, hiding, ops["island"], ops["device"]], 1)
     used, label = np.unique(keys, axis=0, return_inverse=True)
-    labels = [_label(ops.labels[op], clients[client], *where) for op, client, *where in used.tolist()]
+    texts = list(words)
+    labels = [_label(ops.labels[op], clients[client], texts[by], *where) for op, client, by, *where in used.tolist()]
     stored = {"label": label.reshape(-1) + len(events.labels), **{name: ops[name] for name in ("start", "end", "run")}}
-    stored |= {"quality": np.full(len(ops), QUALITIES.index("exact"))}
+    # What a profiler saw is exact, whatever is known of the launch itself; what was predicted is not.
+    exact, simulated = QUALITIES.index("exact"), QUALITIES.index("simulated")
+    stored |= {"quality": np.where(events.stored("quality")[launches] == simulated, simulated, exact)}
     stored |= {"status": np.full(len(ops), STATUSES.index("ok"))}
     stored |= {name: np.full(len(ops), unknown) for name, unknown in UNKNOWN.items()}
     both = {name: np.concatenate([events.stored(name), stored[name].astype(STORED[name])]) for name in STORED}
@@ -151,16 +190,18 @@ def with_ops(events: Events, ops: Ops) -> Events:
     return Events([*events.labels, *labels], both, ids)
 
 
-def _clients(events: Events, ops: Ops, clients: Sequence[str]) -> np.ndarray:
-    """Return for each op the position in ``clients`` of the client of its run."""
-    of_labels = np.array([clients.index(label.client) for label in events.labels], np.int32)
-    launched = events.is_("kind", *BUSY)
+def _launches(events: Events, ops: Ops) -> np.ndarray:
+    """Return for each op the position of the first launch of its run, which says its client and whether it was real."""
+    launched = np.flatnonzero(events.is_("kind", *BUSY))
     runs, first = np.unique(events["run"][launched], return_index=True)
-    found: np.ndarray = of_labels[events.label[launched][first]][np.searchsorted(runs, ops["run"])]
+    found: np.ndarray = launched[first][np.searchsorted(runs, ops["run"])]
     return found
 
 
-def _label(op: OpLabel, client: str, island: int, device: int) -> Label:
-    """Return the label of an op as an event; its source takes the place of the line of Python."""
-    where: dict[str, Any] = {"place": f"in {op.launch}", "island": island, "device": device, "devices": 1}
-    return Label(f"op {op.kind}", op.name, op.program, client, op.node, line=op.source, **where)
+def _label(op: OpLabel, client: str, hiding: str, island: int, device: int) -> Label:
+    """Return the label of an op as an event; its line, phase and source take the place of the line of Python."""
+    kind = "backward" if (op.kind, op.phase) == ("compute", "backward") else op.kind
+    line = " · ".join(filter(None, (op.line, op.phase, op.source)))
+    about: dict[str, Any] = {"line": line, "basis": ", ".join(filter(None, (op.work, hiding)))}
+    about |= {"place": f"in {op.launch}", "island": island, "device": device, "devices": 1}
+    return Label(f"op {kind}", op.name, op.program, client, op.node, **about)

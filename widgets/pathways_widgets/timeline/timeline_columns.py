@@ -49,6 +49,7 @@ SOURCES = {
         "program",
         "route",
         "line",
+        "basis",
         "why",
         "status",
         "quality",
@@ -158,6 +159,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     columns["program"] = text([_whose(label) for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
     columns["line"] = text([label.line for label in labels], [""])
+    columns["basis"] = text([label.basis for label in labels], [""])
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)

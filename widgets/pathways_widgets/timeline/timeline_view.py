@@ -87,8 +87,9 @@ _TOOLTIPS = [
     ("begins by", "@why"),
     ("moves", "@bytes{custom} @route"),
     ("line", "@line"),
+    ("basis", "@basis"),
 ]
-_OPTIONAL = ("begins by", "moves", "line", "line or source")
+_OPTIONAL = ("begins by", "moves", "line", "line or source", "basis", "work or basis")
 """Rows of the tooltip that only some boxes have."""
 _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 """What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
@@ -236,7 +237,7 @@ class Timeline(View):
         labels = self.lanes.labels
         self.sources["timeline_labels"] = {"y": list(labels), "text": list(labels.values())}
         # Without these the figure was made with the right lanes, and nothing has to be sent.
-        if self.lanes.hosts or any(self.lanes.per_host):
+        if self.lanes.grown:
             inner, bounds = _lines(self.lanes)
             self.properties["timeline"]["height"] = _height(self.lanes, self.style)
             self.properties |= {

@@ -1,0 +1,69 @@
+"""The tables of files, lines and stack frames at the head of a compiled module's text.
+
+An instruction says ``stack_frame_id=7``. Frame 7 names a location and the frame that called it, a location names a file
+and a line: four tables, each a title and numbered rows. A frame that names itself as its caller is the outermost one.
+Older compilers write file and line at each instruction (``source_file="…" source_line=12``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pathways_nb.plan.source_lines import describe, is_users
+
+_NAMED = re.compile(r'^(\d+) "(.*)"$')
+_NUMBERED = re.compile(r"^(\d+) \{(.*)\}$")
+_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_AT = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
+_TITLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+
+
+@dataclass
+class SourceTables:
+    """Where instructions come from.
+
+    Args:
+        files: names by number.
+        locations: number of the file, and line, by number.
+        frames: number of the location, and of the frame that called it, by number.
+    """
+
+    files: dict[int, str] = field(default_factory=dict)
+    locations: dict[int, tuple[int, int]] = field(default_factory=dict)
+    frames: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _title: str = field(default="", repr=False)
+
+    def add(self, line: str) -> None:
+        """Add a row, if a line of text in front of the computations is one."""
+        if line in _TITLES:
+            self._title = line
+        elif self._title == "FileNames" and (found := _NAMED.match(line)):
+            self.files[int(found[1])] = found[2]
+        elif self._title in _TITLES[2:] and (found := _NUMBERED.match(line)):
+            said = dict(part.split("=", 1) for part in found[2].split() if "=" in part)
+            if self._title == "FileLocations":
+                self.locations[int(found[1])] = int(said.get("file_name_id", 0)), int(said.get("line", 0))
+            else:
+                self.frames[int(found[1])] = int(said.get("file_location_id", 0)), int(said.get("parent_frame_id", 0))
+
+    def line_of(self, attributes: str) -> str:
+        """Return the innermost line of the user's code that an instruction comes from; empty if there is none.
+
+        Args:
+            attributes: text of the instruction's attributes.
+        """
+        frame, at = _FRAME.search(attributes), _AT.search(attributes)
+        stack = self._stack(int(frame[1])) if frame else iter([(at[1], int(at[2] or 0))] if at else ())
+        return next((describe(name, line) for name, line in stack if is_users(name)), "")
+
+    def _stack(self, frame: int) -> Iterator[tuple[str, int]]:
+        """Yield file and line of a frame and of those that called it."""
+        seen = set[int]()
+        while frame in self.frames and frame not in seen:
+            seen.add(frame)
+            location, frame = self.frames[frame]
+            file, line = self.locations.get(location, (0, 0))
+            if file in self.files:
+                yield self.files[file], line

@@ -1,0 +1,108 @@
+"""The ops of two runs compared: what was predicted of a launch with what a profiler saw of it, or two predictions.
+
+Two compilers, or two versions of one, name and fuse operations differently. So an op is known by what it stems from in
+the program (scope and line), by whether it computes, exchanges or copies, and by its place in the order of these.
+What stems from nothing that is known, such as a copy of the compiler's own, is known by its name without number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.trace.launch_ops import Op, Ops
+from pathways_nb.trace.matching import TIMES, Difference
+from pathways_nb.trace.op_hiding import COMMUNICATION
+
+OP_KEYS = ("kind", "phase", "source", "line", "name_a", "name_b", "turn", "occurrence")
+"""Columns of a comparison of ops: what both have in common, their names, which launch of each, which occurrence."""
+
+
+def compare_ops(first: Ops, second: Ops) -> Difference:
+    """Match the ops of one device of each side, launch by launch.
+
+    Every device does the same, so the first one that has ops stands for all.
+
+    Args:
+        first: of one run.
+        second: of another one.
+
+    Returns:
+        Columns ``OP_KEYS``, ``where`` (line, else source, else name) and ``TIMES``; times in seconds since the first op
+        of their launch.
+    """
+    # A text without tables of lines has none for any op, and then lines say nothing.
+    with_lines = all((ops["line"] != "").any() for ops in (first, second))
+    a, b = (_known(ops, with_lines) for ops in (first, second))
+    rows = []
+    for key in a:
+        if key not in b:
+            continue
+        (one, begins, took), (other, starts, takes) = a[key], b[key]
+        where = one.line or one.source or _stem(one.name)
+        said = one.kind, one.phase or other.phase, one.source, one.line, one.name, other.name, key[-2], key[-1], where
+        rows.append((*said, begins, starts, took, takes, takes - took))
+    names = (*OP_KEYS, "where", *TIMES)
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    words = (*OP_KEYS[:6], "where")
+    table = {name: np.array(list(values), object if name in words else None)
+             for name, values in zip(names, columns, strict=True)}  # fmt: skip
+    return Difference(table, len(a) - len(rows), len(b) - len(rows), ("where",))
+
+
+class KnownOp(NamedTuple):
+    """An op with all that ran under its name at once.
+
+    Args:
+        op: the first of it.
+        start: in seconds since its launch began.
+        takes: seconds of all of it.
+    """
+
+    op: Op
+    start: float
+    takes: float
+
+
+def _known(ops: Ops, with_lines: bool) -> dict[tuple[Hashable, ...], KnownOp]:
+    """Return the ops of one device by what they are known by.
+
+    Args:
+        ops: of a run.
+        with_lines: whether lines count.
+    """
+    if not len(ops):
+        return {}
+    ops = ops.of(island=int(ops["island"].min()))
+    ops = ops.of(device=int(ops["device"].min()))
+    ops = ops.select(np.argsort(ops["start"], kind="stable"))
+    seen: Counter[Hashable] = Counter()
+    begins, found = dict[Hashable, tuple[int, float]](), dict[tuple[Hashable, ...], KnownOp]()
+    last = dict[
+        tuple[str, int], tuple[str, tuple[Hashable, ...]]
+    ]()  # by kind and launch, the name of the last op, and what it is known by
+    for op in ops:
+        turn, begin = begins.setdefault((op.launch, op.run), (len(begins), op.start))
+        if op.kind == "wait":  # follows from the others
+            continue
+        kind = "communication" if op.kind in COMMUNICATION else op.kind
+        if last.get((kind, turn), ("", ()))[0] == op.name:
+            # One op may be several kernels, such as one that clears memory for the one that multiplies.
+            same = last[kind, turn][1]
+            before = found[same]
+            found[same] = before._replace(takes=before.takes + op.end - op.start)
+            continue
+        known = (op.source, op.line if with_lines else "") if op.source or op.line else (_stem(op.name), "")
+        key = kind, *known, turn
+        last[kind, turn] = op.name, (*key, seen[key])
+        found[*key, seen[key]] = KnownOp(op, op.start - begin, op.end - op.start)
+        seen[key] += 1
+    return found
+
+
+def _stem(name: str) -> str:
+    """Return the name of an op without its number."""
+    return name.rstrip("0123456789").rstrip(".")
