@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pathways_nb.attach import simulator
 from pathways_nb.controller.policies import Policy, policy_of
@@ -26,6 +26,7 @@ from pathways_nb.results.opened_runs import runs
 from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables
+from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
@@ -55,6 +56,7 @@ def attach(
     noise: float = 0.0,
     seed: int = 0,
     values: bool = False,
+    compiler: CompilerChoice = "auto",
     address: str | None = None,
     name: str | None = None,
     transfers: Literal["device", "ray"] | None = None,
@@ -93,6 +95,9 @@ def attach(
             with several client threads too: they take turns, and time advances only while all of them wait.
         values: whether to compute simulated values on CPU devices as well, so that they can be fetched; for small
             programs only.
+        compiler: of simulated nodes: ``"own"`` compiles those of some length by the chip's own compiler, for seconds,
+            memory and ``run.ops``; ``"cpu"`` estimates them from their jaxpr and a CPU compilation; ``"auto"`` does the
+            first where that compiler is installed (``python -m pathways_nb compilers install``).
         address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine: for this process, or with
             ``name`` for all notebooks of this user.
         name: of a controller on a Ray cluster that several notebooks share: the first one makes it, with these
@@ -118,12 +123,14 @@ def attach(
     before = default_controller.peek()
     shape = None if topology is None else _shape(topology)
     on_hosts = kind == "ray"
-    simulated = SimulatorOptions(chip, network, None if on_hosts else devices_per_host, shape, noise, seed, values)
+    per_host = None if on_hosts else devices_per_host
+    simulated = SimulatorOptions(chip, network, per_host, shape, noise, seed, values, compiler)
     if not simulator.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)
     _refuse_elsewhere(kind, address=address, name=name, transfers=transfers, unresponsive_after=unresponsive_after)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
+    _check_choice("compiler", compiler, get_args(CompilerChoice))
     # Only checked here: the session makes the policy when it makes its core.
     policy_of(policy)
     limits.check_memory(hbm)

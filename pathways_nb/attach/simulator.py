@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.cost.hardware.chips import Chip
@@ -22,6 +23,8 @@ from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.tables import find
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError, is_index
+from pathways_nb.runtime.sim import chip_compiler
+from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.sim_driver import SimDriver
 from pathways_nb.runtime.sim.simulated_pod import SimulatedIsland, SimulatedPod
 from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
@@ -35,6 +38,10 @@ from pathways_nb.util.words import counted
 _SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d{1,9})x(?P<devices>\d{1,9}))?", re.ASCII)
 _MOST_COMPUTED = 64
 """Largest number of simulated devices for which ``values=True`` is allowed: each needs a virtual CPU device."""
+_COMPILER = "PATHWAYS_COMPILER"
+"""The variable of the environment that says what ``compiler="auto"`` means in a process and in those that it starts."""
+_told: set[str] = set()
+"""Lines on compilers that were printed before in this process."""
 
 
 class _Measurer(NamedTuple):
@@ -96,9 +103,21 @@ def spelled_out(asked: AttachOptions, attached: Session | None) -> AttachOptions
     islands = len(like) if islands is None else islands
     devices = like[0] if devices is None else devices
     islands, devices = _counts(asked.kind, options, islands, devices)
-    return replace(
-        asked, kind="sim", islands=islands, devices_per_island=devices, simulated=replace(options, chip=chip)
-    )
+    options = replace(options, chip=chip, compiler=_compiler(options))
+    return replace(asked, kind="sim", islands=islands, devices_per_island=devices, simulated=options)
+
+
+def _compiler(options: SimulatorOptions) -> CompilerChoice:
+    """Return whose compiler nodes are compiled by: as the user says, else as the environment does.
+
+    Raises:
+        UsageError: the environment says something else.
+    """
+    said = os.environ.get(_COMPILER, "auto") if options.compiler == "auto" else options.compiler
+    for choice in get_args(CompilerChoice):
+        if said == choice:
+            return choice
+    raise UsageError(f"{_COMPILER}={said}: choose from {', '.join(map(repr, get_args(CompilerChoice)))}.")
 
 
 def _counts(kind: str, options: SimulatorOptions, islands: Any, each: Any) -> tuple[int, int]:
@@ -150,20 +169,25 @@ def controller(asked: AttachOptions, attached: Session | None) -> Controller:
         attached: the controller attached now, of whose devices ``"sim:here"`` takes the cost model.
 
     Raises:
-        UsageError: no chip is given, or an unknown one.
+        UsageError: no chip is given, or an unknown one, or its compiler is wanted and not there.
         PlaceError: the chip cannot have such a topology.
     """
     options = asked.simulated or SimulatorOptions()
     model = _model(options, attached)
     island = model.topology(asked.devices_per_island or 0, options.devices_per_host, options.topology)
-    pod = SimulatedPod(tuple(SimulatedIsland(index, island) for index in range(asked.islands)))
+    priced = chip_compiler.about(model, options.compiler)
+    # Once in a process: a notebook attaches again and again.
+    note = priced if "install" in priced and priced not in _told else ""
+    _told.add(priced)
+    pod = SimulatedPod(tuple(SimulatedIsland(index, island) for index in range(asked.islands)), note=note)
     budget, agenda = int(asked.hbm or model.chip.device.hbm_bytes), EventQueue()
 
     def start(one: Session) -> SimDriver:
         """Return the driver of one session on the simulated pod."""
         return SimDriver(
-            pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed, one.say
-        )
+            pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed, one.say,
+            options.compiler,
+        )  # fmt: skip
 
     counts = (asked.devices_per_island or 0,) * asked.islands
     made = Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)

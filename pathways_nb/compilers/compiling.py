@@ -24,8 +24,9 @@ from typing import Any
 from pathways_nb.compilers import child, disk_cache, packages
 from pathways_nb.compilers.lowered import LoweredText
 from pathways_nb.compilers.targets import CompilerTarget
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.words import counted
 
 _POLL = 0.05
 """Seconds between two looks at what the compiler has written."""
@@ -96,6 +97,7 @@ def compile_for(
     target: CompilerTarget,
     options: Mapping[str, Any] | None = None,
     say: Callable[[str], object] = to_standard_error,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> CompiledText:
     """Return what a compiler makes of a program; what was compiled before comes from the disk.
 
@@ -105,9 +107,11 @@ def compile_for(
         options: of the compiler, by name, in addition to those that are set anyway; one of them with another value
             takes its place.
         say: is called with lines of progress.
+        is_wanted: is asked while the compiler runs; when it is no longer true, the compiler is ended.
 
     Raises:
         CompilerError: the compiler does not take the program or an option, or died.
+        CancelledError: it was ended because nobody wants the result any more.
         UsageError: the compiler is not installed.
     """
     where, compiler = packages.search_path(target.kind), packages.version_of(target.kind)
@@ -131,15 +135,22 @@ def compile_for(
         (folder / "program.bin").write_bytes(lowered.program)
         asked = {**request, "environment": _ENVIRONMENT, "search_path": str(where or "")}
         (folder / "request.json").write_text(json.dumps(asked))
-        output = _run(folder, target, Progress(say))
+        output = _run(folder, target, Progress(say), is_wanted)
         made = _read(folder, target, output, compiler)
     fields = {name: getattr(made, name) for name in CompiledText.__dataclass_fields__ if name != "seconds"}
     disk_cache.write(key, fields)
     return CompiledText(**fields, seconds=monotonic() - began)
 
 
-def _run(folder: Path, target: CompilerTarget, progress: Progress) -> str:
-    """Run the process until it has written its schedule, or has ended; return the end of what it printed."""
+def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Callable[[], bool]) -> str:
+    """Run the process until it has written its schedule, or has ended.
+
+    Returns:
+        The end of what it printed.
+
+    Raises:
+        CancelledError: it is no longer wanted.
+    """
     printed = folder / "output.txt"
     with printed.open("wb") as output:
         process = subprocess.Popen(
@@ -152,7 +163,9 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress) -> str:
         _running.add(process)
         try:
             while process.poll() is None and not _is_scheduled(folder / "dump", _TEXT[target.platform]):
-                progress.tell(f"compiling for {target.devices} devices")
+                if not is_wanted():
+                    raise CancelledError(f"compiling for {counted(target.devices, 'device')} was ended.")
+                progress.tell(f"compiling for {counted(target.devices, 'device')}")
                 sleep(_POLL)
         finally:
             # SIGKILL: libtpu answers SIGTERM with a stack trace, and nothing here needs a clean end.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pathways_nb.controller.policies import Policy
+from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class SimulatorOptions:
     noise: float = 0.0
     seed: int = 0
     values: bool = False
+    compiler: CompilerChoice = "auto"
 
 
 @dataclass(frozen=True)

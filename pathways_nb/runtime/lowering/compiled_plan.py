@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.plan.footprint import Footprint, Peak
 from pathways_nb.plan.plan import Plan, Step
@@ -30,6 +31,8 @@ class CompiledStep:
     label: Label
     call: jax.stages.Compiled | None = None
     cost: NodeCost | None = None
+    opened: OpenedLaunch | None = None
+    """In the simulator, its operations, where the compiler of the simulated chip has compiled it."""
     target: Any = None
     waits_for: tuple[int, ...] = ()
     """Producers whose end does not follow from the devices being free: transfers, and launches on other devices."""

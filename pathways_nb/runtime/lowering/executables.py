@@ -19,6 +19,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
@@ -52,6 +53,8 @@ class Executable:
     """Kept only for host callbacks, which the fingerprint names by identity; otherwise it would keep places alive."""
     cost: NodeCost | None = None
     """Only in the simulator: its estimated cost."""
+    opened: OpenedLaunch | None = None
+    """Only in the simulator: its operations, where the compiler of the simulated chip has compiled it."""
 
 
 @dataclass(frozen=True)

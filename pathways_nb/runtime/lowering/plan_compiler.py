@@ -202,6 +202,7 @@ class PlanCompiler:
             label,
             call=executable.call,
             cost=executable.cost,
+            opened=executable.opened,
             waits_for=self._waits_for(step),
             witness=self._witness(step),
             reader=self.readers.get(index, -1),

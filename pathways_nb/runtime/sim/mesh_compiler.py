@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
@@ -22,6 +22,8 @@ from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.util.waiting import Promise
+
+T = TypeVar("T")
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
 """Devices that can be created in a quarter of a second, and while one equation is compiled for small meshes."""
@@ -52,8 +54,6 @@ def can_compile(request: CompileRequest, may_not_fit: bool = False) -> bool:
 def compiled(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) -> CompiledFacts:
     """Return what the compiler reports about a node; equal nodes are compiled once.
 
-    If several threads ask at the same time, the first compiles and the others wait for its result.
-
     Args:
         request: the node.
         sizes: devices along each axis of its mesh.
@@ -65,21 +65,32 @@ def compiled(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) 
     Raises:
         UsageError: it cannot be compiled for so small a mesh.
     """
-    key = as_it_is, _key(request, sizes)
+    key = as_it_is, key_of(request, sizes)
+    return made_once(_compiled, key, lambda: _compile(request, sizes, as_it_is))
+
+
+def made_once(kept: dict[Hashable, Promise[T]], key: Hashable, make: Callable[[], T]) -> T:
+    """Return what is made for a key; if several threads ask at the same time, the first makes it, the others wait.
+
+    Args:
+        kept: what was made before; the least recently used entry of many is removed.
+        key: equal for what is made alike.
+        make: makes it; what it raises is not kept.
+    """
     with _lock:
-        found = _compiled.pop(key, None)
+        found = kept.pop(key, None)
         ours = found is None
-        made: Promise[CompiledFacts] = Promise() if found is None else found
-        _compiled[key] = made  # inserted last: dictionaries keep order, so the first key is the least recently used
-        if len(_compiled) > _REMEMBERED:
-            del _compiled[next(iter(_compiled))]
+        made: Promise[T] = Promise() if found is None else found
+        kept[key] = made  # inserted last: dictionaries keep order, so the first key is the least recently used
+        if len(kept) > _REMEMBERED:
+            del kept[next(iter(kept))]
     if ours:
         try:
-            made.set_result(_compile(request, sizes, as_it_is))
+            made.set_result(make())
         except BaseException as error:
             made.set_exception(error)
             with _lock:
-                _compiled.pop(key, None)
+                kept.pop(key, None)
     return made.result()
 
 
@@ -100,7 +111,7 @@ def _compile(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) 
     )
 
 
-def _key(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
+def key_of(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
     """Return a key that is equal for equal code with equal layouts.
 
     Values are numbered in the order of their first use, so that their numbers in the program do not matter.

@@ -32,6 +32,8 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.sim import chip_compiler
+from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.held_up import Say
 from pathways_nb.runtime.sim.node_estimates import NodeEstimator
 from pathways_nb.runtime.sim.sim_failures import Failures
@@ -59,6 +61,7 @@ class SimDriver(Driver):
         noise: standard deviation of the logarithm of a random factor on each duration; 0 for none.
         seed: of the generator of these factors.
         say: shows a line about a thread that keeps the others stopped.
+        choice: whose compiler nodes are compiled by.
     """
 
     quality = "simulated"
@@ -75,13 +78,15 @@ class SimDriver(Driver):
         noise: float = 0.0,
         seed: int = 0,
         say: Say = lambda line: False,
+        choice: CompilerChoice = "auto",
     ):
         self.noise, self._random = noise, random.Random(seed)
         self.event_loop: VirtualEventLoop
         self.agenda, self.model = agenda, model
         self._turns = Turns(agenda, lambda: self.event_loop, model.host.notice, say)
         super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEventLoop)
-        self.estimates, self.costs = NodeEstimator(model, self._topology), StepCosts(model, self._topology)
+        self.estimates, self.costs = NodeEstimator(model, self._topology, choice), StepCosts(model, self._topology)
+        self.priced = chip_compiler.about(model, choice)
         self._failures = Failures(self.faults, agenda.clock)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
@@ -102,7 +107,11 @@ class SimDriver(Driver):
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
     ) -> CompiledPlan:
         """Return a plan whose steps have costs instead of executables; see ``Driver``."""
-        compiled_plan = PlanCompiler(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
+        estimates = self.estimates.of_plan()
+        try:
+            compiled_plan = PlanCompiler(traced, plan, targets, self.attachment.islands, estimates).lower(record, say)
+        finally:
+            estimates.end()  # after an error or an interrupt, others of its nodes may still be compiled
         check_host_work(compiled_plan)
         compiled_plan = self.costs.based(compiled_plan)
         self.costs.timed(compiled_plan)

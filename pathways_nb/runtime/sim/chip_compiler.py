@@ -1,0 +1,181 @@
+"""Nodes compiled by the compiler of the chip that they are simulated on: which ones, for which devices, by which.
+
+A node is lowered in this process for the devices of its place: a virtual slice of 16 of 64 chips is compiled for 16
+chips, in the shape that the slice has in its island, and for GPUs in as many hosts as it reaches. The compiler runs in
+a process of its own (``compilers``). Equal nodes are compiled once, different ones two at a time.
+
+A node that is shorter than ``SHORT`` by its jaxpr is not compiled: a second of a processor for each scalar would be
+spent for microseconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pathways_nb.compilers import compiling, lowered, packages, targets
+from pathways_nb.compilers.compiling import CompiledText
+from pathways_nb.compilers.packages import CompilerKind
+from pathways_nb.cost.efficiency import EFFICIENCY
+from pathways_nb.cost.hardware.topology import Axis, Topology
+from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.program import jax_contexts
+from pathways_nb.program.emit import emit, out_shardings
+from pathways_nb.runtime.lowering.executables import CompileRequest
+from pathways_nb.runtime.sim.mesh_compiler import key_of, made_once
+from pathways_nb.util.waiting import Promise
+from pathways_nb.util.words import counted
+
+CompilerChoice = Literal["auto", "own", "cpu"]
+"""Whose compiler a simulated node is compiled by: its chip's own, the CPU's, or the own where it is installed."""
+SHORT = 50e-6
+"""Seconds below which a node is not compiled by its chip's compiler."""
+
+_compiled: dict[Hashable, Promise[CompiledText]] = {}
+_at_exit: list[bool] = []
+"""Not empty once the interpreter exits: then nobody waits for a compiler any more."""
+atexit.register(_at_exit.append, True)
+
+
+def kind_for(model: CostModel, choice: CompilerChoice) -> CompilerKind | None:
+    """Return the compiler of a model's chip; None if nodes are estimated without it.
+
+    Args:
+        model: of the simulated devices.
+        choice: the user's.
+
+    Raises:
+        UsageError: ``"own"`` is wanted, and the chip has no compiler, or it is not installed.
+    """
+    kind = targets.kind_of(model.chip)
+    if choice == "own":
+        if kind is None:
+            raise UsageError(
+                f'attach("sim", compiler="own"): no compiler knows the chip {model.chip.name}. Leave compiler out to '
+                f"estimate nodes without one, or name the most similar chip's: chip.replace(compiler=…)."
+            )
+        if not packages.is_installed(kind):
+            raise UsageError(
+                f'attach("sim", compiler="own"): the {kind.upper()} compiler, which {model.chip.name} needs, is not '
+                f"installed. {packages.how_to_install(kind)}"
+            )
+        return kind
+    # Shares of peaks that were measured, or are the user's, say more than those which the compiler's text is priced by.
+    usable = choice == "auto" and kind is not None and model.efficiency == EFFICIENCY
+    return kind if usable and packages.is_installed(kind) else None
+
+
+def about(model: CostModel, choice: CompilerChoice) -> str:
+    """Return one line that says what prices the nodes of simulated devices, and how to get more where that is less."""
+    if (kind := kind_for(model, choice)) is not None:
+        return f"nodes from {SHORT * 1e6:.0f} µs on are compiled for {model.chip.name} by {packages.version_of(kind)}"
+    said = "nodes are estimated from their jaxpr, and compiled for CPU devices"
+    kind = targets.kind_of(model.chip)
+    if choice == "auto" and kind is not None and not packages.is_installed(kind):
+        return f"{said}; the compiler of {model.chip.name} says more: {packages.how_to_install(kind)}"
+    return said
+
+
+@dataclass(frozen=True)
+class CompiledNode:
+    """A node as the compiler of its chip has it.
+
+    Args:
+        text: what the compiler wrote.
+        devices: that it was compiled for, such as ``"16 devices, v5e:1x16"``.
+        part: the devices as an island of their own.
+        hosts: number of the host of each of its devices, within its island.
+    """
+
+    text: CompiledText
+    devices: str
+    part: Topology
+    hosts: tuple[int, ...]
+
+
+def compiled_node(request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> CompiledNode:
+    """Return a node compiled by the compiler of its chip.
+
+    Args:
+        request: the node; its label names its devices.
+        topology: of its island.
+        is_wanted: whether anybody still waits for it; the compiler is ended if not.
+
+    Raises:
+        CancelledError: nobody waits any more.
+        CompilerError: the compiler does not take the program.
+        UsageError: the compiler is not installed, or there are no such devices for it.
+    """
+    first, count = request.label.device, request.mesh.size
+    hosts = tuple((first + number) // topology.devices_per_host for number in range(count))
+    part = _part(topology, count, hosts)
+    target = targets.target(part)
+    options = request.code.options_on("gpu" if target.kind == "gpu" else "tpu")
+    key = key_of(request, request.mesh.shape), request.contexts, target.name, part, repr(sorted(options.items()))
+
+    def wanted() -> bool:
+        return not _at_exit and is_wanted()
+
+    def make() -> CompiledText:
+        text = _lowered(request, target.platform)
+        # Who waits for the plan shows progress for all of its nodes.
+        return compiling.compile_for(text, target, options, say=lambda line: None, is_wanted=wanted)
+
+    while True:
+        try:
+            text = made_once(_compiled, key, make)
+        except CancelledError:
+            if not wanted():
+                raise
+            # Another plan wanted it first and was given up; now it is compiled for this one.
+        else:
+            return CompiledNode(text, f"{counted(count, 'device')}, {target.name}", part, hosts)
+
+
+def _lowered(request: CompileRequest, platform: str) -> lowered.LoweredText:
+    """Return a node lowered for a platform, with its declared layouts."""
+    jax_contexts.adopt(request.contexts)
+    mesh, arriving = request.mesh, [_on(sharding, request) for sharding in request.arriving]
+    node, declared = emit(request.code, mesh, arriving), out_shardings(request.code, mesh)
+
+    def laid_out(*arrays: jax.Array) -> list[jax.Array]:
+        made = node(*arrays)
+        return [
+            array if sharding is None else jax.lax.with_sharding_constraint(array, sharding)
+            for array, sharding in zip(made, declared, strict=True)
+        ]
+
+    laid_out.__name__ = laid_out.__qualname__ = node.__name__
+    arguments = [
+        jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, weak_type=struct.weak_type)
+        for struct, sharding in zip(request.structs, arriving, strict=True)
+    ]
+    return lowered.lower(laid_out, arguments, request.donated, platform)
+
+
+def _on(sharding: object, request: CompileRequest) -> NamedSharding:
+    """Return a layout on the node's mesh; what has no spec is whole on every device."""
+    return NamedSharding(request.mesh, sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec())
+
+
+def _part(topology: Topology, count: int, hosts: tuple[int, ...]) -> Topology:
+    """Return some devices of an island as an island of their own.
+
+    Of a torus that is the box that so many neighbours take, or a row where they take none. GPUs are in hosts that have
+    equally many: where a place begins in the middle of a host, in more and smaller ones than it reaches.
+    """
+    chip = topology.chip
+    if chip.interconnect != "torus":
+        each = math.gcd(*(hosts.count(host) for host in set(hosts)))
+        return replace(topology, devices=count, devices_per_host=each)
+    axes = topology.group(count).axes
+    axes = (*(Axis(1),) * (len(chip.pod) - len(axes)), *axes)
+    devices = math.prod(axis.length for axis in axes) * chip.devices_per_chip
+    return replace(topology, devices=devices, axes=axes)

@@ -1,0 +1,252 @@
+"""Estimates of nodes from what their chip's own compiler makes of them: seconds, memory, layouts, and the ops inside.
+
+A compiled node is priced by the constants of its chip (``cost.launch``). What the chip's compiler does not say, such as
+the time before a launch begins, is as in other estimates (``node_estimates``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from jax.sharding import PartitionSpec
+
+from pathways_nb.compilers.compiling import CompiledText, CompilerError
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.tables import names
+from pathways_nb.cost.hardware.topology import Topology
+from pathways_nb.cost.hlo.compiled import CompiledMemory
+from pathways_nb.cost.jaxpr.node_work import Work
+from pathways_nb.cost.jaxpr.splits import bytes_on_device
+from pathways_nb.cost.launch.constants import LaunchConstants, constants
+from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
+from pathways_nb.cost.model import CostModel, NodeCost
+from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.program.specs import trimmed
+from pathways_nb.runtime.lowering.executables import CompileRequest
+from pathways_nb.runtime.sim.chip_compiler import SHORT, CompiledNode, CompilerChoice, compiled_node, kind_for
+from pathways_nb.runtime.sim.mesh_compiler import made_once
+from pathways_nb.runtime.sim.node_layout import NodeLayout
+from pathways_nb.trace.metrics import duration
+from pathways_nb.util.waiting import Promise
+
+_ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{\}, (?:may|must)-alias\)")
+_SHAPE = re.compile(r"\b[a-z]+\d*\w*\[([\d,]*)\]")
+
+_opened: dict[Hashable, Promise[OpenedLaunch]] = {}
+
+
+class ChipEstimate(NamedTuple):
+    """What a chip's compiler says of a node; nothing but a note where it was not asked, or does not take the node.
+
+    Args:
+        launch: the node, opened.
+        memory: of one device.
+        note: for the node's ``basis``.
+        is_scheduled: whether ``launch`` has its operations, which a compiler that refuses a node may leave out.
+    """
+
+    launch: OpenedLaunch | None = None
+    memory: CompiledMemory | None = None
+    note: str = ""
+    is_scheduled: bool = False
+
+    def cost(self, before: float) -> NodeCost:
+        """Return the seconds of the node.
+
+        Args:
+            before: seconds before its first operation begins.
+        """
+        assert self.launch is not None
+        seconds = self.launch.seconds
+        compute = min(seconds.busy["compute"], seconds.ordered)
+        waits = seconds.ordered - compute
+        formula = f"compute {duration(compute)}, waits {duration(waits)}"
+        return NodeCost(before + seconds.ordered, before, compute, waits, formula, self.launch.basis)
+
+
+class ChipEstimator:
+    """Estimates nodes on islands of one kind of chip by that chip's compiler.
+
+    Args:
+        model: the cost model.
+        choice: ``"own"`` or ``"auto"``; the compiler is there.
+    """
+
+    def __init__(self, model: CostModel, choice: CompilerChoice):
+        self.model, self.choice = model, choice
+        self._known = _constants(model)
+
+    @classmethod
+    def of(cls, model: CostModel, choice: CompilerChoice) -> ChipEstimator | None:
+        """Return the estimator of a model's chip; None if nodes are estimated without its compiler.
+
+        Raises:
+            UsageError: its compiler is wanted, and not there.
+        """
+        return None if kind_for(model, choice) is None else cls(model, choice)
+
+    def estimate(
+        self, request: CompileRequest, layout: NodeLayout, work: Work, topology: Topology, is_wanted: Callable[[], bool]
+    ) -> ChipEstimate:
+        """Return what the chip's compiler says of a node.
+
+        Args:
+            request: the node.
+            layout: its layouts.
+            work: of each of its devices, without collectives that only a compiler knows.
+            topology: of its island.
+            is_wanted: whether anybody still waits for it.
+
+        Raises:
+            CancelledError: nobody waits any more.
+            UsageError: it cannot be compiled, and nothing else may take the place of that (``"own"``).
+        """
+        if self._bound(layout, work, topology) < SHORT:
+            return ChipEstimate(note=f"shorter than {duration(SHORT)}, so not compiled by its chip's compiler")
+        try:
+            node = compiled_node(request, topology, is_wanted)
+            launch = self._open(node, topology)
+        except CancelledError:
+            raise
+        except Exception as error:  # JAX lowers not everything without devices, and a compiler does not take everything
+            return self._without(request, error)
+        memory = _memory(node.text, launch, layout)
+        refused = f"refused by {node.text.compiler}: {node.text.refused}" if node.text.refused else ""
+        note = "; ".join(filter(None, (f"compiled for {node.devices}", refused, *launch.notes)))
+        return ChipEstimate(launch, memory, note, bool(node.text.text))
+
+    def _bound(self, layout: NodeLayout, work: Work, topology: Topology) -> float:
+        """Return seconds that a node hardly takes longer than: its work, and all its values once over the network."""
+        found = self.model.node(work, topology, layout.sizes)
+        seconds = found.compute + found.collective
+        if not layout.exchanges():
+            return seconds
+        # The slowest way between two devices of the island.
+        chip, hosts = topology.chip, topology.hosts
+        rate = (
+            chip.link_bw_effective if chip.interconnect == "torus" or hosts == 1 else topology.network.host_bw_effective
+        )
+        return seconds + layout.whole() / rate
+
+    def _open(self, node: CompiledNode, topology: Topology) -> OpenedLaunch:
+        """Return a compiled node, opened; once for equal texts on equal devices."""
+        text = node.text
+        # A TPU's coordinates are those that the compiler assigned; the hosts of GPUs are those of the island.
+        torus = topology.chip.interconnect == "torus"
+        places = text.places if torus else tuple({"process": host} for host in node.hosts)
+        first = 0 if torus else node.hosts[0]
+        hosts = () if torus else tuple(host - first for host in node.hosts)
+        place = LaunchPlace(topology.chip, places, topology.devices_per_host)
+        key = text.text, text.refused, text.memory, topology.chip, topology.devices_per_host, hosts, self._known
+
+        def make() -> OpenedLaunch:
+            return open_launch(
+                text.text, place, self._known, buffers=text.buffers, memory=text.memory, live=text.live,
+                compiler=text.compiler, refused=text.refused,
+            )  # fmt: skip
+
+        return made_once(_opened, key, make)
+
+    def _without(self, request: CompileRequest, error: Exception) -> ChipEstimate:
+        """Return the note on a node that the compiler of its chip does not take.
+
+        Raises:
+            UsageError: only that compiler is wanted.
+        """
+        said = str(error).strip() or type(error).__name__
+        if self.choice == "own":
+            label = request.label
+            where = f" ({label.line})" if label.line else ""
+            raise UsageError(
+                f"{label.name} of {label.program}{where} cannot be compiled for {self.model.chip.name}, as "
+                f'compiler="own" wants: {said}. Attach with compiler="auto" to estimate such nodes from their jaxpr.'
+            ) from error
+        first = said if isinstance(error, CompilerError) else f"{type(error).__name__}: {said}"
+        return ChipEstimate(note=f"not compiled by its chip's compiler: {first.splitlines()[0]}")
+
+
+def _constants(model: CostModel) -> LaunchConstants:
+    """Return the constants of a chip, with its links and its network as the user has changed them."""
+    chip, like = model.chip, _in_table(model.chip)
+    found = constants(like.name)
+    links = chip.link_bw_effective * chip.links / (like.link_bw_effective * like.links)
+    network = model.network.host_bw_effective / like.network.host_bw_effective
+    return found.changed(
+        link_bw=found.link_bw * links, node_bw=found.node_bw * network, replica_bw=found.replica_bw * network,
+        slice_bw=found.slice_bw * network,
+    )  # fmt: skip
+
+
+def _in_table(chip: Chip) -> Chip:
+    """Return the chip of the table that a chip was made from, or that the same compiler knows."""
+    known = names("chips")
+    if chip.base in known:
+        return chip_of(chip.base)
+    return next(one for one in map(chip_of, known) if one.compiler == chip.compiler)
+
+
+def _memory(text: CompiledText, launch: OpenedLaunch, layout: NodeLayout) -> CompiledMemory:
+    """Return temporary and reused bytes, and the layouts of results, as the compiler has chosen them."""
+    if launch.memory is None:
+        return CompiledMemory(layout.temporary(), layout.taken_over(), ())
+    header, results = text.text.partition("\n")[0], layout.results()
+    locals_ = zip(_results(header), results, strict=False)  # a node without outputs returns zeros, see ``emit``
+    found = [_spec(local, aval.shape, spec, layout.sizes) for local, (aval, spec) in locals_]
+    specs = [spec if chosen is None else chosen for chosen, (_, spec) in zip_longest(found, results)]
+    sizes = [bytes_on_device(aval, spec, layout.sizes) for (aval, _), spec in zip(results, specs, strict=True)]
+    taken = {int(number or 0) for number in _ALIAS.findall(header)}
+    reused = sum(size for number, size in enumerate(sizes) if number in taken)
+    # The compiler's arrays are padded to its tiles; what that takes counts as temporary.
+    temporary = launch.memory.peak - (layout.arguments() + sum(sizes) - reused)
+    return CompiledMemory(max(temporary, 0), reused, tuple(found))
+
+
+def _results(header: str) -> list[tuple[int, ...]]:
+    """Return the shape of each result on one device.
+
+    Args:
+        header: first line of a compiled text; nothing comes of an empty one.
+    """
+    _, _, after = header.partition("entry_computation_layout={")[2].partition("->")
+    depth, end = 1, 0
+    while depth and end < len(after):
+        depth += (after[end] == "{") - (after[end] == "}")
+        end += 1
+    return [tuple(int(n) for n in dims.split(",") if n) for dims in _SHAPE.findall(after[:end])]
+
+
+def _spec(
+    local: Sequence[int], shape: Sequence[int], propagated: PartitionSpec | None, sizes: Mapping[str, int]
+) -> PartitionSpec | None:
+    """Return a layout that gives each device a part of the compiled shape.
+
+    The text has shapes and no layouts. Of several that fit, the one that follows from the jaxpr is taken, else the
+    first axes of the mesh.
+
+    Args:
+        local: shape on one device; of a typed key with further dimensions.
+        shape: of the whole array.
+        propagated: the layout by the jaxpr.
+        sizes: devices along each axis of the mesh.
+    """
+    parts = [axes if isinstance(axes, tuple) else (axes,) for axes in trimmed(propagated)]
+    ways = [math.prod(sizes[axis] for axis in axes if axis is not None) for axes in parts]
+    if all(-(-whole // by) == part for whole, part, by in zip_longest(shape, local[: len(shape)], ways, fillvalue=1)):
+        return trimmed(propagated)
+    free, chosen = [axis for axis, size in sizes.items() if size > 1], list[tuple[str, ...]]()
+    for whole, part in zip(shape, local, strict=False):
+        choices = (axes for count in range(len(free) + 1) for axes in itertools.combinations(free, count))
+        fits = (axes for axes in choices if -(-whole // math.prod(sizes[axis] for axis in axes)) == part)
+        axes = next(fits, None)
+        if axes is None:
+            return None
+        chosen.append(axes)
+        free = [axis for axis in free if axis not in axes]
+    return trimmed(PartitionSpec(*(axes or None for axes in chosen)))
