@@ -22,7 +22,7 @@ from pathways_nb.parallel.schedules.run_over_schedule import Deviation, RunOverS
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Ops, concatenated
+from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_matching import compare_ops
@@ -85,7 +85,9 @@ class Comparison:
         """The ops inside the launches of both runs, in seconds since the first dispatch of each run."""
         # Islands of b are numbered after those of a, and both runs begin at their first dispatch.
         both = (self.a.ops, 0, beginning(self.a.events)), (self.b.ops, len(self.a.islands), beginning(self.b.events))
-        return concatenated(*(ops.moved(islands, -begin) for ops, islands, begin in both))
+        note = "; ".join(dict.fromkeys(ops.note for ops, *_ in both if ops.note))
+        make = lambda: concatenated(*(ops.moved(islands, -begin) for ops, islands, begin in both))  # noqa: E731
+        return LateOps(sum(len(ops) for ops, *_ in both), make, note)
 
     @property
     def difference(self) -> Difference:

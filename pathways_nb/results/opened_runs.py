@@ -63,6 +63,7 @@ def load(path: str | Path, *, chip: str | PathLike[str] | Chip | None = None, mo
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
     run.ops, run.kept_log = saved.ops, saved.log
+    run.ops.note = str(saved.about.get("ops", ""))
     run.set_programs(saved.programs)
     return run
 

@@ -19,6 +19,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.results import saved_run
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
+from pathways_nb.runtime.sim.simulated_ops import simulated_ops
 from pathways_nb.trace import formats
 from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
@@ -61,8 +62,6 @@ class Run:
     """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
     stamps: Stamps | None = None
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
-    ops: Ops = field(default_factory=Ops, repr=False)
-    """The single ops inside launches, from ``pw.profile``; empty without it. See ``run.ops.of``."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller and the cell's source; of a saved run the host as well."""
     _programs: dict[Any, ExecutedProgram] = field(default_factory=dict, repr=False)
@@ -73,6 +72,27 @@ class Run:
     """The controller's log of the run, of a loaded one as text; empty without one."""
     launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
     """While a profile is taken: the plan of each call, by its serial. ``run.ops`` gets its names from it."""
+    opened: dict[int, CompiledPlan] = field(default_factory=dict, repr=False)
+    """On simulated chips, by the serial of a run: its plan, if the chip's compiler has compiled nodes of it."""
+    _ops: tuple[int, Ops] | None = field(default=None, repr=False)
+    """The ops, and the number of events at which they were all; -1 for those of a profile."""
+
+    @property
+    def ops(self) -> Ops:
+        """The single ops inside launches, from ``pw.profile``, or as a simulated chip's own compiler schedules them.
+
+        Empty without both. See ``run.ops.of``.
+        """
+        if self._ops is None and not self.opened:
+            return Ops()
+        if self._ops is None or -1 < self._ops[0] != len(self.events):
+            events = self.events
+            self._ops = len(events), simulated_ops(events, self.opened)
+        return self._ops[1]
+
+    @ops.setter
+    def ops(self, ops: Ops) -> None:
+        self._ops = -1, ops
 
     @property
     def log(self) -> Log | None:
@@ -98,6 +118,8 @@ class Run:
         plan = execution.compiled_plan.plan
         if self.launched is not None:
             self.launched[execution.serial] = execution.compiled_plan
+        if execution.compiled_plan.is_opened:
+            self.opened[execution.serial] = execution.compiled_plan
         # By plan, not by graph: placed elsewhere, the same graph has other routes.
         if plan not in self._programs:
             layouts = edge_layouts(execution.compiled_plan)
@@ -144,6 +166,7 @@ class Run:
         """Add everything that a run recorded within this one contains."""
         self.record.absorb(inner.record)
         self.count_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
+        self.opened |= inner.opened
         for key, program in inner._programs.items():
             # A copy without counts: the inner run keeps counting its own calls.
             same = ExecutedProgram(program.graph, program.where, program.routes, layouts=program.layouts)
@@ -318,7 +341,8 @@ class Run:
         Raises:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
-        kept = self.programs, self.stamps, self.about, self.ops
+        ops = self.ops
+        kept = self.programs, self.stamps, {**self.about, **({"ops": ops.note} if ops.note else {})}, ops
         # A log that was loaded and never asked for is written as it was read.
         log = self.kept_log if isinstance(self.kept_log, bytes) else log_text.as_bytes(self.kept_log)
         parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept, log)

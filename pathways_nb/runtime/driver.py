@@ -107,6 +107,10 @@ class Driver(ABC):
 
     quality = "exact"
     """The quality of stamps that are read from the clock."""
+    priced = ""
+    """One line that says what decides how long simulated nodes take; empty where devices run them."""
+    compiled_by = ""
+    """The compiler of the simulated chip that compiles nodes, with its version; empty without one."""
 
     # ---- what each does in its own way
 

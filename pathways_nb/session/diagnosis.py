@@ -110,6 +110,8 @@ def _devices(session: Session) -> Iterator[str]:
     driver = session.driver_or_none
     for island in driver.attachment.islands if driver is not None else ():
         yield f"island {island.index}: {len(island.devices)} devices{island.about}"
+    if driver is not None and driver.priced:
+        yield driver.priced
     for where in session.resources.lost:
         yield f"lost: {where}"
 

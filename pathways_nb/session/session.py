@@ -306,4 +306,6 @@ class Session(Unique):
         state = ", closed" if self.closed else ", lost" if self.lost() else ""
         asked = self.attach_options
         late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
-        return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"
+        driver = self.driver_or_none
+        by = f", nodes compiled by {driver.compiled_by}" if driver is not None and driver.compiled_by else ""
+        return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{by}{state}>"

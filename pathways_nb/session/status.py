@@ -35,6 +35,7 @@ def status_of(session: Session) -> str:
         devices = _ranges([device.id for device in island.devices])
         rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
                     f"ids {devices}{island.about}{_in_use(island.devices)}")  # fmt: skip
+    rows += [f"  {driver.priced}"] if driver.priced else []
     rows += [_host(row) for row in driver.hosts()]
     rows += [f"  lost: {where}" for where in session.resources.lost]
     for serial, placement in sorted(session.resources.placements.items()):

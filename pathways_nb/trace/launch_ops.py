@@ -11,7 +11,7 @@ compiled program that did not run in ``cost.launch.opened_launch``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -111,11 +111,25 @@ class Ops(Sequence[Op]):
     Args:
         labels: what ops have in common except device and stamps.
         stored: for each op its label's position, run, device and stamps, by the names in ``OP_STORED``.
+        note: what else a reader must know of them.
     """
 
-    def __init__(self, labels: Sequence[OpLabel] = (), stored: dict[str, np.ndarray] | None = None):
-        self.labels = labels
-        self._stored = stored or {name: np.zeros(0, dtype) for name, dtype in OP_STORED.items()}
+    def __init__(self, labels: Sequence[OpLabel] = (), stored: dict[str, np.ndarray] | None = None, note: str = ""):
+        self._parts = labels, stored or {name: np.zeros(0, dtype) for name, dtype in OP_STORED.items()}
+        self.note = note
+
+    def parts(self) -> tuple[Sequence[OpLabel], dict[str, np.ndarray]]:
+        """Return the labels and the stored columns."""
+        return self._parts
+
+    @property
+    def labels(self) -> Sequence[OpLabel]:
+        """What ops have in common except device and stamps."""
+        return self.parts()[0]
+
+    @property
+    def _stored(self) -> dict[str, np.ndarray]:
+        return self.parts()[1]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Op]) -> Ops:
@@ -162,12 +176,26 @@ class Ops(Sequence[Op]):
 
     def select(self, mask: np.ndarray) -> Ops:
         """Return the ops for which ``mask`` is true, or those at the given indices."""
-        return Ops(self.labels, {name: part[mask] for name, part in self._stored.items()})
+        return Ops(self.labels, {name: part[mask] for name, part in self._stored.items()}, self.note)
 
     def moved(self, islands: int, seconds: float) -> Ops:
         """Return the ops on islands with higher numbers, and at later times."""
         by = {"island": islands, "start": seconds, "end": seconds}
-        return Ops(self.labels, {name: part + by.get(name, 0) for name, part in self._stored.items()})
+        return Ops(self.labels, {name: part + by.get(name, 0) for name, part in self._stored.items()}, self.note)
+
+    def repeated(self, runs: np.ndarray, starts: np.ndarray, factors: np.ndarray) -> Ops:
+        """Return the ops of one launch as those of several launches.
+
+        Args:
+            runs: (launches,) serial of the run of each.
+            starts: (launches,) when each began, in seconds; here it began at 0.
+            factors: (launches,) how many times longer each took.
+        """
+        stored = {name: np.tile(part, len(runs)) for name, part in self._stored.items()}
+        stored["run"] = np.repeat(runs, len(self)).astype(OP_STORED["run"])
+        for name in ("start", "end"):
+            stored[name] = (starts[:, None] + factors[:, None] * self._stored[name]).reshape(-1)
+        return Ops(self.labels, stored)
 
     def of(
         self,
@@ -210,8 +238,12 @@ class Ops(Sequence[Op]):
 
     def __repr__(self) -> str:
         if not len(self):
-            return "<no ops: they are seen by JAX's profiler, so record with pw.profile() or %%pathways --profile>"
+            return (
+                "<no ops: they are seen by JAX's profiler, so record with pw.profile() or %%pathways --profile; on "
+                "simulated chips, launches have them that the chip's own compiler has compiled>"
+            )
         said = f"{counted(len(self), 'op')}, the source of {self.joined_words} of their time known"
+        said += f"; {self.note}" if self.note else ""
         return f"<{said}: {', '.join(Op._fields)}>"
 
 
@@ -221,8 +253,38 @@ def _op(label: OpLabel, rest: Sequence[Any]) -> Op:
     return Op._make(row)
 
 
-def concatenated(first: Ops, second: Ops) -> Ops:
-    """Return the ops of two runs, those of the first before those of the second."""
-    later = {name: second.stored(name) + (len(first.labels) if name == "label" else 0) for name in OP_STORED}
-    stored = {name: np.concatenate([first.stored(name), later[name]]) for name in OP_STORED}
-    return Ops([*first.labels, *second.labels], stored)
+class LateOps(Ops):
+    """Ops that are made when they are first looked at; only their number is known before.
+
+    Args:
+        count: their number.
+        make: makes them.
+        note: what else a reader must know of them.
+    """
+
+    def __init__(self, count: int, make: Callable[[], Ops], note: str = ""):
+        super().__init__(note=note)
+        self._count, self._make = count, make
+        self._made: Ops | None = None
+
+    def parts(self) -> tuple[Sequence[OpLabel], dict[str, np.ndarray]]:
+        """See ``Ops.parts``."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made.parts()
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def concatenated(*parts: Ops) -> Ops:
+    """Return the ops of several runs or launches, one after another."""
+    first = np.cumsum([0, *(len(one.labels) for one in parts)]).tolist()
+    columns = {name: [one.stored(name) for one in parts] for name in OP_STORED}
+    columns["label"] = [numbers + before for numbers, before in zip(columns["label"], first, strict=False)]
+    stored: dict[str, np.ndarray] = {
+        name: np.concatenate([np.zeros(0, dtype), *columns[name]]).astype(dtype, copy=False)
+        for name, dtype in OP_STORED.items()
+    }
+    note = "; ".join(dict.fromkeys(one.note for one in parts if one.note))
+    return Ops([label for one in parts for label in one.labels], stored, note)

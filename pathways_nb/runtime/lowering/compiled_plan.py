@@ -80,6 +80,11 @@ class CompiledPlan:
     """For each launch, the seconds it took when its end was last watched."""
 
     @cached_property
+    def is_opened(self) -> bool:
+        """Whether the compiler of a simulated chip has compiled a node of it."""
+        return any(action.opened is not None for action in self.actions)
+
+    @cached_property
     def brings(self) -> tuple[int, ...]:
         """The steps that bring arguments, in the order of ``brought``."""
         return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")

@@ -72,10 +72,16 @@ def kind_for(model: CostModel, choice: CompilerChoice) -> CompilerKind | None:
     return kind if usable and packages.is_installed(kind) else None
 
 
+def name_of(model: CostModel, choice: CompilerChoice) -> str:
+    """Return the name and the version of the compiler that compiles nodes of a model's chip; empty without one."""
+    kind = kind_for(model, choice)
+    return "" if kind is None else packages.version_of(kind)
+
+
 def about(model: CostModel, choice: CompilerChoice) -> str:
     """Return one line that says what prices the nodes of simulated devices, and how to get more where that is less."""
-    if (kind := kind_for(model, choice)) is not None:
-        return f"nodes from {SHORT * 1e6:.0f} µs on are compiled for {model.chip.name} by {packages.version_of(kind)}"
+    if name := name_of(model, choice):
+        return f"nodes from {SHORT * 1e6:.0f} µs on are compiled for {model.chip.name} by {name}"
     said = "nodes are estimated from their jaxpr, and compiled for CPU devices"
     kind = targets.kind_of(model.chip)
     if choice == "auto" and kind is not None and not packages.is_installed(kind):

@@ -92,7 +92,8 @@ class NodeEstimator:
             memory, said = _memory(layout, found, work)
             memory = memory if chip.memory is None else chip.memory
             cost = self.model.node(work, topology, layout.sizes)
-        cost = cost._replace(origin="; ".join(filter(None, (_basis(cost, work, said), chip.note))))
+        basis = _basis(cost, work, said, "exposed" if chip.is_scheduled else "collectives")
+        cost = cost._replace(origin="; ".join(filter(None, (basis, chip.note))))
         outputs = layout.outputs(memory.out_specs)
         return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost, chip.launch)
 
@@ -136,9 +137,16 @@ class PlanEstimates:
         self._is_wanted = False
 
 
-def _basis(cost: NodeCost, work: Work, memory: str) -> str:
-    """Describe the origin of a node's seconds, its share of collectives, the origin of its memory, and unknowns."""
-    share = f"{cost.collective / cost.seconds:.0%} of it collectives" if cost.collective else ""
+def _basis(cost: NodeCost, work: Work, memory: str, collectives: str) -> str:
+    """Return the origin of a node's seconds, its share of collectives, the origin of its memory, and unknowns.
+
+    Args:
+        cost: of the node.
+        work: of it.
+        memory: where its memory comes from.
+        collectives: what ``cost.collective`` is called.
+    """
+    share = f"{cost.collective / cost.seconds:.0%} of it {collectives}" if cost.collective else ""
     return "; ".join(filter(None, (cost.origin, share, memory, *work.notes)))
 
 

@@ -86,7 +86,7 @@ class SimDriver(Driver):
         self._turns = Turns(agenda, lambda: self.event_loop, model.host.notice, say)
         super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEventLoop)
         self.estimates, self.costs = NodeEstimator(model, self._topology, choice), StepCosts(model, self._topology)
-        self.priced = chip_compiler.about(model, choice)
+        self.priced, self.compiled_by = chip_compiler.about(model, choice), chip_compiler.name_of(model, choice)
         self._failures = Failures(self.faults, agenda.clock)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}

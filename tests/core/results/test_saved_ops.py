@@ -20,7 +20,9 @@ OPS = [Op("all-gather.1", "jit(f)/g/all_gather", "collective", "f", "step", 1, 4
 
 def saved(path: Path) -> Path:
     """A file with two ops on islands of two devices."""
-    pw.Run("a", (2, 2), ops=Ops.from_rows(OPS)).save(path)
+    run = pw.Run("a", (2, 2))
+    run.ops = Ops.from_rows(OPS)
+    run.save(path)
     return path
 
 

@@ -96,10 +96,11 @@ class OpLanes(Lanes):
         first, last = _HALVES.get(kind, (0.0, 1.0))
         size, count = max(self.islands[island], 1), len(self.queues)
         unit = (bottom - top) / (count * size)
-        # Grouped: all devices of one kind of op share a lane. Else the lanes of a device are neighbours.
-        number = row * size + device if self.grouped else count * device + row
+        # Grouped: all devices of one kind of op share a lane. Else the lanes of a device are neighbours, and an op that
+        # stands for several devices is in that of the first.
+        number, high = (row * size + device, max(devices, 1)) if self.grouped else (count * device + row, 1)
         margin = MARGIN * min(1.0, unit)
-        return top + (number + first) * unit + margin, top + (number + last) * unit - margin
+        return top + (number + first * high) * unit + margin, top + (number + last * high) * unit - margin
 
     def _height(self, devices: int) -> float:
         return self._grouped_height if self.grouped else devices
@@ -145,6 +146,7 @@ class OpTimeline(Timeline):
         said = "no ops: record with pw.profile"
         if count := len(moment.ops):
             said = f"{count:,} are ops, the source of {moment.ops.joined_words} of their time known"
+            said += f"; {moment.ops.note}" if moment.ops.note else ""
         title["text"] = f"{title['text']} · {said}"
         return self.sources
 
@@ -180,9 +182,14 @@ def with_ops(events: Events, ops: Ops) -> Events:
     texts = list(words)
     labels = [_label(ops.labels[op], clients[client], texts[by], *where) for op, client, by, *where in used.tolist()]
     stored = {"label": label.reshape(-1) + len(events.labels), **{name: ops[name] for name in ("start", "end", "run")}}
+    # Of a simulated launch one device stands for all of them.
+    simulated = QUALITIES.index("simulated")
+    is_simulated = events.stored("quality")[launches] == simulated
+    if is_simulated.any():
+        spans = {(one.program, one.node, one.island): one.devices for one in events.labels if one.kind in BUSY}
+        labels = [replace(one, devices=spans.get((one.program, one.node, one.island), 1)) for one in labels]
     # What a profiler saw is exact, whatever is known of the launch itself; what was predicted is not.
-    exact, simulated = QUALITIES.index("exact"), QUALITIES.index("simulated")
-    stored |= {"quality": np.where(events.stored("quality")[launches] == simulated, simulated, exact)}
+    stored |= {"quality": np.where(is_simulated, simulated, QUALITIES.index("exact"))}
     stored |= {"status": np.full(len(ops), STATUSES.index("ok"))}
     stored |= {name: np.full(len(ops), unknown) for name, unknown in UNKNOWN.items()}
     both = {name: np.concatenate([events.stored(name), stored[name].astype(STORED[name])]) for name in STORED}
