@@ -85,6 +85,12 @@ class CompiledPlan:
         return any(action.opened is not None for action in self.actions)
 
     @cached_property
+    def refused(self) -> CompiledStep | None:
+        """The first node of which the compiler of the simulated chip says that it does not fit."""
+        memories = ((one, one.opened.memory) for one in self.actions if one.opened is not None)
+        return next((one for one, memory in memories if memory is not None and memory.refused), None)
+
+    @cached_property
     def brings(self) -> tuple[int, ...]:
         """The steps that bring arguments, in the order of ``brought``."""
         return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")

@@ -90,7 +90,8 @@ class NodeEstimator:
             found = self._compiled(request, layout)
             work += Work((), () if layout.per_shard else found.collectives, found.notes)
             memory, said = _memory(layout, found, work)
-            memory = memory if chip.memory is None else chip.memory
+            if chip.memory is not None:
+                memory, said = chip.memory, ""
             cost = self.model.node(work, topology, layout.sizes)
         basis = _basis(cost, work, said, "exposed" if chip.is_scheduled else "collectives")
         cost = cost._replace(origin="; ".join(filter(None, (basis, chip.note))))

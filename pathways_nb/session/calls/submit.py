@@ -17,13 +17,14 @@ from weakref import WeakKeyDictionary
 import jax
 
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
+from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.plan import Plan
 from pathways_nb.plan.plan_lowering import lower
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.program_tracer import ProgramTracer, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import QUEUED
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.lowering.layouts import Layouts
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls import stored_values
@@ -34,6 +35,9 @@ from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label, Row, label_of
 
+_LARGER = "attach with a larger hbm="
+_LARGEST = 3
+"""Buffers that an error on memory lists."""
 _LONG_LOWERING = 1.0
 """Seconds of compiling after which a garbage collection is a small part."""
 
@@ -213,7 +217,10 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
             if not session.driver.wait_for_devices() and session.epoch is epoch:  # else they are back since
                 raise
     if refuse:
-        _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
+        _refuse_too_large(found, session.budgets, _LARGER)
+        # With hbm= the chip is another one than the compiler knows.
+        if found.refused is not None and session.attach_options.hbm is None:
+            _refuse_as_compiler(found, found.refused, _LARGER)
     return found
 
 
@@ -275,5 +282,32 @@ def _refuse_too_large(ready: CompiledPlan, budgets: Sequence[int], fix: str) -> 
         if 0 < (budget := budgets[peak.where.island]) < peak.bytes:
             raise OutOfMemoryError(
                 f"{peak.program} needs {size(peak.bytes)} on each device of {peak.where}, where there are "
-                f"{size(budget)}. Its peak is {peak.parts}. Use more devices or smaller arrays, or {fix}."
+                f"{size(budget)}. Its peak is {peak.parts}.{_largest(ready, peak)} Use more devices or smaller arrays, "
+                f"or {fix}."
             )
+
+
+def _largest(ready: CompiledPlan, peak: Peak) -> str:
+    """Return a sentence on the largest buffers of the node at a peak, where the compiler of its chip has told them."""
+    plan = ready.plan
+    for action in ready.actions:
+        memory = action.opened.memory if action.opened is not None else None
+        here = action.label.name == peak.node and plan.placements[action.step.place] == peak.where
+        if here and memory is not None and memory.buffers:
+            listed = "; ".join(map(str, memory.buffers[:_LARGEST]))
+            return f" The largest buffers there are {listed}."
+    return ""
+
+
+def _refuse_as_compiler(ready: CompiledPlan, refused: CompiledStep, fix: str) -> None:
+    """Refuse a program of which the compiler of the simulated chip says that a node does not fit."""
+    memory, label = refused.opened.memory if refused.opened is not None else None, refused.label
+    if memory is not None:
+        line = f" ({label.line})" if label.line else ""
+        has = f", where the compiler has {size(memory.available)}" if memory.available else ""
+        listed = "; ".join(map(str, memory.buffers[:_LARGEST])) or "not told"
+        raise OutOfMemoryError(
+            f"{label.name} of {label.program}{line} needs {size(memory.peak)} on each device of "
+            f"{ready.plan.placements[refused.step.place]}{has}: {memory.refused} Its largest buffers are {listed}. "
+            f"Use more devices or smaller arrays, or {fix}."
+        )
