@@ -47,7 +47,7 @@ def _compiled(rows: Sequence[PublishedStep]) -> tuple[FittedRows, dict[str, str]
         except PathwaysError as error:
             return str(error)
         to_standard_error(f"{row.id}: compiled")
-        return next((step.refused for step in steps if not step.schedule.actions), steps)
+        return next((step.refused for step in steps if step.refused), steps)
 
     with ThreadPoolExecutor(2) as pool:
         made = list(pool.map(one, rows))

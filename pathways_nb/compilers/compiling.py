@@ -47,6 +47,8 @@ _ENVIRONMENT = {
 }
 _TEXT = {"cuda": "*_gpu_after_optimizations.txt", "tpu": "*.after_optimizations_after_buffer_assignment.txt"}
 """The dumped file with the scheduled program, by platform."""
+_REFUSED = "*.after_optimizations_before_buffer_assignment.txt"
+"""The dumped file with the scheduled program where its memory could not be assigned."""
 _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 """Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
 _KERNEL = re.compile(rb"ipykernel_\d+")
@@ -78,7 +80,8 @@ class CompiledText:
         live: how long each value lives.
         places: of each partition, its host, and of a TPU its coordinates, core and slice.
         compiler: name and version, such as ``"libtpu 0.0.42.1"``.
-        refused: the compiler's words if the program does not fit the memory; then ``text`` may be empty.
+        refused: the compiler's words if the program does not fit the memory; ``text`` then is what the memory was to be
+            assigned for, or empty.
         seconds: that compiling took, 0 for what came from the cache.
     """
 
@@ -209,17 +212,17 @@ def _read(folder: Path, target: CompilerTarget, output: str, compiler: str) -> C
             "live": "*live-range.txt",
         }.items()
     }
-    texts["text"] = _EXPORTED.sub('"', texts["text"])
     failed = folder / "error.json"
     refused = ""
     if failed.exists():
         error = json.loads(failed.read_text())
         if "RESOURCE_EXHAUSTED" not in error["text"]:
             raise CompilerError(f"{compiler} does not take this program ({error['stage']}): {error['text'].strip()}")
-        refused = error["text"].strip()
+        refused, texts["text"] = error["text"].strip(), texts["text"] or _only(dump, _REFUSED)
     elif not texts["text"]:
         raise CompilerError(f"{compiler} ended without a word about the program; the end of what it printed: {output}")
     places = json.loads((folder / "devices.json").read_text())
+    texts["text"] = _EXPORTED.sub('"', texts["text"])
     text, memory, buffers, live = (texts[name] for name in ("text", "memory", "buffers", "live"))
     return CompiledText(text, memory, buffers, live, tuple(places), compiler, refused)
 

@@ -229,8 +229,8 @@ def predict(
     """
     steps = compiled_steps(row) if steps is None else steps
     known = constants_of(row) if known is None else known
-    if not all(step.schedule.actions for step in steps):
-        raise UsageError(f"{row.id}: the compiler refuses it: {next(step.refused for step in steps if step.refused)}")
+    if refused := next((step.refused for step in steps if step.refused), ""):
+        raise UsageError(f"{row.id}: the compiler refuses it: {refused}")
     found = priced(row, steps, known)
     low, high = spread(row, steps, known)
     seconds = found.ordered

@@ -10,38 +10,32 @@ spent for microseconds.
 
 from __future__ import annotations
 
-import atexit
 import math
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.compilers import compiling, lowered, packages, targets
 from pathways_nb.compilers.compiling import CompiledText
 from pathways_nb.compilers.packages import CompilerKind
+from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.cost.efficiency import EFFICIENCY
 from pathways_nb.cost.hardware.topology import Axis, Topology
 from pathways_nb.cost.model import CostModel
-from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.errors import UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.runtime.lowering.executables import CompileRequest
-from pathways_nb.runtime.sim.mesh_compiler import key_of, made_once
-from pathways_nb.util.waiting import Promise
 from pathways_nb.util.words import counted
 
 CompilerChoice = Literal["auto", "own", "cpu"]
 """Whose compiler a simulated node is compiled by: its chip's own, the CPU's, or the own where it is installed."""
 SHORT = 50e-6
 """Seconds below which a node is not compiled by its chip's compiler."""
-
-_compiled: dict[Hashable, Promise[CompiledText]] = {}
-_at_exit: list[bool] = []
-"""Not empty once the interpreter exits: then nobody waits for a compiler any more."""
-atexit.register(_at_exit.append, True)
 
 
 def kind_for(model: CostModel, choice: CompilerChoice) -> CompilerKind | None:
@@ -68,8 +62,9 @@ def kind_for(model: CostModel, choice: CompilerChoice) -> CompilerKind | None:
             )
         return kind
     # Shares of peaks that were measured, or are the user's, say more than those which the compiler's text is priced by.
-    usable = choice == "auto" and kind is not None and model.efficiency == EFFICIENCY
-    return kind if usable and packages.is_installed(kind) else None
+    if kind is None or choice == "cpu" or model.efficiency != EFFICIENCY:
+        return None
+    return kind if packages.is_installed(kind) else None
 
 
 def name_of(model: CostModel, choice: CompilerChoice) -> str:
@@ -89,60 +84,50 @@ def about(model: CostModel, choice: CompilerChoice) -> str:
     return said
 
 
-@dataclass(frozen=True)
-class CompiledNode:
-    """A node as the compiler of its chip has it.
+class NodeDevices(NamedTuple):
+    """The devices of a node, as its compiler sees them, and as they lie in their island.
 
     Args:
-        text: what the compiler wrote.
-        devices: that it was compiled for, such as ``"16 devices, v5e:1x16"``.
-        part: the devices as an island of their own.
-        hosts: number of the host of each of its devices, within its island.
+        target: what the compiler is told.
+        hosts: (devices,) number of the host of each, counted from the first one's.
+        words: such as ``"16 devices, v5e:2x8"``.
     """
 
-    text: CompiledText
-    devices: str
-    part: Topology
+    target: CompilerTarget
     hosts: tuple[int, ...]
+    words: str
 
 
-def compiled_node(request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> CompiledNode:
-    """Return a node compiled by the compiler of its chip.
+def devices_of(request: CompileRequest, topology: Topology) -> NodeDevices:
+    """Return the devices that a node is compiled for.
 
     Args:
         request: the node; its label names its devices.
         topology: of its island.
+    """
+    count, each = request.mesh.size, topology.devices_per_host
+    first = request.label.device % each
+    hosts = tuple((first + number) // each for number in range(count))
+    target = targets.target(_part(topology, count, hosts))
+    return NodeDevices(target, hosts, f"{counted(count, 'device')}, {target.name}")
+
+
+def compiled_text(request: CompileRequest, target: CompilerTarget, is_wanted: Callable[[], bool]) -> CompiledText:
+    """Return a node compiled by the compiler of its chip.
+
+    Args:
+        request: the node.
+        target: its devices.
         is_wanted: whether anybody still waits for it; the compiler is ended if not.
 
     Raises:
         CancelledError: nobody waits any more.
         CompilerError: the compiler does not take the program.
-        UsageError: the compiler is not installed, or there are no such devices for it.
+        UsageError: the compiler is not installed.
     """
-    first, count = request.label.device, request.mesh.size
-    hosts = tuple((first + number) // topology.devices_per_host for number in range(count))
-    part = _part(topology, count, hosts)
-    target = targets.target(part)
-    options = request.code.options_on("gpu" if target.kind == "gpu" else "tpu")
-    key = key_of(request, request.mesh.shape), request.contexts, target.name, part, repr(sorted(options.items()))
-
-    def wanted() -> bool:
-        return not _at_exit and is_wanted()
-
-    def make() -> CompiledText:
-        text = _lowered(request, target.platform)
-        # Who waits for the plan shows progress for all of its nodes.
-        return compiling.compile_for(text, target, options, say=lambda line: None, is_wanted=wanted)
-
-    while True:
-        try:
-            text = made_once(_compiled, key, make)
-        except CancelledError:
-            if not wanted():
-                raise
-            # Another plan wanted it first and was given up; now it is compiled for this one.
-        else:
-            return CompiledNode(text, f"{counted(count, 'device')}, {target.name}", part, hosts)
+    text, options = _lowered(request, target.platform), request.code.options_on(target.kind)
+    # Who waits for the plan shows progress for all of its nodes.
+    return compiling.compile_for(text, target, options, say=lambda line: None, is_wanted=is_wanted)
 
 
 def _lowered(request: CompileRequest, platform: str) -> lowered.LoweredText:
@@ -159,11 +144,19 @@ def _lowered(request: CompileRequest, platform: str) -> lowered.LoweredText:
         ]
 
     laid_out.__name__ = laid_out.__qualname__ = node.__name__
+    if not arriving:
+        # What is lowered says by its arguments which devices it is for.
+        return lowered.lower(lambda _: laid_out(), [_whole(request.mesh)], (), platform)
     arguments = [
         jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, weak_type=struct.weak_type)
         for struct, sharding in zip(request.structs, arriving, strict=True)
     ]
     return lowered.lower(laid_out, arguments, request.donated, platform)
+
+
+def _whole(mesh: Any) -> jax.ShapeDtypeStruct:
+    """Return a number that is whole on every device of a mesh."""
+    return jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
 
 
 def _on(sharding: object, request: CompileRequest) -> NamedSharding:

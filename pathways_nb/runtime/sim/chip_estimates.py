@@ -6,6 +6,7 @@ the time before a launch begins, is as in other estimates (``node_estimates``).
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
 import re
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from pathways_nb.compilers.compiling import CompiledText, CompilerError
+from pathways_nb.compilers.compiling import CompilerError
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.tables import names
@@ -30,8 +31,8 @@ from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
-from pathways_nb.runtime.sim.chip_compiler import SHORT, CompiledNode, CompilerChoice, compiled_node, kind_for
-from pathways_nb.runtime.sim.mesh_compiler import made_once
+from pathways_nb.runtime.sim.chip_compiler import SHORT, CompilerChoice, compiled_text, devices_of, kind_for
+from pathways_nb.runtime.sim.mesh_compiler import key_of, made_once
 from pathways_nb.runtime.sim.node_layout import NodeLayout
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.waiting import Promise
@@ -39,7 +40,25 @@ from pathways_nb.util.waiting import Promise
 _ALIAS = re.compile(r"\{(\d*)\}: \(\d+, \{\}, (?:may|must)-alias\)")
 _SHAPE = re.compile(r"\b[a-z]+\d*\w*\[([\d,]*)\]")
 
-_opened: dict[Hashable, Promise[OpenedLaunch]] = {}
+
+class _OpenedNode(NamedTuple):
+    """A node that was compiled, opened.
+
+    Args:
+        launch: it.
+        header: first line of its text, which has the shapes of results; empty if there is no text.
+        note: what it was compiled for, and whether the compiler refuses it.
+    """
+
+    launch: OpenedLaunch
+    header: str
+    note: str
+
+
+_opened: dict[Hashable, Promise[_OpenedNode]] = {}
+_at_exit: list[bool] = []
+"""Not empty once the interpreter exits: then nobody waits for a compiler any more."""
+atexit.register(_at_exit.append, True)
 
 
 class ChipEstimate(NamedTuple):
@@ -111,16 +130,13 @@ class ChipEstimator:
         if self._bound(layout, work, topology) < SHORT:
             return ChipEstimate(note=f"shorter than {duration(SHORT)}, so not compiled by its chip's compiler")
         try:
-            node = compiled_node(request, topology, is_wanted)
-            launch = self._open(node, topology)
+            node = self._opened(request, topology, is_wanted)
         except CancelledError:
             raise
         except Exception as error:  # JAX lowers not everything without devices, and a compiler does not take everything
             return self._without(request, error)
-        memory = _memory(node.text, launch, layout)
-        refused = f"refused by {node.text.compiler}: {node.text.refused}" if node.text.refused else ""
-        note = "; ".join(filter(None, (f"compiled for {node.devices}", refused, *launch.notes)))
-        return ChipEstimate(launch, memory, note, bool(node.text.text))
+        note = "; ".join(filter(None, (node.note, *node.launch.notes)))
+        return ChipEstimate(node.launch, _memory(node, layout), note, bool(node.header))
 
     def _bound(self, layout: NodeLayout, work: Work, topology: Topology) -> float:
         """Return seconds that a node hardly takes longer than: its work, and all its values once over the network."""
@@ -135,24 +151,34 @@ class ChipEstimator:
         )
         return seconds + layout.whole() / rate
 
-    def _open(self, node: CompiledNode, topology: Topology) -> OpenedLaunch:
-        """Return a compiled node, opened; once for equal texts on equal devices."""
-        text = node.text
-        # A TPU's coordinates are those that the compiler assigned; the hosts of GPUs are those of the island.
-        torus = topology.chip.interconnect == "torus"
-        places = text.places if torus else tuple({"process": host} for host in node.hosts)
-        first = 0 if torus else node.hosts[0]
-        hosts = () if torus else tuple(host - first for host in node.hosts)
-        place = LaunchPlace(topology.chip, places, topology.devices_per_host)
-        key = text.text, text.refused, text.memory, topology.chip, topology.devices_per_host, hosts, self._known
+    def _opened(self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> _OpenedNode:
+        """Return a node, compiled and opened; equal nodes on equal devices once."""
+        devices = devices_of(request, topology)
+        options = repr(sorted(request.code.options_on(devices.target.kind).items()))
+        key = key_of(request, request.mesh.shape), request.contexts, topology, devices.hosts, options, self._known
 
-        def make() -> OpenedLaunch:
-            return open_launch(
-                text.text, place, self._known, buffers=text.buffers, memory=text.memory, live=text.live,
-                compiler=text.compiler, refused=text.refused,
+        def wanted() -> bool:
+            return not _at_exit and is_wanted()
+
+        def make() -> _OpenedNode:
+            text = compiled_text(request, devices.target, wanted)
+            # A TPU's coordinates are those that the compiler assigned; the hosts of GPUs are those of the island.
+            torus = topology.chip.interconnect == "torus"
+            places = text.places if torus else tuple({"process": host} for host in devices.hosts)
+            launch = open_launch(
+                text.text, LaunchPlace(topology.chip, places, topology.devices_per_host), self._known,
+                buffers=text.buffers, memory=text.memory, live=text.live, compiler=text.compiler, refused=text.refused,
             )  # fmt: skip
+            refused = f"; refused by {text.compiler}: {text.refused}" if text.refused else ""
+            return _OpenedNode(launch, text.text.partition("\n")[0], f"compiled for {devices.words}{refused}")
 
-        return made_once(_opened, key, make)
+        while True:
+            try:
+                return made_once(_opened, key, make)
+            except CancelledError:
+                # Another plan may have wanted it first, and was given up; then it is compiled for this one.
+                if not wanted():
+                    raise
 
     def _without(self, request: CompileRequest, error: Exception) -> ChipEstimate:
         """Return the note on a node that the compiler of its chip does not take.
@@ -166,7 +192,7 @@ class ChipEstimator:
             where = f" ({label.line})" if label.line else ""
             raise UsageError(
                 f"{label.name} of {label.program}{where} cannot be compiled for {self.model.chip.name}, as "
-                f'compiler="own" wants: {said}. Attach with compiler="auto" to estimate such nodes from their jaxpr.'
+                f'compiler="own" wants: {said.rstrip('.')}. Attach with compiler="auto" to estimate such nodes from their jaxpr.'
             ) from error
         first = said if isinstance(error, CompilerError) else f"{type(error).__name__}: {said}"
         return ChipEstimate(note=f"not compiled by its chip's compiler: {first.splitlines()[0]}")
@@ -192,19 +218,19 @@ def _in_table(chip: Chip) -> Chip:
     return next(one for one in map(chip_of, known) if one.compiler == chip.compiler)
 
 
-def _memory(text: CompiledText, launch: OpenedLaunch, layout: NodeLayout) -> CompiledMemory:
+def _memory(node: _OpenedNode, layout: NodeLayout) -> CompiledMemory:
     """Return temporary and reused bytes, and the layouts of results, as the compiler has chosen them."""
-    if launch.memory is None:
+    if node.launch.memory is None:
         return CompiledMemory(layout.temporary(), layout.taken_over(), ())
-    header, results = text.text.partition("\n")[0], layout.results()
-    locals_ = zip(_results(header), results, strict=False)  # a node without outputs returns zeros, see ``emit``
+    results = layout.results()
+    locals_ = zip(_results(node.header), results, strict=False)  # a node without outputs returns zeros, see ``emit``
     found = [_spec(local, aval.shape, spec, layout.sizes) for local, (aval, spec) in locals_]
     specs = [spec if chosen is None else chosen for chosen, (_, spec) in zip_longest(found, results)]
     sizes = [bytes_on_device(aval, spec, layout.sizes) for (aval, _), spec in zip(results, specs, strict=True)]
-    taken = {int(number or 0) for number in _ALIAS.findall(header)}
+    taken = {int(number or 0) for number in _ALIAS.findall(node.header)}
     reused = sum(size for number, size in enumerate(sizes) if number in taken)
     # The compiler's arrays are padded to its tiles; what that takes counts as temporary.
-    temporary = launch.memory.peak - (layout.arguments() + sum(sizes) - reused)
+    temporary = node.launch.memory.peak - (layout.arguments() + sum(sizes) - reused)
     return CompiledMemory(max(temporary, 0), reused, tuple(found))
 
 
