@@ -186,13 +186,13 @@ class ChipEstimator:
         Raises:
             UsageError: only that compiler is wanted.
         """
-        said = str(error).strip() or type(error).__name__
+        said = str(error).strip().removesuffix(".") or type(error).__name__
         if self.choice == "own":
             label = request.label
             where = f" ({label.line})" if label.line else ""
             raise UsageError(
                 f"{label.name} of {label.program}{where} cannot be compiled for {self.model.chip.name}, as "
-                f'compiler="own" wants: {said.rstrip('.')}. Attach with compiler="auto" to estimate such nodes from their jaxpr.'
+                f'compiler="own" wants: {said}. Attach with compiler="auto" to estimate such nodes from their jaxpr.'
             ) from error
         first = said if isinstance(error, CompilerError) else f"{type(error).__name__}: {said}"
         return ChipEstimate(note=f"not compiled by its chip's compiler: {first.splitlines()[0]}")
