@@ -20,6 +20,8 @@ from typing import NamedTuple
 from pathways_nb.cost.hlo.source_tables import SourceTables
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_ON_OTHER_CORE = "}, execution_thread="
+"""Beginning of the last line of a computation that runs on a core of another kind, such as a TPU's sparse core."""
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.*)$")
 _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
@@ -214,7 +216,7 @@ def parse(text: str) -> HloModule:
                 title = line
             else:
                 sources.add(line)
-        elif line.rstrip() == "}":
+        elif line.rstrip() == "}" or line.startswith(_ON_OTHER_CORE):
             _add(current, lines)
             current, lines = None, []
         elif _LINE.match(line):
