@@ -242,6 +242,29 @@ def test_an_element_of_a_tuple_may_be_written_with_its_number():
     assert [(one.name, times, one.work.bytes) for one, times in found.runs() if one.name == "y"] == [("y", 12, 512)]
 
 
+def test_a_computation_of_a_sparse_core_ends_with_the_name_of_its_thread():
+    text = """HloModule jit_f, is_scheduled=true
+
+%other (p: f32[8]) -> f32[8] {
+  ROOT %p = f32[8]{0} parameter(0)
+}, execution_thread="sparsecore"
+
+%async_computation (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %call = f32[8]{0} call(%p), to_apply=%other
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %start = ((f32[8]{0}), f32[8]{0}) async-start(%a), async_execution_thread="sparsecore", calls=%async_computation
+  ROOT %done = f32[8]{0} async-done(%start)
+}
+"""
+    module = parse(text)
+    assert set(module.computations) == {"other", "async_computation", "main"}
+    assert [(one.name, one.role) for one in schedule_of(module, 1).actions] == [("start", "start"), ("done", "done")]
+
+
 def test_metadata_with_line_breaks_belongs_to_its_instruction():
     (action,) = schedule(
         "  %q = bf16[2,16,2048,128]{3,2,1,0} parameter(0)\n"

@@ -138,3 +138,21 @@ def test_it_takes_the_place_of_the_timeline_in_figures_and_pictures() -> None:
     panel.update(run_of(OPS))  # type: ignore[arg-type]
     assert not panel.failures
     assert "dev 1 · collectives" in scene_of(run_of(OPS), ("ops",)).svg()
+
+
+def test_an_op_of_a_simulated_launch_stands_for_all_of_its_devices() -> None:
+    label = Label("compute", "step", "train", node=2, island=0, devices=64)
+    run = FakeRun([], Events.from_rows([Row(label, 0, 1, 0, "simulated")]), (64,), finished=True)
+    names = ("prefetch", "compute", "host", "dcn", "wait")
+    rows = [Op(f"a {kind}", "", kind, "step", "train", 2, 0, 0, 0, 0.0, 1.0, "a.py:1", "", "of 1 MB") for kind in names]
+    run.ops = Ops.from_rows(rows)
+    view = OpTimeline((64,))
+    assert view.lanes.grouped
+    boxes = view.update(run)["timeline_boxes"]
+    drawn = dict(zip(boxes["name"], zip(boxes["top"], boxes["bottom"], boxes["line"], strict=True), strict=True))
+    top, bottom = view.lanes.ops(0)
+    for kind in names:
+        above, below, line = drawn[f"a {kind}"]
+        assert below - above > 0.4 * (bottom - top), "not a sixty-fourth of a lane"
+        assert (above > (top + bottom) / 2) == (kind not in ("compute", "wait")), "what runs beside is below"
+        assert line == "a.py:1 · of 1 MB"
