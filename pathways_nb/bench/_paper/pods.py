@@ -99,7 +99,8 @@ class PodSetting:
         """
         model = CostModel.of(CHIP, network, host)
         options |= {"islands": self.islands, "devices_per_island": self.devices, "devices_per_host": self.per_host}
-        with pw.attach("sim", chip=model, **options) as controller:
+        # The figures are of dispatch; what a chip's compiler of some version says of a node must not move them.
+        with pw.attach("sim", chip=model, compiler="cpu", **options) as controller:
             try:
                 yield controller
             finally:

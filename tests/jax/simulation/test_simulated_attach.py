@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.attach import simulator
+from pathways_nb.compilers import packages
 from pathways_nb.cost.model import CostModel
 
 CHIPS = "Known: tpu_v2, tpu_v3, tpu_v4, tpu_v5e, tpu_v5p, tpu_v6e, tpu_v7, "
@@ -45,13 +47,14 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("sim:tpu_v3", {"noise": -0.1}, pw.UsageError, "attach(noise=-0.1): a number of at least 0 is needed, such as noise=0."),
     ("sim:tpu_v3", {"seed": 1.5}, pw.UsageError, "attach(seed=1.5): a whole number is needed."),
     ("sim:tpu_v3", {"policy": "fair"}, pw.UsageError, "policy='fair': choose one of 'fifo', 'stride', 'priority', 'shorte"),
+    ("sim:tpu_v3", {"compiler": "gpu"}, pw.UsageError, "attach(compiler='gpu'): choose one of 'auto', 'own', 'cpu'."),
     ("sim:tpu_v3", {"dispatch": "serial"}, pw.UsageError, "attach(dispatch='serial'): choose one of 'parallel', 'sequential'."),
     *(
         (kind, {name: value}, pw.UsageError, f"attach({kind!r}, {name}={value!r}): {name} is for simulated devices, pw.att")
         for kind in ("cpu", "auto")
         for name, value in (
             ("chip", "tpu_v3"), ("network", "tpu_dcn"), ("topology", (4, 4)), ("devices_per_host", 4), ("noise", 0.1),
-            ("seed", 3), ("values", True),
+            ("seed", 3), ("values", True), ("compiler", "own"),
         )
     ),
     ("cpu", {"devices_per_host": 4}, pw.UsageError, 'pw.attach("sim", devices_per_host=…), or for hosts of a Ray cluster, pw.attach("ray", devices_per_host=…).'),
@@ -132,3 +135,27 @@ def test_two_kinds_of_chips_are_two_controllers_and_each_prices_its_own() -> Non
             2 * 2 * 1024 * 1024 * 4 / bytes_per_second + model.host.device_launch
         )
     assert chips == {pw.chip("tpu_v3")}
+
+
+def test_whose_compiler_is_taken_is_said_once_and_by_the_environment_where_the_user_does_not(
+    monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(packages, "is_installed", lambda kind: False)
+    monkeypatch.setattr(simulator, "_told", set())
+    said = "nodes are estimated from their jaxpr, and compiled for CPU devices"
+    with pw.attach("sim:tpu_v3") as controller:
+        assert f"\n  {said}\n" in controller.status()
+        assert controller.attach_options.as_dict()["compiler"] == "cpu", "as this environment says"
+    assert capsys.readouterr().out == ""
+    monkeypatch.delenv("PATHWAYS_COMPILER")
+    for _ in range(2):
+        with pw.attach("sim:tpu_v3"):
+            pass
+    assert capsys.readouterr().out == (f"{said}; the compiler of tpu_v3 says more: {packages.how_to_install('tpu')}\n")
+    with pytest.raises(
+        pw.UsageError, match=r'compiler="own"\): the TPU compiler, which tpu_v3 needs, is not installed'
+    ):
+        pw.attach("sim:tpu_v3", compiler="own")
+    monkeypatch.setenv("PATHWAYS_COMPILER", "gpu")
+    with pytest.raises(pw.UsageError, match=r"PATHWAYS_COMPILER=gpu: choose from 'auto', 'own', 'cpu'\."):
+        pw.attach("sim:tpu_v3")
