@@ -64,6 +64,7 @@ def test_no_ops_match_nothing():
 
 
 def test_a_comparison_of_runs_says_how_their_ops_differ():
-    a, b = pw.Run("predicted", (1,), ops=PREDICTED), pw.Run("profiled", (1,), ops=PROFILED)
+    a, b = pw.Run("predicted", (1,)), pw.Run("profiled", (1,))
+    a.ops, b.ops = PREDICTED, PROFILED
     said = pw.compare(a, b).summary_line()
     assert said.endswith("4 ops matched, 1 and 1 without partner · train.py:3: +1.5 s")

@@ -153,6 +153,5 @@ def test_an_op_of_a_simulated_launch_stands_for_all_of_its_devices() -> None:
     top, bottom = view.lanes.ops(0)
     for kind in names:
         above, below, line = drawn[f"a {kind}"]
-        assert below - above > 0.4 * (bottom - top), "not a sixty-fourth of a lane"
-        assert (above > (top + bottom) / 2) == (kind not in ("compute", "wait")), "what runs beside is below"
-        assert line == "a.py:1 · of 1 MB"
+        assert below - above > 0.9 * (bottom - top) / len(view.lanes.queues), "not a sixty-fourth of a lane"
+        assert line == "a.py:1"
