@@ -59,9 +59,9 @@ def operation_of(eqn: Any, inputs: Sequence[ShardedValue], sizes: Mapping[str, i
     return walk.ops[-1]
 
 
-def value_of(aval: Any) -> ShardedValue:
-    """Return a new array of this shape and dtype that no axis partitions."""
-    return _CostWalk({}).new(aval, unsplit(len(_shape(aval))))
+def value_of(aval: Any, split: Split | None = None, sizes: Mapping[str, int] = {}) -> ShardedValue:
+    """Return a new array of this shape and dtype; without a layout, no axis partitions it."""
+    return _CostWalk(dict(sizes)).new(aval, unsplit(len(_shape(aval))) if split is None else split)
 
 
 def _shape(aval: Any) -> tuple[int, ...]:

@@ -223,6 +223,11 @@ def bucket_all_reduce(
     return [*ops, operation("unpack", (total,), outputs, packing.manual(unpack, [packing.row], packing.others))]
 
 
+def pieces_of(graph: StepGraph, params: Sequence[int]) -> int:
+    """Return among how many devices of other axes what a collective exchanges is split."""
+    return _Packing.of(graph, params).copies if params and graph.parameters[params[0]].other_sizes else 1
+
+
 class _Packing(NamedTuple):
     """How parameters are packed for one collective, where further axes than that of the batch split them.
 

@@ -74,7 +74,7 @@ class MemoryCurve:
         for value in (*graph.flat.inputs, *graph.flat.outputs):  # whoever calls the step holds them to the end
             died[value] = end
         ticks = np.array([[born[v], died.get(v, born[v])] for v in born], np.int64).reshape(-1, 2)  # (values, 2)
-        sizes = np.array([graph.flat.bytes(v) for v in born], np.int64)  # (values,) bytes
+        sizes = np.array([costs.bytes(graph, v) for v in born], np.int64)  # (values,) bytes
         kinds = np.array([CATEGORIES.index(category.get(v, "activations")) for v in born])  # (values,)
         at = np.unique(ticks)  # (times,) ticks
         found: dict[Category, np.ndarray] = {}

@@ -17,6 +17,7 @@ from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlanError
 from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.collectives import pieces_of
 from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.parallel.fsdp.step_work import StepWork
 
@@ -38,6 +39,8 @@ class OperationCosts:
             operation reads, not what it makes.
         fused: values that a fusion never writes to memory.
         views: by value that lies in the memory of an operand, the position of that operand.
+        joined: of the operations in ``compute``, the ticks in it of what the compiler exchanges over other axes.
+        shares: by value that other axes split, among how many devices.
     """
 
     model: CostModel
@@ -46,6 +49,8 @@ class OperationCosts:
     compute: dict[int, int]
     fused: set[int]
     views: dict[int, int]
+    joined: dict[int, int]
+    shares: dict[int, int]
     _known: dict[tuple[str, int, str], int] = field(default_factory=dict)
     """Ticks of collectives and copies that were asked for before."""
 
@@ -62,12 +67,19 @@ class OperationCosts:
             work: of its operations, if it is known.
         """
         work = work or StepWork.of(graph, sizes)
-        made = cls(model, model.topology(math.prod(sizes.values())), dict(sizes), {}, set(work.fused), dict(work.views))
-        known: dict[Work, int] = {}  # layers of a model have equal works, and pricing one is the slow part
+        topology = model.topology(math.prod(sizes.values()))
+        made = cls(
+            model, topology, dict(sizes), {}, set(work.fused), dict(work.views), {}, dict(work.shares)
+        )  # fmt: skip
+        known: dict[Work, tuple[int, int]] = {}  # layers of a model have equal works, and pricing one is the slow part
         for value, one in work.works.items():
             if one not in known:
-                known[one] = made._ticks_of(one)
-            made.compute[value] = known[one]
+                cost = model.node(one, topology, made.sizes)
+                known[one] = _ticks(cost.compute), _ticks(cost.collective)
+            compute, joined = known[one]
+            made.compute[value] = compute + joined
+            if joined:
+                made.joined[value] = joined
         return made
 
     def ticks(self, graph: StepGraph, op: Runnable) -> int:
@@ -76,20 +88,48 @@ class OperationCosts:
             return self.exchange(op.name, self.bytes_of(graph, op), op.axis)
         # Not by the value that it makes: an unpack makes values that a gather made before, and ``compute`` has none.
         if op.name in ("pack", "unpack"):
-            return self.copy(sum(graph.flat.bytes(value) for value in op.inputs))
+            return self.copy(sum(self.bytes(graph, value) for value in op.inputs))
         found = self.compute.get(op.outputs[0]) if op.outputs else 0
         if found is None:  # repeated for the backward pass: a conversion is made again, a view costs nothing
-            found = self.copy(sum(graph.flat.bytes(value) for value in op.inputs)) if op.name == "convert" else 0
+            found = self.copy(sum(self.bytes(graph, value) for value in op.inputs)) if op.name == "convert" else 0
             self.compute[op.outputs[0]] = found
         return found
 
     def bytes_of(self, graph: StepGraph, op: CollectiveOp) -> int:
-        """Return the bytes of the whole array that a collective exchanges, with its padding."""
-        kind = BY_NAME[op.name]
+        """Return the bytes of the whole array that a collective exchanges, with its padding.
+
+        Of an array that other axes split, it is the part on one device of them.
+        """
+        kind, pieces = BY_NAME[op.name], pieces_of(graph, op.carries)
         if kind.begins_whole and kind.ends_whole:
-            return graph.flat.bytes(op.inputs[0])
+            return graph.flat.bytes(op.inputs[0]) // pieces
         # The part, not the whole, which may be cropped.
-        return graph.flat.bytes(op.outputs[0] if kind.begins_whole else op.inputs[0]) * self.sizes[op.axis]
+        part = op.outputs[0] if kind.begins_whole else op.inputs[0]
+        return graph.flat.bytes(part) // pieces * self.sizes[op.axis]
+
+    def bytes(self, graph: StepGraph, value: int) -> int:
+        """Return the bytes of a value on one device, also of one that a pass made."""
+        if not self.shares:
+            return graph.flat.bytes(value)
+        if value not in self.shares:
+            self.shares[value] = self._share(graph, value)
+        return graph.flat.bytes(value) // self.shares[value]
+
+    def _share(self, graph: StepGraph, value: int) -> int:
+        """Return among how many devices other axes split a value that is not known from the trace."""
+        maker = graph.makers.get(value)
+        if maker is None or not maker.inputs:
+            return 1
+        if isinstance(maker, CollectiveOp):
+            return pieces_of(graph, maker.carries)
+        if maker.name == "pack":
+            return next(pieces_of(graph, op.carries) for op in graph.readers[value] if isinstance(op, CollectiveOp))
+        if maker.name == "unpack":
+            (bucket,) = (op for op in [graph.makers[maker.inputs[0]]] if isinstance(op, CollectiveOp))
+            return graph.parameters[bucket.carries[maker.outputs.index(value)]].pieces
+        # Repeated for the backward pass: a view or a conversion has as many parts as what it reads.
+        source = maker.inputs[0]
+        return graph.flat.bytes(source) // max(self.bytes(graph, source), 1) or 1
 
     def exchange(self, name: str, bytes: int, axis: str) -> int:
         """Return the ticks of a collective over an axis.
@@ -109,11 +149,9 @@ class OperationCosts:
         """Return the ticks of reading and writing so many bytes."""
         key = "copy", bytes, ""
         if key not in self._known:
-            self._known[key] = self._ticks_of(Work((Amount("movement", read=bytes, written=bytes),)))
+            work = Work((Amount("movement", read=bytes, written=bytes),))
+            self._known[key] = _ticks(self.model.node(work, self.topology, self.sizes).compute)
         return self._known[key]
-
-    def _ticks_of(self, work: Work) -> int:
-        return _ticks(self.model.node(work, self.topology, self.sizes).compute)
 
 
 def _ticks(seconds: float) -> int:

@@ -8,7 +8,6 @@ which are the same in every plan and are left out here. ``outline_of`` reads it 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -260,17 +259,15 @@ def outline_of(traced: StepGraph, costs: OperationCosts, gathers_again: bool) ->
 
     def gather_of(one: Gather) -> ParameterGather:
         (op,), (param,) = one.source, one.params
-        item = graph.flat.avals[op.outputs[0]].dtype.itemsize
-        whole = math.prod(graph.parameters[param].padded) * item  # with padding, which is exchanged, too
-        found = GatherCost(total(feeding[op]), graph.flat.bytes(op.inputs[0]), whole)
+        # With padding, which is exchanged, too.
+        found = GatherCost(total(feeding[op]), costs.bytes(graph, op.inputs[0]), costs.bytes_of(graph, op))
         return ParameterGather(param, graph.positions[op], int(one.read[0]), one.dtype, found)
 
     def reduction_of(one: Reduction) -> GradientReduction:
         op, (param,) = one.source[0], one.params
-        sent, shard = graph.flat.bytes(op.inputs[0]), graph.flat.bytes(op.outputs[0])
-        item = graph.flat.avals[op.inputs[0]].dtype.itemsize
+        sent, shard = costs.bytes(graph, op.inputs[0]), costs.bytes(graph, op.outputs[0])
         # An all-reduce sends the gradient as it is; only to scatter it, it is padded to equal shards.
-        padded = math.prod(graph.parameters[param].padded) * item if op.name == "reduce_scatter" else sent
+        padded = costs.bytes_of(graph, op)
         found = ReductionCost(sent, padded, shard, total(finishing[op]), len(finishing[op]))
         return GradientReduction(param, graph.positions[op], int(one.made[0]), one.kinds, one.dtype, found)
 

@@ -86,6 +86,11 @@ class Parameter:
         """Its part on one device of the other axes."""
         return self if not self.others else replace(self, shape=self.piece_of(self.shape), others=PartitionSpec())
 
+    @property
+    def pieces(self) -> int:
+        """Number of its parts over the other axes."""
+        return self.size // self.piece.size if self.size else 1
+
     def piece_of(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape on one device of the other axes of an array that they split like this parameter."""
         sizes = dict(self.other_sizes)

@@ -22,7 +22,7 @@ class LoopExchange(NamedTuple):
     Args:
         name: of the collective.
         param: the position of the parameter whose layers it exchanges.
-        bytes: of one whole layer.
+        bytes: of one whole layer, of its part on one device of the axes that do not split the batch.
     """
 
     name: CollectiveName
@@ -88,9 +88,9 @@ def sharded_scan(
     scattering_of = {param: _converted(scattering(layers[param], axis), dtype) for param, dtype in reduced.items()}
     scatters = [scattering_of[stacks[at][0]] if at in stacks else None for at in made]
     exchanges = (
-        *(LoopExchange("all_gather", param, layers[param].size * dtypes[param].itemsize) for param in gathers),
+        *(LoopExchange("all_gather", param, layers[param].piece.size * dtypes[param].itemsize) for param in gathers),
         *(
-            LoopExchange("reduce_scatter", param, layers[param].size * dtype.itemsize)
+            LoopExchange("reduce_scatter", param, layers[param].piece.size * dtype.itemsize)
             for param, dtype in reduced.items()
         ),
     )

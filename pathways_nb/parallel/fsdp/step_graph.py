@@ -75,6 +75,7 @@ class StepGraph:
         seed: the value of the gradient by the loss, on which every operation of the backward pass depends.
         traced_values: number of values that were traced, which come before those of collectives and passes.
         joins: how each result of the devices becomes that of the whole batch.
+        wholes: the value of each parameter as the loss reads it.
     """
 
     flat: FlatFunction
@@ -86,6 +87,7 @@ class StepGraph:
     seed: int
     traced_values: int
     joins: tuple[Auxiliary, ...]
+    wholes: tuple[int, ...] = ()
 
     @property
     def ops(self) -> tuple[Runnable, ...]:

@@ -25,8 +25,8 @@ class StreamSpan(NamedTuple):
     """When an operation, or several in a row, ran.
 
     Args:
-        name: ``StepGraph.label`` of the collective; ``"forward"``, ``"backward"``, or ``"pack"`` and ``"unpack"`` for
-            copies into and out of buckets.
+        name: ``StepGraph.label`` of the collective; ``"forward"``, ``"backward"``, ``"pack"`` and ``"unpack"`` for
+            copies into and out of buckets, or ``PARTIAL_SUMS``.
         stream: on which it ran.
         start: in ticks.
         end: in ticks.
@@ -67,13 +67,15 @@ class StreamStall(NamedTuple):
 
 COPIES = ("pack", "unpack")
 """Names of the copies into and out of buckets."""
+PARTIAL_SUMS = "partial sums"
+"""Name of what the compiler exchanges over axes that split parameters only: computation can go on after it."""
 
 
 class StreamTask(NamedTuple):
     """An operation on a stream.
 
     Args:
-        name: ``StepGraph.label`` of a collective; else ``"forward"``, ``"backward"``, ``"pack"`` or ``"unpack"``.
+        name: as of its ``StreamSpan``.
         stream: on which it runs; ``"gather"`` for all collectives if there is one stream for them.
         ticks: how long it takes.
         after: the task up to which computation has come when it is issued; -1 for none.
@@ -127,10 +129,16 @@ class StreamTasks:
         # Popped: once computation has waited for a collective, later readers of the same value wait for nothing.
         reads = [self._under_way.pop(value) for value in op.inputs if value in self._under_way]
         name = op.name if op.name in COPIES else "backward" if op in graph.backward else "forward"
-        self.tasks.append(StreamTask(name, "compute", costs.ticks(graph, op), self._front, tuple(reads)))
-        self._front = len(self.tasks) - 1
+        joined = costs.joined.get(op.outputs[0], 0) if op.outputs else 0
+        self._compute(name, costs.ticks(graph, op) - joined, tuple(reads))
+        if joined:
+            self._compute(PARTIAL_SUMS, joined)
         if isinstance(op, ShardedScan):
             self._add_loop_exchanges(graph, costs, op)
+
+    def _compute(self, name: str, ticks: int, reads: tuple[int, ...] = ()) -> None:
+        self.tasks.append(StreamTask(name, "compute", ticks, self._front, reads))
+        self._front = len(self.tasks) - 1
 
     def _add_collective(self, graph: StepGraph, costs: OperationCosts, op: CollectiveOp) -> None:
         kind: Stream = "gather" if op.is_gather else "reduce"

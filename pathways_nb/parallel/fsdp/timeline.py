@@ -57,7 +57,7 @@ class StepTimeline:
         graph: the step.
         spans: of all streams, in the order in which they begin on each.
         stalls: of the compute stream, the wait for the last reductions included.
-        compute: ticks of all operations that are no collectives.
+        compute: ticks of all operations that are no collectives, with the sums over other axes for which they wait.
         copied: ticks of the copies into and out of buckets, which are part of ``compute``.
         end: ticks of the step, without the optimizer.
         memory: bytes on the device over time.

@@ -99,7 +99,9 @@ def differentiated(
     gradients = dict(zip((i for i, t in enumerate(trainable) if t), outputs[results:], strict=True))
     values = len(walk.avals)
     joins = (Auxiliary("mean"), *aux)
-    return StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed, values, joins)
+    return StepGraph(
+        flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed, values, joins, wholes
+    )  # fmt: skip
 
 
 def with_collectives(traced: StepGraph, parameters: tuple[Parameter, ...], options: StepOptions) -> StepGraph:
