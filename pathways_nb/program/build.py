@@ -19,6 +19,7 @@ from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.plan import SMALL
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.action_marks import numbered
+from pathways_nb.program.declared_cost import LaunchPlan
 from pathways_nb.program.exchange_groups import check_place, grouped, sum_of
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.host_work import HostWork
@@ -52,8 +53,13 @@ class Code:
     @property
     def seconds(self) -> float | None:
         """The declared duration in seconds; ``None`` unless all items declare theirs."""
-        declared = [item.seconds for item in self.items if item.seconds is not None]
+        declared = [item.cost for item in self.items if isinstance(item.cost, float)]
         return sum(declared) if len(declared) == len(self.items) else None
+
+    @property
+    def launch_plans(self) -> tuple[LaunchPlan, ...]:
+        """What its computations know of their launches."""
+        return tuple(item.cost for item in self.items if isinstance(item.cost, LaunchPlan))
 
     @property
     def host(self) -> HostWork | None:

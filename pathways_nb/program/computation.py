@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program import context, specs
+from pathways_nb.program import context, declared_cost, specs
 from pathways_nb.program.edge import cross
 from pathways_nb.program.signature import Signature
 from pathways_nb.program.static_arguments import Statics
@@ -30,10 +30,9 @@ from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import a_type_of, counted
 
 Form = Literal["jit", "shard_map"]
-_NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?(?:#(\d+))?__(.*)", re.DOTALL)
+_NAME = re.compile(r"pw__(\d+)(?:~([^_#]+))?(?:#(\d+))?__(.*)", re.DOTALL)
 _options: list[dict[str, Any]] = [{}]
 """All compiler options in use. Names carry their positions, because JAX refuses options on a jit within another."""
-
 
 _serials = itertools.count()
 NOT_PICKLED = (
@@ -50,7 +49,7 @@ class Computation(Unique):
 
     _not_pickled = NOT_PICKLED
     seconds: float | None = None
-    """Declared duration in seconds (``pw.work``), else ``None``; the equation's name carries it to the nodes."""
+    """Declared duration in seconds (``pw.work``), else ``None``."""
     compiler_options: Mapping[str, Any] | None = None
     """Options of XLA for its node, as in ``jax.jit``; the equation's name carries them, too."""
 
@@ -126,6 +125,10 @@ class Computation(Unique):
             call.explain(error, f"the computation {self.name!r} on {self.place.label} ({self.place.axes_text})")
             raise
 
+    def cost_of(self, call: Signature) -> declared_cost.DeclaredCost:
+        """Return what a call is declared to cost; the equation's name carries it to the nodes."""
+        return self.seconds
+
     def check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
         """Refuse arguments that their specs do not divide, or that JAX would hold as other numbers.
 
@@ -167,6 +170,7 @@ class Computation(Unique):
         return [spec or PartitionSpec() for spec in (*positional, *rest)]
 
     def _build(self, call: Signature, mesh: AbstractMesh, leaf_specs: tuple[specs.Spec, ...]) -> Callable[..., Any]:
+        declared = declared_cost.written(self.cost_of(call))
         # The jitted function outlives the call and must not keep its arrays.
         call = call.without_leaves()
         # Without a cycle, a computation of a cell that is run again goes at once, and its place gives its devices back.
@@ -177,7 +181,6 @@ class Computation(Unique):
             assert computation is not None, "only its own call traces it"
             return computation._trace_body(call, mesh, leaf_specs, leaves)
 
-        declared = "" if self.seconds is None else f"~{self.seconds!r}"
         if self.compiler_options:
             declared += f"#{_position(self.compiler_options)}"
         body.__name__ = body.__qualname__ = f"pw__{self.place.serial}{declared}__{self.name}"
@@ -224,10 +227,10 @@ class Computation(Unique):
 
 
 class ComputationName(NamedTuple):
-    """What a computation's equation name says: serial of its place, declared seconds, compiler options, plain name."""
+    """What a computation's equation name says: serial of its place, declared cost, compiler options, plain name."""
 
     place: int
-    seconds: float | None
+    cost: declared_cost.DeclaredCost
     compiler_options: Mapping[str, Any]
     name: str
 
@@ -238,7 +241,7 @@ def parse_name(equation: str) -> ComputationName | None:
     match = _NAME.fullmatch(equation)
     if match is None:
         return None
-    return ComputationName(int(match[1]), float(match[2]) if match[2] else None, _options[int(match[3] or 0)], match[4])
+    return ComputationName(int(match[1]), declared_cost.read(match[2]), _options[int(match[3] or 0)], match[4])
 
 
 def _position(options: Mapping[str, Any]) -> int:
@@ -265,11 +268,9 @@ def _make(
         made.compiler_options = compiler_options
         return made
 
-    if fn is None:
-        return make
-    if not callable(fn):
+    if fn is not None and not callable(fn):
         raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got {a_type_of(fn)}.")
-    return make(fn)
+    return make if fn is None else make(fn)
 
 
 def jit(

@@ -24,6 +24,7 @@ from pathways_nb.plan.graph import ActionKey
 from pathways_nb.program import specs
 from pathways_nb.program.action_marks import mark_of
 from pathways_nb.program.computation import ComputationName, parse_name
+from pathways_nb.program.declared_cost import DeclaredCost
 from pathways_nb.program.edge import without_edges
 from pathways_nb.program.exchange_sums import ExchangeSum, exchange_sum_of
 from pathways_nb.program.host_work import HostWork, host_work
@@ -61,8 +62,8 @@ class ProgramItem(Operation[Operand]):
     out_specs: tuple[specs.Spec, ...] = ()
     donated: tuple[bool, ...] = ()
     line: str = ""
-    seconds: float | None = None
-    """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
+    cost: DeclaredCost = None
+    """What it is declared to cost."""
     action: ActionKey | None = None
     """The action of a pipeline that it is; ``None`` of other items."""
     exchange_sum: ExchangeSum | None = None
@@ -227,7 +228,7 @@ class _ProgramWalk(Walk[Operand]):
                 out_specs=tuple(specs.partition_spec_of(eqn.params["out_shardings"][at]) for at in kept),
                 donated=tuple(eqn.params["donated_invars"]),
                 line=_line(eqn),
-                seconds=carried.seconds,
+                cost=carried.cost,
                 action=action,
                 exchange_sum=which,
                 compiler_options=carried.compiler_options,
@@ -251,7 +252,7 @@ class _ProgramWalk(Walk[Operand]):
                 out_specs=work.specs,
                 donated=(False,) * len(inputs),
                 line=_line(eqn),
-                seconds=work.seconds if isinstance(work.seconds, float) else None,
+                cost=work.seconds if isinstance(work.seconds, float) else None,
             )
         )
         return list(outputs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import NotAttachedError, PlaceError
 from pathways_nb.runtime.sim.sim_driver import SimDriver
@@ -72,6 +73,15 @@ def cost_model() -> CostModel | None:
     """Return the cost model of the current controller's devices if they are simulated, else ``None``."""
     driver = get().driver
     return driver.model if isinstance(driver, SimDriver) else None
+
+
+def topology(model: CostModel) -> Topology | None:
+    """Return the topology of the current controller's islands if they are simulated with this model, else ``None``."""
+    session = peek()
+    driver = None if session is None else session.driver
+    if not isinstance(driver, SimDriver) or driver.model is not model:
+        return None
+    return driver.attachment.islands[0].topology
 
 
 def allow_default(attach: Callable[[], Session]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from pathways_nb.parallel.fsdp.operation_costs import OperationCosts
 from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph
+from pathways_nb.parallel.fsdp.stream_tasks import TimedStreams
 
 Category = Literal["parameters", "gathered", "gradients", "optimizer", "activations", "temporaries"]
 CATEGORIES: tuple[Category, ...] = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
@@ -44,24 +44,24 @@ class MemoryCurve:
         return {category: int(held[at]) for category, held in self.bytes.items()}
 
     @classmethod
-    def of(
-        cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: OperationCosts, state_bytes: int = 0
-    ) -> MemoryCurve:
+    def of(cls, graph: StepGraph, timed: TimedStreams, costs: OperationCosts, state_bytes: int = 0) -> MemoryCurve:
         """Return the memory of a step.
 
-        An array lives from the beginning of the operation that makes it to the end of the last one that reads it.
+        An array lives from the beginning of the operation that makes it to the end of the last one that reads it. New
+        parameters and state live from the beginning of the optimizer's update on, beside those of which they do not
+        take over the memory.
 
         Args:
             graph: the step.
-            times: of each operation, when it begins and ends.
+            timed: when each operation begins and ends.
             costs: of the operations; they say which arrays are views, and which are never in memory.
             state_bytes: of the optimizer's state.
         """
         category = categories(graph)
         born, died = dict.fromkeys(graph.flat.inputs, 0), dict[int, int]()  # ticks, by value
-        end = max((stop for _, stop in times), default=0)
+        end = timed.end
         homes: dict[int, int] = {}  # by view, the value in whose memory it lies: it lives as long as its last view
-        for op, (start, stop) in zip(graph.ops, times, strict=True):
+        for op, (start, stop) in zip(graph.ops, timed.times, strict=True):
             for value in op.outputs:
                 if value in costs.views:
                     seen = op.inputs[costs.views[value]]
@@ -76,7 +76,7 @@ class MemoryCurve:
         ticks = np.array([[born[v], died.get(v, born[v])] for v in born], np.int64).reshape(-1, 2)  # (values, 2)
         sizes = np.array([costs.bytes(graph, v) for v in born], np.int64)  # (values,) bytes
         kinds = np.array([CATEGORIES.index(category.get(v, "activations")) for v in born])  # (values,)
-        at = np.unique(ticks)  # (times,) ticks
+        at = np.unique([*ticks.reshape(-1), timed.updates, end])  # (times,) ticks
         found: dict[Category, np.ndarray] = {}
         for number, name in enumerate(CATEGORIES):
             chosen = kinds == number
@@ -85,6 +85,10 @@ class MemoryCurve:
             np.add.at(change, np.searchsorted(at, ticks[chosen, 1]), -sizes[chosen])
             found[name] = np.cumsum(change)[: len(at)]
         found["optimizer"] = found["optimizer"] + state_bytes
+        if costs.update is not None:
+            after = at >= timed.updates
+            found["parameters"] = found["parameters"] + after * costs.update.parameter_bytes
+            found["optimizer"] = found["optimizer"] + after * costs.update.state_bytes
         return cls(at, found)
 
 

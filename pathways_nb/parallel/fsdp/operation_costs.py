@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from pathways_nb.cost.collectives.collective import Collective as Exchange
 from pathways_nb.cost.collectives.kinds import BY_NAME
@@ -18,8 +20,28 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlanError
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.collectives import pieces_of
+from pathways_nb.parallel.fsdp.optimizer_update import OptimizerUpdate
 from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.parallel.fsdp.step_work import StepWork
+
+
+class UpdateCosts(NamedTuple):
+    """What the optimizer's update costs on one device.
+
+    Args:
+        ticks: of the update.
+        gather_ticks: of the gathers of new parameters behind it.
+        gather_bytes: of the parameters that are gathered.
+        gathered: their positions.
+        flops: of the update.
+    """
+
+    ticks: int = 0
+    gather_ticks: int = 0
+    gather_bytes: int = 0
+    gathered: tuple[int, ...] = ()
+    flops: float = 0.0
+
 
 TICK = 1e-12
 """Seconds of one tick."""
@@ -41,6 +63,8 @@ class OperationCosts:
         views: by value that lies in the memory of an operand, the position of that operand.
         joined: of the operations in ``compute``, the ticks in it of what the compiler exchanges over other axes.
         shares: by value that other axes split, among how many devices.
+        flops: of one device, in all operations of ``compute``.
+        update: the optimizer's update; ``None`` of gradients only.
     """
 
     model: CostModel
@@ -51,26 +75,31 @@ class OperationCosts:
     views: dict[int, int]
     joined: dict[int, int]
     shares: dict[int, int]
+    flops: float = 0.0
+    update: OptimizerUpdate | None = None
     _known: dict[tuple[str, int, str], int] = field(default_factory=dict)
     """Ticks of collectives and copies that were asked for before."""
 
     @classmethod
     def of(
-        cls, graph: StepGraph, model: CostModel, sizes: Mapping[str, int], work: StepWork | None = None
-    ) -> OperationCosts:
+        cls, graph: StepGraph, model: CostModel, sizes: Mapping[str, int], work: StepWork | None = None,
+        update: OptimizerUpdate | None = None, topology: Topology | None = None,
+    ) -> OperationCosts:  # fmt: skip
         """Return the costs of a step as it was traced.
 
         Args:
             graph: the step before its passes.
             model: the cost model.
-            sizes: axes of the place and their sizes; an island of as many devices is taken.
+            sizes: axes of the place and their sizes.
             work: of its operations, if it is known.
+            update: the optimizer's update.
+            topology: of the island; ``None`` for one of as many devices.
         """
         work = work or StepWork.of(graph, sizes)
-        topology = model.topology(math.prod(sizes.values()))
-        made = cls(
-            model, topology, dict(sizes), {}, set(work.fused), dict(work.views), {}, dict(work.shares)
-        )  # fmt: skip
+        topology = topology or model.topology(math.prod(sizes.values()))
+        flops = sum(one.flops for one in work.works.values())
+        fused, views, shares = set(work.fused), dict(work.views), dict(work.shares)
+        made = cls(model, topology, dict(sizes), {}, fused, views, {}, shares, flops, update)
         known: dict[Work, tuple[int, int]] = {}  # layers of a model have equal works, and pricing one is the slow part
         for value, one in work.works.items():
             if one not in known:
@@ -130,6 +159,19 @@ class OperationCosts:
         # Repeated for the backward pass: a view or a conversion has as many parts as what it reads.
         source = maker.inputs[0]
         return graph.flat.bytes(source) // max(self.bytes(graph, source), 1) or 1
+
+    @cached_property
+    def of_update(self) -> UpdateCosts:
+        """The costs of the optimizer's update."""
+        if self.update is None:
+            return UpdateCosts()
+        work = self.update.work(self.sizes)
+        cost = self.model.node(work, self.topology, self.sizes)
+        gathers = [(one, self.exchange("all_gather", one.bytes, self.update.axis)) for one in self.update.gathers]
+        return UpdateCosts(
+            _ticks(cost.compute + cost.collective), sum(ticks for _, ticks in gathers),
+            sum(one.bytes for one, _ in gathers), tuple(one.param for one, _ in gathers), work.flops,
+        )  # fmt: skip
 
     def exchange(self, name: str, bytes: int, axis: str) -> int:
         """Return the ticks of a collective over an axis.

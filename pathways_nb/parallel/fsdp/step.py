@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from pathways_nb.parallel.fsdp.passes.pass_registry import pass_of
 from pathways_nb.parallel.fsdp.sharded_parameter import Parameter
 from pathways_nb.parallel.fsdp.step_functions import StepFunctions, StepSpec, part_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_launch import StepLaunch, planner_of
 from pathways_nb.parallel.fsdp.step_planner import Planner
 from pathways_nb.parallel.fsdp.step_program import Form, StepComputation, program_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
@@ -54,9 +56,10 @@ class FsdpStep:
 
     def __repr__(self) -> str:
         size, on = sum(one.size for one in self.parameters), self._spec.on
+        compared = f"\n{self._functions.compared}" if self._functions.compared else ""
         return (
             f"<fsdp step of {self.name}, {self.mode} on {on.label} ({on.axes_text}): {size:,} "
-            f"parameters in {len(self.parameters)} arrays{self._uneven}, {len(self.plan.buckets)} buckets>"
+            f"parameters in {len(self.parameters)} arrays{self._uneven}, {len(self.plan.buckets)} buckets>{compared}"
         )
 
     @property
@@ -202,8 +205,7 @@ class FsdpStep:
         model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else default_controller.cost_model()
         fsdp_checks.has_model(model)
         assert model is not None, "has_model refuses it"
-        spec, traced = self._spec, self._functions.traced(known)
-        return Planner(traced, spec.mode, model, spec.sizes, spec.state_bytes, streams, self.name)
+        return planner_of(self._functions, "step", known, model, default_controller.topology(model), streams)
 
     @source_lines.users_view
     def search(
@@ -298,7 +300,9 @@ class FsdpStep:
             }  # fmt: skip
             donated = (0, 1) if form == "step" and spec.donate else ()  # never the batch, which may be used again
             layouts = spec.layout, spec.state_layout
-            call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
+            launch_of = functools.partial(StepLaunch, made, form)
+            axes = spec.mode.axes.names
+            call = StepComputation(fns[form], form, self.name, spec.on, axes, *layouts, donated, launch_of)
             self._programs[key] = program_of(call, form, spec.optimizer is not None, made.check, donated)
             if form in ("step", "value_and_grad"):
                 # What decides about the loss runs at a call, when there are numbers, and not in the trace.

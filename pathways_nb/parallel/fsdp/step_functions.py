@@ -20,6 +20,7 @@ from pathways_nb.parallel.fsdp import fsdp_checks, loss_checks, plans
 from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.modes import Mode
+from pathways_nb.parallel.fsdp.optimizer_update import NewParameter, OptimizerUpdate
 from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, batch_spec
@@ -49,6 +50,7 @@ class StepSpec:
         check: whether the loss must be a mean over the batch.
         differentiated: by shapes of a device's batch and JAX's contexts, the step without collectives and what is known
             of the loss. Steps that differ in mode, devices or plan share it.
+        traced_updates: the traced update of the optimizer, once it was asked for; shared likewise.
     """
 
     loss: Callable[..., Any]
@@ -62,6 +64,7 @@ class StepSpec:
     aux: Any = None
     check: bool = True
     differentiated: dict[Any, tuple[StepGraph, Examined]] = field(default_factory=dict)
+    traced_updates: list[Any] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -98,12 +101,48 @@ class StepSpec:
         if self.optimizer is None:
             return 0
         state = jax.eval_shape(lambda params: self.state_layout.padded(self.optimizer.init(params)), self.shapes)
-
-        def parts(spec: PartitionSpec) -> int:
-            return math.prod(self.sizes[axis] for entry in spec for axis in axes_of(entry))
-
         pairs = zip(jax.tree.leaves(state), self.state_layout.specs(state), strict=True)
-        return sum(leaf.size * leaf.dtype.itemsize // parts(spec) for leaf, spec in pairs)
+        return sum(leaf.size * leaf.dtype.itemsize // self._parts(spec) for leaf, spec in pairs)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of the parameters as each device keeps them, with their padding."""
+        return sum(
+            math.prod(one.padded) * one.dtype.itemsize // self._parts(self.layout.spec(one))
+            for one in self.layout.parameters
+        )
+
+    def _parts(self, spec: PartitionSpec) -> int:
+        return math.prod(self.sizes[axis] for entry in spec for axis in axes_of(entry))
+
+    def updated(self, params: Any, gradients: Any, state: Any) -> tuple[Any, Any]:
+        """Return new parameters and new state, of true shapes: some transforms, such as Adafactor's, read them."""
+        updates, state = self.optimizer.update(gradients, state, params)
+        new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+        return only_trainable(params, new, [one.trainable for one in self.parameters]), state
+
+    @property
+    def update(self) -> OptimizerUpdate | None:
+        """The optimizer's update on each device; ``None`` if there is no optimizer."""
+        if self.optimizer is None:
+            return None
+        state = jax.eval_shape(self.optimizer.init, self.shapes)
+        if not self.traced_updates:
+            with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+                self.traced_updates.append(jax.make_jaxpr(self.updated)(self.shapes, self.shapes, state))
+        layout, gathers = self.state_layout, list[NewParameter]()
+        own = [layout.spec(one) for one in layout.parameters]
+        of_state = [PartitionSpec() if one is None else layout.spec(one) for one in layout.of(state)]
+        if self.mode.shards_state and not self.mode.shards_parameters:
+            gathers = [
+                NewParameter(at, math.prod(one.piece.padded) * one.dtype.itemsize)
+                for at, one in enumerate(layout.parameters)
+                if one.dim is not None and one.trainable
+            ]
+        kept = (0, 0) if self.donate else (self.parameter_bytes, self.state_bytes)
+        return OptimizerUpdate(
+            self.traced_updates[0], [*own, *own, *of_state], tuple(gathers), self.mode.axes.shard[0], *kept
+        )
 
 
 class StepFunctions:
@@ -123,6 +162,8 @@ class StepFunctions:
         self._graphs: dict[Any, tuple[StepGraph, Examined]] = {}
         self.checked = "not checked yet: nothing was called"
         """What decided last that the loss is a mean over the batch."""
+        self.compared = ""
+        """On simulated chips with a compiler of their own: how the compiled launch differs from the plan's timeline."""
 
     @property
     def parts(self) -> int:
@@ -176,11 +217,8 @@ class StepFunctions:
         if spec.mode.shards_state and not spec.mode.shards_parameters:
             padded = map(spec.state_layout.padded, (gradients, params))
             gradients, params = (_constrained(tree, spec.state_layout) for tree in padded)
-        # The optimizer sees true shapes: some transforms, such as Adafactor's, read them.
         gradients, old, state = map(spec.state_layout.cropped, (gradients, params, state))
-        updates, state = spec.optimizer.update(gradients, state, old)
-        new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
-        new = only_trainable(old, new, [one.trainable for one in spec.parameters])
+        new, state = spec.updated(old, gradients, state)
         new, state = spec.layout.padded(new), spec.state_layout.padded(state)
         return _constrained(new, spec.layout), _constrained(state, spec.state_layout), value, counts
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlanError, size
 from pathways_nb.parallel.fsdp import plans
@@ -15,6 +16,7 @@ from pathways_nb.parallel.fsdp.bound import exposed_bound
 from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.operation_costs import OperationCosts
+from pathways_nb.parallel.fsdp.optimizer_update import OptimizerUpdate
 from pathways_nb.parallel.fsdp.outline import Outline, outline_of
 from pathways_nb.parallel.fsdp.passes.pass_registry import own_passes
 from pathways_nb.parallel.fsdp.passes.plan_passes import (
@@ -50,6 +52,8 @@ class Planner:
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
         name: of the loss.
         work: of the operations of ``traced``, if it is known.
+        update: the optimizer's update; ``None`` for a step that makes gradients only.
+        topology: of the island, used if it is of that chip and large enough; else it has as many devices as the place.
     """
 
     traced: StepGraph
@@ -60,6 +64,8 @@ class Planner:
     streams: Literal[2, 3] = 2
     name: str = "step"
     work: StepWork | None = None
+    update: OptimizerUpdate | None = None
+    topology: Topology | None = None
 
     def __repr__(self) -> str:
         devices = math.prod(self.sizes.values())
@@ -70,7 +76,10 @@ class Planner:
     @cached_property
     def costs(self) -> OperationCosts:
         """The costs of the operations."""
-        return OperationCosts.of(self.traced, self.model, self.sizes, self.work)
+        island = self.topology
+        if island is not None and (island.chip != self.model.chip or island.devices < math.prod(self.sizes.values())):
+            island = None
+        return OperationCosts.of(self.traced, self.model, self.sizes, self.work, self.update, island)
 
     @cached_property
     def outline(self) -> Outline:
@@ -134,7 +143,8 @@ class Planner:
     def _exact(self, plan: IndexedPlan) -> int:
         """Return the ticks of the step under a plan, from its outline if its passes are edits, else from its graph."""
         if not plan.needs_graph:
-            return self.outline.ticks(configured_passes(plan, self.mode.gathers_again), self.streams)
+            update = self.costs.of_update.ticks + self.costs.of_update.gather_ticks
+            return self.outline.ticks(configured_passes(plan, self.mode.gathers_again), self.streams) + update
         # The outline knows collectives only; a pass on the graph may have changed anything.
         *_, (_, graph) = carried_out(self.traced, plan, self.mode.gathers_again)
         return timeline(graph, self.costs, self.streams).end

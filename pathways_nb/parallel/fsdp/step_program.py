@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
@@ -13,10 +14,12 @@ from pathways_nb.parallel.batch_walk.mean import refuse_zero
 from pathways_nb.parallel.fsdp import fsdp_checks
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
 from pathways_nb.parallel.fsdp.sharded_parameter import Parameter, StateLayout
+from pathways_nb.parallel.parameter_trees import struct_of
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.context import Tracing, tracing
+from pathways_nb.program.declared_cost import DeclaredCost, LaunchPlan
 from pathways_nb.program.signature import Signature
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.session.calls.program import Program, program
@@ -36,16 +39,29 @@ class StepComputation(Computation):
         layout: of the parameters.
         state_layout: of the optimizer's state.
         donated: positions of the arguments whose memory it takes over.
+        launch_of: for shapes of a whole batch, returns what its launch takes on simulated devices.
     """
 
     def __init__(
         self, fn: Callable[..., Any], form: Form, loss: str, on: VirtualSlice, axes: Sequence[str],
         layout: StateLayout, state_layout: StateLayout, donated: Sequence[int] = (),
+        launch_of: Callable[[Any], LaunchPlan] | None = None,
     ):  # fmt: skip
         super().__init__(fn, "jit", on, None, None, Statics.of(fn, (), (), donated, ()))
         self.name = f"init {loss}" if form in ("init", "lay_out") else f"{loss} {form}"
         self.compiler_options = KEEP_BARRIERS
         self._form_of_step, self._axes, self.layouts = form, axes, (layout, state_layout)
+        self._launch_of = launch_of
+        self._launches: list[LaunchPlan] = []
+        """Of all calls that were traced: nodes find them by their number, which does not keep them."""
+
+    def cost_of(self, call: Signature) -> DeclaredCost:
+        """Return what the plan of the step says of a launch."""
+        if self._launch_of is None or self._form_of_step not in ("step", "value_and_grad"):
+            return None
+        batch = call.dynamic_args[2 if self._form_of_step == "step" else 1 :]
+        self._launches.append(self._launch_of(jax.tree.map(struct_of, tuple(batch))))
+        return self._launches[-1]
 
     def check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
         """Refuse arguments that cannot be split, by the errors of ``Computation`` and ``fsdp_checks.same_rows``."""

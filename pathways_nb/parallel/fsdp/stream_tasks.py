@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts
+from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts, UpdateCosts
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import CollectiveOp, StepGraph, kind_of
 from pathways_nb.timing.timed import Timed
@@ -26,7 +26,7 @@ class StreamSpan(NamedTuple):
 
     Args:
         name: ``StepGraph.label`` of the collective; ``"forward"``, ``"backward"``, ``"pack"`` and ``"unpack"`` for
-            copies into and out of buckets, or ``PARTIAL_SUMS``.
+            copies into and out of buckets, ``PARTIAL_SUMS`` or ``UPDATE``.
         stream: on which it ran.
         start: in ticks.
         end: in ticks.
@@ -67,6 +67,8 @@ class StreamStall(NamedTuple):
 
 COPIES = ("pack", "unpack")
 """Names of the copies into and out of buckets."""
+UPDATE = "update"
+"""Name of the optimizer's update."""
 PARTIAL_SUMS = "partial sums"
 """Name of what the compiler exchanges over axes that split parameters only: computation can go on after it."""
 
@@ -93,6 +95,24 @@ class StreamTask(NamedTuple):
     held: bool = False
     kind: Stream = "compute"
     span_fields: tuple[tuple[int, ...], bool, int, str] = (), False, 0, ""
+
+
+class TimedStreams(NamedTuple):
+    """The streams of a step in time, in ticks.
+
+    Args:
+        spans: of all streams.
+        stalls: of computation.
+        times: of each operation of the step, when it begins and ends; a collective begins when it is issued.
+        updates: when the optimizer's update begins; without one, the end.
+        end: of the step.
+    """
+
+    spans: list[StreamSpan]
+    stalls: list[StreamStall]
+    times: list[tuple[int, int]]
+    updates: int
+    end: int
 
 
 class StreamTasks:
@@ -123,6 +143,8 @@ class StreamTasks:
             else:
                 found._add_computation(graph, costs, op)
             found._of_ops.append((first, len(found.tasks) - 1))
+        if costs.update is not None:
+            found._add_update(costs.of_update)
         return found
 
     def _add_computation(self, graph: StepGraph, costs: OperationCosts, op: Runnable) -> None:
@@ -135,6 +157,17 @@ class StreamTasks:
             self._compute(PARTIAL_SUMS, joined)
         if isinstance(op, ShardedScan):
             self._add_loop_exchanges(graph, costs, op)
+
+    def _add_update(self, update: UpdateCosts) -> None:
+        """Add the optimizer's update, which waits for all gradients, and the gathers of new parameters behind it."""
+        self._compute(UPDATE, update.ticks, tuple(sorted(set(self._under_way.values()))))
+        self._under_way.clear()
+        if update.gathered:
+            label, ticks = "gather new parameters", update.gather_ticks
+            span_fields = update.gathered, False, update.gather_bytes, kind_of("all_gather")
+            lane = self._lane("gather")
+            self.tasks.append(StreamTask(label, lane, ticks, self._front, (), True, "gather", span_fields))
+            self._front = len(self.tasks) - 1
 
     def _compute(self, name: str, ticks: int, reads: tuple[int, ...] = ()) -> None:
         self.tasks.append(StreamTask(name, "compute", ticks, self._front, reads))
@@ -166,11 +199,8 @@ class StreamTasks:
     def _lane(self, kind: Stream) -> Stream:
         return kind if self.streams == 3 else "gather"
 
-    def timed(self) -> tuple[list[StreamSpan], list[StreamStall], list[tuple[int, int]]]:
-        """Return the spans of all streams, the stalls of computation, and when each operation begins and ends.
-
-        Times are in ticks. Of an operation that is a collective, it begins when it is issued.
-        """
+    def timed(self) -> TimedStreams:
+        """Return when everything happens."""
         timed = Timed.solved(self._waits(), np.array([task.ticks for task in self.tasks], float))
         # (tasks,) ticks; the 0 behind the ends is what ``after=-1`` and an empty step find.
         start, end = timed.start.astype(int).tolist(), [*timed.end.astype(int).tolist(), 0]
@@ -188,7 +218,9 @@ class StreamTasks:
         stalls += _stalls(end[self._front], sorted(left, key=lambda span: span.end))
         firsts = [(self.tasks[first], first, last) for first, last in self._of_ops]
         times = [(start[at] if task.stream == "compute" else end[task.after], end[last]) for task, at, last in firsts]
-        return list(_drawn(spans)), stalls, times
+        last = max(end)
+        updates = next((start[at] for at, task in enumerate(self.tasks) if task.name == UPDATE), last)
+        return TimedStreams(list(_drawn(spans)), stalls, times, updates, last)
 
     def _waits(self) -> Waits:
         """Return what each task waits for: the one before it on its stream, its issue, and what it reads."""

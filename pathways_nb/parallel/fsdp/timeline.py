@@ -12,13 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from pathways_nb.cost.launch.launch_timing import LANES, LaunchSeconds
+from pathways_nb.cost.launch.opened_launch import LaunchMemory, OpenedLaunch
 from pathways_nb.errors import size
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
 from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.stream_tasks import COPIES, StreamSpan, StreamStall, StreamTasks
+from pathways_nb.parallel.fsdp.stream_tasks import COPIES, UPDATE, StreamSpan, StreamStall, StreamTasks
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Op, OpKind, Ops
+from pathways_nb.trace.launch_ops import Op, OpKind, Ops, Phase
 from pathways_nb.trace.memory_history import held_rows
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events, Record
@@ -59,10 +61,11 @@ class StepTimeline:
         stalls: of the compute stream, the wait for the last reductions included.
         compute: ticks of all operations that are no collectives, with the sums over other axes for which they wait.
         copied: ticks of the copies into and out of buckets, which are part of ``compute``.
-        end: ticks of the step, without the optimizer.
+        end: ticks of the step, with the optimizer's update if it has one.
         memory: bytes on the device over time.
         streams: 3 if gathers and reductions have streams of their own, 2 for both on one.
         about: what was planned.
+        update: ticks of the optimizer's update at the end, with what it exchanges.
     """
 
     graph: StepGraph
@@ -74,10 +77,11 @@ class StepTimeline:
     memory: MemoryCurve
     streams: Literal[2, 3] = 2
     about: StepAbout = UNKNOWN
+    update: int = 0
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step, without the optimizer."""
+        """Seconds of the step, with the optimizer's update if it has one."""
         return self.end * TICK
 
     @property
@@ -101,11 +105,17 @@ class StepTimeline:
         about, least = self.about, self.about.bound
         where = f"{about.devices} × {about.chip} · " if about.chip else ""
         bound = "" if least is None else f" (bound {duration(least)})"
+        update = f" with {duration(self.update * TICK)} for the optimizer" if self.update else " without an optimizer"
         held = ", ".join(f"{name} {size(amount)}" for name, amount in self.memory.at_peak().items() if amount)
         return (
-            f"{where}planned {duration(self.seconds)} without the optimizer, {duration(self.exposed)} exposed{bound} · "
+            f"{where}planned {duration(self.seconds)}{update}, {duration(self.exposed)} exposed{bound} · "
             f"peak {size(self.memory.peak)}: {held}"
         )
+
+    @cached_property
+    def opened(self) -> OpenedLaunch:
+        """The step as a launch from inside, as a compiled one is opened: operations, seconds and memory of a device."""
+        return _opened(self)
 
     @cached_property
     def run(self) -> Run:
@@ -153,18 +163,19 @@ def timeline(
         about: what is planned.
     """
     tasks = StreamTasks.of(graph, costs, streams)
-    spans, stalls, times = tasks.timed()
+    timed = tasks.timed()
     alone = [task for task in tasks.tasks if task.stream == "compute"]
     return StepTimeline(
         graph,
-        tuple(spans),
-        tuple(stalls),
+        tuple(timed.spans),
+        tuple(timed.stalls),
         sum(task.ticks for task in alone),
         sum(task.ticks for task in alone if task.name in COPIES),
-        max((stop for _, stop in times), default=0),
-        MemoryCurve.of(graph, times, costs, state_bytes),
+        timed.end,
+        MemoryCurve.of(graph, timed, costs, state_bytes),
         streams,
         about,
+        timed.end - timed.updates,
     )
 
 
@@ -175,18 +186,37 @@ def planned_run(step: StepTimeline) -> Run:
     """Return a planned step as a run of one device, which stands for all of them."""
     about, end = step.about, step.end
     name = about.step
-    launch = Label("compute", name, name, "planned", 0, island=0, devices=1)
+    launch = Label("compute", name, name, "planned", 0, island=0, devices=1, basis=step.opened.basis)
     held = held_rows(step.memory.times * TICK, step.memory.bytes, end * TICK, "planned")
     rows = [Row(launch, 0.0, end * TICK, 0, "simulated"), *held]
-    ops = [(span.name, span.name, _kind(span, step.streams), span.start, span.end) for span in step.spans]
-    ops += [(f"wait for {one.cause.name}", one.cause.name, "wait", one.start, one.end) for one in step.stalls]
     run = Run(about.plan, (1,), Record.of(Events.from_rows(rows)), note=step.summary, finished=True)
     run.about = {"options": {"kind": "sim", "chip": about.chip}}
-    run.ops = Ops.from_rows(
-        Op(what, source, kind, name, name, 0, 0, 0, 0, start * TICK, stop * TICK)
-        for what, source, kind, start, stop in ops
-    )
+    run.ops = step.opened.placed(name, name, 0, 0, 0, 0, 0.0)
     return run
+
+
+def _opened(step: StepTimeline) -> OpenedLaunch:
+    """Return a planned step as a launch from inside."""
+    ops = [_op(span.name, span.name, _kind(span, step.streams), span.start, span.end, span) for span in step.spans]
+    ops += [_op(f"wait for {one.cause.name}", one.cause.name, "wait", one.start, one.end) for one in step.stalls]
+    compute, exchanged = step.compute * TICK, step.exchanged
+    busy = {**dict.fromkeys(LANES, 0.0), "compute": compute, "network": exchanged}
+    seconds = LaunchSeconds(compute + exchanged, step.seconds, max(compute, exchanged), busy)
+    peak, graph = step.memory.at_peak(), step.graph
+    kept = peak["parameters"] + peak["optimizer"]
+    memory = LaunchMemory(step.memory.peak, kept, 0, step.memory.peak - kept)
+    streams = f"{step.streams} streams of one device"
+    basis = f"planned on the {streams} ({step.about.plan}, {len(graph.collectives)} collectives); roofline"
+    return OpenedLaunch(Ops.from_rows(ops), seconds, memory, basis)
+
+
+_PHASES: dict[str, Phase] = {"forward": "forward", "backward": "backward", UPDATE: "optimizer"}
+
+
+def _op(name: str, source: str, kind: OpKind, start: int, end: int, span: StreamSpan | None = None) -> Op:
+    """Return an operation of one device, in seconds since the step began."""
+    work = f"{span.kind} of {size(span.bytes)}" if span is not None and span.kind else ""
+    return Op(name, source, kind, "", "", 0, 0, 0, 0, start * TICK, end * TICK, "", _PHASES.get(name, ""), work)
 
 
 def _kind(span: StreamSpan, streams: int) -> OpKind:

@@ -20,11 +20,13 @@ from pathways_nb.cost.hlo.compiled import CompiledFacts, CompiledMemory
 from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import UsageError
+from pathways_nb.program.declared_cost import together
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.chip_estimates import ChipEstimate, ChipEstimator
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled
 from pathways_nb.runtime.sim.node_layout import NodeLayout
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Record
 from pathways_nb.util.waiting import Promise, Workers
 from pathways_nb.util.words import counted
@@ -79,6 +81,9 @@ class NodeEstimator:
     def _estimate(self, request: CompileRequest, is_wanted: Callable[[], bool]) -> Executable:
         """Estimate a node from its jaxpr, and from a compiler where that is worth its time."""
         layout, topology = NodeLayout(request), self.topology_of(request.label.island)
+        plans = request.code.launch_plans
+        if plans and self._chip is None:
+            return self._planned(layout, topology, ChipEstimate())
         work, chip = layout.work(), ChipEstimate()
         if self._chip is not None:
             chip = self._chip.estimate(request, layout, work, topology, is_wanted)
@@ -86,6 +91,10 @@ class NodeEstimator:
         if chip.is_scheduled and chip.memory is not None:
             cost = chip.cost(before=self.model.node(work, topology, layout.sizes).launch)
             memory, said = chip.memory, "memory by the same compiler"
+            if len(plans) == len(request.code.items) == 1 and chip.launch is not None:
+                said += f"; {plans[0].beside(chip.launch, plans[0].launch(self.model, topology).opened)}"
+        elif plans:
+            return self._planned(layout, topology, chip)
         else:
             found = self._compiled(request, layout)
             work += Work((), () if layout.per_shard else found.collectives, found.notes)
@@ -97,6 +106,32 @@ class NodeEstimator:
         cost = cost._replace(origin="; ".join(filter(None, (basis, chip.note))))
         outputs = layout.outputs(memory.out_specs)
         return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost, chip.launch)
+
+    def _planned(self, layout: NodeLayout, topology: Topology, chip: ChipEstimate) -> Executable:
+        """Return a node whose computations know their launches; what else is in it takes its time after them.
+
+        Args:
+            layout: of the node.
+            topology: of its island.
+            chip: what the chip's compiler says, if it does not take the node.
+        """
+        plans, devices = layout.request.code.launch_plans, layout.request.mesh.size
+        opened, flops = together([plan.launch(self.model, topology) for plan in plans])
+        rest = self.model.node(layout.work(planned=False), topology, layout.sizes)
+        cost = ChipEstimate(opened).cost(before=0.0)
+        origins = [cost.origin, *opened.notes, chip.note]
+        if rest.compute or rest.collective:
+            compute, collective = cost.compute + rest.compute, cost.collective + rest.collective
+            cost = cost._replace(seconds=compute + collective, compute=compute, collective=collective)
+            origins.append(f"{duration(rest.compute + rest.collective)} for what is fused with it: {rest.origin}")
+        cost = cost._replace(origin="; ".join(filter(None, origins)))
+        reused = layout.taken_over()
+        # What the launch needs at most; arguments and results are counted apart.
+        peak = 0 if opened.memory is None else opened.memory.peak
+        temporary = max(peak - (layout.ends() - reused), 0)
+        if chip.memory is not None:
+            temporary, reused = chip.memory.temporary, chip.memory.reused
+        return Executable(None, layout.outputs(), flops * devices, temporary, reused, None, cost, opened)
 
     def _compiled(self, request: CompileRequest, layout: NodeLayout) -> CompiledFacts:
         """Compile a node if the jaxpr does not tell its collectives, or if its memory is worth it.

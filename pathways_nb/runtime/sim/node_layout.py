@@ -13,6 +13,7 @@ from pathways_nb.cost.jaxpr.liveness import peak_bytes
 from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
 from pathways_nb.cost.jaxpr.shard_local import is_one_fusion, needs_no_exchange
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
+from pathways_nb.program.declared_cost import LaunchPlan
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, ProgramItem, equations
 from pathways_nb.program.specs import trimmed
@@ -65,10 +66,16 @@ class NodeLayout:
             self.resharded = True
             self.rejoined |= trimmed(location) != PartitionSpec()
 
-    def work(self) -> Work:
-        """Return the work of all items together."""
+    def work(self, planned: bool = True) -> Work:
+        """Return the work of all items together.
+
+        Args:
+            planned: whether those are among them that know their launches themselves.
+        """
         total = Work()
         for item, given in self.items:
+            if not planned and isinstance(item.cost, LaunchPlan):
+                continue
             total = total + work_of(item.jaxpr, self.sizes, given, item.out_specs or None)
         return total
 
