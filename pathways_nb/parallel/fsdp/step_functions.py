@@ -162,6 +162,8 @@ class StepFunctions:
         self._graphs: dict[Any, tuple[StepGraph, Examined]] = {}
         self.checked = "not checked yet: nothing was called"
         """What decided last that the loss is a mean over the batch."""
+        self.planners: dict[Any, Any] = {}
+        """What planned the step last (``step_launch.planner_of``)."""
         self.compared = ""
         """On simulated chips with a compiler of their own: how the compiled launch differs from the plan's timeline."""
 

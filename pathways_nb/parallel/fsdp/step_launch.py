@@ -20,11 +20,15 @@ from pathways_nb.program.declared_cost import DeclaredLaunch, LaunchPlan
 from pathways_nb.trace.metrics import duration
 
 
+_PLANNERS = 4
+"""Planners of a step that are stored."""
+
+
 def planner_of(
     functions: StepFunctions, form: Form, batch: Any, model: CostModel, topology: Topology | None = None,
     streams: Literal[2, 3] = 2,
 ) -> Planner:  # fmt: skip
-    """Return what plans one of a step's computations.
+    """Return what plans one of a step's computations; a call and a timeline share it, and the costs that it has found.
 
     Args:
         functions: of the step.
@@ -34,9 +38,16 @@ def planner_of(
         topology: of the island; ``None`` for one of as many devices as the place.
         streams: as for ``FsdpStep.planner``.
     """
-    spec, traced = functions.spec, functions.traced(batch)
-    held, update = (spec.state_bytes, spec.update) if form == "step" else (0, None)
-    return Planner(traced, spec.mode, model, spec.sizes, held, streams, spec.name, None, update, topology)
+    spec, traced, known = functions.spec, functions.traced(batch), functions.planners
+    key = form, traced, model, topology, streams
+    found = known.pop(key, None)
+    if found is None:
+        held, update = (spec.state_bytes, spec.update) if form == "step" else (0, None)
+        found = Planner(traced, spec.mode, model, spec.sizes, held, streams, spec.name, None, update, topology)
+    known[key] = found  # inserted last: the first key is the least recently used
+    while len(known) > _PLANNERS:
+        known.pop(next(iter(known)), None)
+    return found
 
 
 class StepLaunch(LaunchPlan):
@@ -60,8 +71,8 @@ class StepLaunch(LaunchPlan):
     def beside(self, compiled: OpenedLaunch, planned: OpenedLaunch) -> str:
         """See ``LaunchPlan``."""
         line = (
-            f"compiled {_figures(compiled)}, planned {_figures(planned)}: the plan's timeline has each exchange where "
-            f"the plan issues it, the launch where the compiler's schedule does"
+            f"compiled {_figures(compiled)}, planned {_figures(planned)}: the plan has each exchange where it issues it, "
+            f"and kernels as one operation; the compiler schedules, fuses and stores by its own rules"
         )
         self._functions.compared = line
         return line
