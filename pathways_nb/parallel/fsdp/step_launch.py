@@ -19,7 +19,6 @@ from pathways_nb.parallel.fsdp.step_program import Form
 from pathways_nb.program.declared_cost import DeclaredLaunch, LaunchPlan
 from pathways_nb.trace.metrics import duration
 
-
 _PLANNERS = 4
 """Planners of a step that are stored."""
 
@@ -71,8 +70,8 @@ class StepLaunch(LaunchPlan):
     def beside(self, compiled: OpenedLaunch, planned: OpenedLaunch) -> str:
         """See ``LaunchPlan``."""
         line = (
-            f"compiled {_figures(compiled)}, planned {_figures(planned)}: the plan has each exchange where it issues it, "
-            f"and kernels as one operation; the compiler schedules, fuses and stores by its own rules"
+            f"compiled {_figures(compiled)}, planned {_figures(planned)}: a plan issues exchanges where it says and has "
+            "kernels as one operation; the compiler schedules, fuses and stores by its own rules"
         )
         self._functions.compared = line
         return line
