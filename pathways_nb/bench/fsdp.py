@@ -221,7 +221,7 @@ def _make_jaxpr(model: str, devices: int) -> float:
 
 
 def planner_of(model: str, devices: int, bandwidth: float, latency: float) -> Planner:
-    """Return the planner of a Llama 3 model in bfloat16, with gradients reduced in float32.
+    """Return the planner of a Llama 3 model in bfloat16, with gradients reduced in float32, without the update.
 
     Args:
         model: ``"8b"``, ``"70b"`` or ``"405b"``; the last two compute activations again.
@@ -238,4 +238,4 @@ def planner_of(model: str, devices: int, bandwidth: float, latency: float) -> Pl
         llama3.loss(shape, remat=model != "8b"), llama3.params(shape), on=pw.virtual_slice(devices),
         optimizer=optax.adamw(1e-4), param_dtype=jnp.bfloat16, reduce_dtype=jnp.float32, batch=(tokens, tokens),
     )  # fmt: skip
-    return step.planner(chip=chip)
+    return replace(step.planner(chip=chip), update=None)

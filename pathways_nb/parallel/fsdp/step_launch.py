@@ -70,7 +70,7 @@ class StepLaunch(LaunchPlan):
     def beside(self, compiled: OpenedLaunch, planned: OpenedLaunch) -> str:
         """See ``LaunchPlan``."""
         line = (
-            f"compiled {_figures(compiled)}, planned {_figures(planned)}: a plan issues exchanges where it says and has "
+            f"compiled {_figures(compiled)}, planned {_figures(planned)}: a plan says where exchanges begin, and has "
             "kernels as one operation; the compiler schedules, fuses and stores by its own rules"
         )
         self._functions.compared = line
