@@ -17,7 +17,7 @@ from pathways_nb.parallel.fsdp.fsdp_plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.operation_costs import TICK
 from pathways_nb.parallel.fsdp.plan_text import ModelNames
 from pathways_nb.parallel.fsdp.step_planner import Planner
-from pathways_nb.parallel.fsdp.stream_tasks import StreamSpan
+from pathways_nb.parallel.fsdp.stream_tasks import NEW_PARAMETERS, PARTIAL_SUMS, UPDATE, StreamSpan
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
@@ -209,8 +209,8 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
 
     def bucket_of(span: StreamSpan) -> tuple[int, str]:
         """Return the number of a collective's bucket, and what it carries in words."""
-        if not span.params:
-            return -1, "the loss"
+        if not span.params or span.name == NEW_PARAMETERS:
+            return -1, "new parameters" if span.params else "the loss"
         # The last band is that of the backward pass, where it has other buckets.
         band = bands[-1] if span.again or span.stream == "reduce" else bands[0]
         number = int(band.numbers[at[parameters[span.params[0]].name]])
@@ -221,9 +221,11 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
         where = 0 if span.stream == "compute" else 2 if span.stream == "reduce" and streams == 3 else 1
         times = (span.start * TICK, span.end * TICK)
         if span.stream == "compute":
-            found.append(Box(where, "backward" if span.name == "backward" else "compute", *times, -1, span.name))
+            kind = span.name if span.name in ("backward", PARTIAL_SUMS, UPDATE) else "compute"
+            found.append(Box(where, kind, *times, -1, span.name))
         else:
-            found.append(Box(where, _kind(span), *times, *bucket_of(span), span.bytes, exposed.get(id(span), 0) * TICK))
+            kind = span.name if span.name == NEW_PARAMETERS else _kind(span)
+            found.append(Box(where, kind, *times, *bucket_of(span), span.bytes, exposed.get(id(span), 0) * TICK))
     for stall in timeline.stalls:
         number, words = bucket_of(stall.cause)
         words, seconds = f"waits for the {_kind(stall.cause)} of {words}", stall.seconds
@@ -247,10 +249,11 @@ def _plan_words(plan: FsdpPlan) -> str:
 
 
 def _time_words(timeline: StepTimeline, bound: float) -> str:
+    sums = f" · sums over other axes {duration(timeline.partial_sums)}" if timeline.partial_sums else ""
     copies = f", {duration(timeline.exposed - timeline.waited)} of it copies" if timeline.copied else ""
     return (
         f"step {duration(timeline.seconds)} · exposed {duration(timeline.exposed)}{copies} (bound {duration(bound)}) · "
-        f"collectives {duration(timeline.exchanged)}"
+        f"collectives {duration(timeline.exchanged)}{sums}"
     )
 
 

@@ -26,7 +26,7 @@ class StreamSpan(NamedTuple):
 
     Args:
         name: ``StepGraph.label`` of the collective; ``"forward"``, ``"backward"``, ``"pack"`` and ``"unpack"`` for
-            copies into and out of buckets, ``PARTIAL_SUMS`` or ``UPDATE``.
+            copies into and out of buckets, ``PARTIAL_SUMS``, ``UPDATE`` or ``NEW_PARAMETERS``.
         stream: on which it ran.
         start: in ticks.
         end: in ticks.
@@ -67,8 +67,8 @@ class StreamStall(NamedTuple):
 
 COPIES = ("pack", "unpack")
 """Names of the copies into and out of buckets."""
-UPDATE = "update"
-"""Name of the optimizer's update."""
+UPDATE, NEW_PARAMETERS = "update", "gather new parameters"
+"""Names of the optimizer's update, and of the gathers behind it where parameters stay whole."""
 PARTIAL_SUMS = "partial sums"
 """Name of what the compiler exchanges over axes that split parameters only: computation can go on after it."""
 
@@ -163,10 +163,9 @@ class StreamTasks:
         self._compute(UPDATE, update.ticks, tuple(sorted(set(self._under_way.values()))))
         self._under_way.clear()
         if update.gathered:
-            label, ticks = "gather new parameters", update.gather_ticks
+            ticks, lane = update.gather_ticks, self._lane("gather")
             span_fields = update.gathered, False, update.gather_bytes, kind_of("all_gather")
-            lane = self._lane("gather")
-            self.tasks.append(StreamTask(label, lane, ticks, self._front, (), True, "gather", span_fields))
+            self.tasks.append(StreamTask(NEW_PARAMETERS, lane, ticks, self._front, (), True, "gather", span_fields))
             self._front = len(self.tasks) - 1
 
     def _compute(self, name: str, ticks: int, reads: tuple[int, ...] = ()) -> None:

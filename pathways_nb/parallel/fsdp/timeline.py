@@ -18,7 +18,7 @@ from pathways_nb.errors import size
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
 from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.stream_tasks import COPIES, UPDATE, StreamSpan, StreamStall, StreamTasks
+from pathways_nb.parallel.fsdp.stream_tasks import COPIES, PARTIAL_SUMS, UPDATE, StreamSpan, StreamStall, StreamTasks
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Op, OpKind, Ops, Phase
 from pathways_nb.trace.memory_history import held_rows
@@ -99,6 +99,11 @@ class StepTimeline:
         """Seconds of all collectives of parameters and gradients."""
         return sum(span.end - span.start for span in self.spans if span.stream != "compute") * TICK
 
+    @cached_property
+    def partial_sums(self) -> float:
+        """Seconds of the sums over axes that split parameters only, part of ``compute``."""
+        return sum(span.end - span.start for span in self.spans if span.name == PARTIAL_SUMS) * TICK
+
     @property
     def summary(self) -> str:
         """Step time, exposed communication with its bound, and peak memory, in one line."""
@@ -106,6 +111,7 @@ class StepTimeline:
         where = f"{about.devices} × {about.chip} · " if about.chip else ""
         bound = "" if least is None else f" (bound {duration(least)})"
         update = f" with {duration(self.update * TICK)} for the optimizer" if self.update else " without an optimizer"
+        update += f", {duration(self.partial_sums)} of sums over other axes" if self.partial_sums else ""
         held = ", ".join(f"{name} {size(amount)}" for name, amount in self.memory.at_peak().items() if amount)
         return (
             f"{where}planned {duration(self.seconds)}{update}, {duration(self.exposed)} exposed{bound} · "

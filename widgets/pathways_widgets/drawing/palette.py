@@ -174,6 +174,8 @@ def code_of(kind: str, name: str) -> int:
     # A computation is backward by its name: that of autodiff, or of an action of a pipeline that is no forward pass.
     backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
     backward |= (kind, name) == ("op compute", "backward")
+    if (kind, name) == ("op compute", "partial sums"):  # an exchange, for which computation waits
+        return CODES["collective"]
     return CODES["backward" if OPS.get(kind, kind) == "compute" and backward else OPS.get(kind, kind)]
 
 

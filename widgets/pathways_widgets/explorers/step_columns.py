@@ -17,9 +17,13 @@ from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.explorers.step_memory_columns import MEMORY_SOURCES, memory_columns
 
-COMPUTE, BACKWARD, STALL = palette.SKY, palette.GREEN, palette.VERMILION
+COMPUTE, BACKWARD, UPDATE, STALL = palette.SKY, palette.GREEN, palette.PURPLE, palette.VERMILION
+SUMS = palette.ORANGE
 """Colours of computation and of waiting; a collective has the colour of its bucket."""
-PLAIN = {"compute": COMPUTE, "backward": BACKWARD, "stall": STALL}
+PLAIN = {
+    **{"compute": COMPUTE, "backward": BACKWARD, "partial sums": SUMS, "stall": STALL},
+    **dict.fromkeys(("update", "gather new parameters"), UPDATE),
+}
 SOURCES = {
     "step_band": ("left", "right", "top", "bottom", "colour", "name", "bucket", "bytes"),
     "step_labels": ("x", "y", "text"),

@@ -34,6 +34,8 @@ from pathways_widgets.explorers.step_columns import (
     COMPUTE,
     SOURCES,
     STALL,
+    SUMS,
+    UPDATE,
     DrawnStep,
     StepLayout,
     columns_of,
@@ -89,7 +91,9 @@ LANES = Plot(
     legend=(
         Swatch("forward", BoxMark(fill=COMPUTE)),
         Swatch("backward", BoxMark(fill=BACKWARD)),
+        Swatch("optimizer", BoxMark(fill=UPDATE)),
         Swatch("waits", BoxMark(fill=STALL, hatch=palette.HATCHES["level"], hatching=_LINES)),
+        Swatch("sums over other axes", BoxMark(fill=SUMS)),
         Swatch("gather, in its bucket's colour", BoxMark(fill=palette.GREY)),
         Swatch("reduction", BoxMark(fill=palette.GREY, hatch=palette.HATCHES["upright"], hatching=_LINES)),
     ),
