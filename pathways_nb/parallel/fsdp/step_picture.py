@@ -42,7 +42,7 @@ class Band(NamedTuple):
     lines: tuple[str, ...]
 
 
-NO_COLLECTIVES = ("compute", "backward", "stall")
+NO_COLLECTIVES = ("compute", "backward", PARTIAL_SUMS, UPDATE, "stall")
 
 
 class Box(NamedTuple):
@@ -221,7 +221,7 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
         where = 0 if span.stream == "compute" else 2 if span.stream == "reduce" and streams == 3 else 1
         times = (span.start * TICK, span.end * TICK)
         if span.stream == "compute":
-            kind = span.name if span.name in ("backward", PARTIAL_SUMS, UPDATE) else "compute"
+            kind = span.name if span.name in NO_COLLECTIVES else "compute"
             found.append(Box(where, kind, *times, -1, span.name))
         else:
             kind = span.name if span.name == NEW_PARAMETERS else _kind(span)
