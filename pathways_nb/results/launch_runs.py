@@ -36,12 +36,7 @@ def launched_run(
         devices: number of devices of the launch.
         modules: name and seconds of each program that was there, the longest first.
     """
-    seconds, memory = opened.seconds.ordered, opened.memory
-    launch = Label("compute", name, name, _CLIENT, 0, island=0, devices=1, basis=opened.basis)
-    rows = [Row(launch, 0.0, seconds, 0, "simulated")]
-    if memory is not None and (levels := memory.levels) is not None:
-        rows += held_rows(levels.times, levels.bytes, levels.end, _CLIENT)
-    said = summary_of(opened)
+    memory, said = opened.memory, summary_of(opened)
     about: dict[str, Any] = {
         "options": {"kind": "sim", "chip": chip, "devices": devices},
         "opened": {"summary": f"{devices} × {chip} · {said}", "basis": opened.basis, "notes": list(opened.notes)},
@@ -54,8 +49,26 @@ def launched_run(
         others = ", ".join(f"{one} {duration(took)}" for one, took in modules[:_MODULES])
         others += f" and {len(modules) - _MODULES} more" if len(modules) > _MODULES else ""
         about["opened"]["summary"] += f" · {len(modules)} modules (module= chooses): {others}"
-    run = Run(name, (1,), Record.of(Events.from_rows(rows)), finished=True, about=about)
-    run.ops = opened.placed(name, name, 0, 0, 0, 0, 0.0)
+    run = run_of(opened, name, name, _CLIENT)
+    run.about = about
+    return run
+
+
+def run_of(opened: OpenedLaunch, name: str, program: str, client: str) -> Run:
+    """Return a run of one device with its one launch: the event, the memory, the operations.
+
+    Args:
+        opened: the launch.
+        name: of the run.
+        program: what was launched.
+        client: who holds the memory, in pictures of memory by client.
+    """
+    launch = Label("compute", program, program, client, 0, island=0, devices=1, basis=opened.basis)
+    rows = [Row(launch, 0.0, opened.seconds.ordered, 0, "simulated")]
+    if opened.memory is not None and (levels := opened.memory.levels) is not None:
+        rows += held_rows(levels.times, levels.bytes, levels.end, client)
+    run = Run(name, (1,), Record.of(Events.from_rows(rows)), finished=True)
+    run.ops = opened.placed(program, program, 0, 0, 0, 0, 0.0)
     return run
 
 

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Literal
 
 from pathways_nb.cost.launch.launch_timing import LANES, LaunchSeconds
+from pathways_nb.cost.launch.memory_levels import MemoryLevels
 from pathways_nb.cost.launch.opened_launch import LaunchMemory, OpenedLaunch
 from pathways_nb.errors import size
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
 from pathways_nb.parallel.fsdp.operation_costs import TICK, OperationCosts
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.stream_tasks import COPIES, PARTIAL_SUMS, UPDATE, StreamSpan, StreamStall, StreamTasks
+from pathways_nb.results.launch_runs import run_of
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Op, OpKind, Ops, Phase
-from pathways_nb.trace.memory_history import held_rows
 from pathways_nb.trace.metrics import duration
-from pathways_nb.trace.record import Events, Record
-from pathways_nb.trace.rows import Label, Row
 
 
 @dataclass(frozen=True)
@@ -190,14 +189,8 @@ def timeline(
 
 def planned_run(step: StepTimeline) -> Run:
     """Return a planned step as a run of one device, which stands for all of them."""
-    about, end = step.about, step.end
-    name = about.step
-    launch = Label("compute", name, name, "planned", 0, island=0, devices=1, basis=step.opened.basis)
-    held = held_rows(step.memory.times * TICK, step.memory.bytes, end * TICK, "planned")
-    rows = [Row(launch, 0.0, end * TICK, 0, "simulated"), *held]
-    run = Run(about.plan, (1,), Record.of(Events.from_rows(rows)), note=step.summary, finished=True)
-    run.about = {"options": {"kind": "sim", "chip": about.chip}}
-    run.ops = step.opened.placed(name, name, 0, 0, 0, 0, 0.0)
+    run = run_of(step.opened, step.about.plan, step.about.step, "planned")
+    run.note, run.about = step.summary, {"options": {"kind": "sim", "chip": step.about.chip}}
     return run
 
 
@@ -210,7 +203,8 @@ def _opened(step: StepTimeline) -> OpenedLaunch:
     seconds = LaunchSeconds(compute + exchanged, step.seconds, max(compute, exchanged), busy)
     peak, graph = step.memory.at_peak(), step.graph
     kept = peak["parameters"] + peak["optimizer"]
-    memory = LaunchMemory(step.memory.peak, kept, 0, step.memory.peak - kept)
+    levels = MemoryLevels(step.memory.times * TICK, step.seconds, {str(k): v for k, v in step.memory.bytes.items()})
+    memory = LaunchMemory(step.memory.peak, kept, 0, step.memory.peak - kept, levels=levels)
     streams = f"{step.streams} streams of one device"
     basis = f"planned on the {streams} ({step.about.plan}, {len(graph.collectives)} collectives); roofline"
     return OpenedLaunch(Ops.from_rows(ops), seconds, memory, basis)
