@@ -16,7 +16,7 @@ from pathways_nb.cost.collectives.collective import Collective, merged
 from pathways_nb.cost.jaxpr.operations import ShardedJaxpr, ShardedOperation, ShardedValue
 from pathways_nb.cost.jaxpr.primitives import SLICES, op_class_of
 
-_ADDS = frozenset({"add", "add_any", "sub", "neg", "convert_element_type", "reshape", "squeeze", "transpose", "copy"})
+_ADDS = frozenset({"add", "add_any", "sub", "neg", "convert_element_type", "reshape", "squeeze", "transpose"})
 """Operations that may be done on partial results: the sum over devices of what they make is what they make of sums."""
 
 

@@ -239,10 +239,10 @@ def _cost_operation(op: Runnable, read: Callable[[int], ShardedValue], sizes: Ma
         splits = layouts_of(called(op.eqn), sizes, [one.split for one in map(read, op.operands)])
         made = dict(zip(op.results, splits, strict=True))
         outputs = tuple(_laid_out(one, made[value], sizes) for value, one in zip(op.outputs, outputs, strict=True))
-        return ShardedOperation("concatenate", inputs, outputs)
+        return ShardedOperation("copy", inputs, outputs)
     # What a mode adds has no equation: conversions, sums of shards, the scaling of the loss. They count by the bytes
-    # that they move, as a concatenation does. Each result has the shape of an operand, and so its layout.
-    name = {"convert": "convert_element_type"}.get(op.name, "concatenate")
+    # that they move, as a copy does. Each result has the shape of an operand, and so its layout.
+    name = {"convert": "convert_element_type"}.get(op.name, "copy")
     givens = inputs if op.name == "barrier" else inputs[:1] * len(outputs)
     outputs = tuple(_laid_out(made, given.split, sizes) for made, given in zip(outputs, givens, strict=True))
     if op.name == "barrier":  # its results lie in the memory of its operands

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import optax
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.examples import llama3
 from pathways_nb.parallel.fsdp.passes import pass_registry
 from pathways_nb.parallel.fsdp.step_work import StepWork
 from tests.jax.fsdp.test_other_axes import SHARDINGS, elements, grid
@@ -226,6 +227,53 @@ def test_a_tensor_axis_divides_products_bytes_and_memory(mode: str) -> None:
     assert moved(one) / 4 < moved(four) < 0.5 * moved(one)
     planned = [step.timeline().memory.peak for step in (whole, split)]
     assert planned[0] / 4 < planned[1] < 0.6 * planned[0]
+
+
+def both(make: Callable[[pw.VirtualSlice, bool], pw.FsdpStep]) -> list[pw.FsdpStep]:
+    """A step on 4 devices, and with a tensor axis of 4 beside them."""
+    line, grid = pw.virtual_slice((4,), axes=("data",)), pw.virtual_slice((4, 4), axes=("data", "model"))
+    return [make(line, False), make(grid, True)]
+
+
+def test_kernels_are_divided() -> None:
+    shape = llama3.Shape(layers=1, features=256, hidden=512, heads=8, shared_heads=4, vocabulary=1024)
+    column, row = pw.P(None, "model"), pw.P("model")
+    block = {**dict.fromkeys(("query", "key", "value", "gate", "up"), column), "out": row, "down": row,
+             "attention_norm": pw.P(), "mlp_norm": pw.P()}  # fmt: skip
+    shardings = {"embedding": row, "layers": [block], "norm": pw.P(), "head": column}
+    batch = (jax.ShapeDtypeStruct((8, 256), jnp.int32),) * 2
+
+    def make(on: pw.VirtualSlice, tensor: bool) -> pw.FsdpStep:
+        options = {"shardings": shardings} if tensor else {}
+        return pw.fsdp(llama3.loss(shape, remat=True), llama3.params(shape), on=on, batch=batch,
+                       param_dtype=jnp.bfloat16, **options)  # fmt: skip
+
+    one, four = map(work_of, both(make))
+    assert products(four) == pytest.approx(products(one) / 4, rel=1e-9)
+    # In the forward pass, recomputed, and backward: two sums for each, and those of embedding, head and loss.
+    sums = sum(one.count for work in four.works.values() for one in work.collectives)
+    assert 6 <= sums <= 12
+
+
+@pytest.mark.parametrize("mode", ["zero2", "zero3"])
+def test_loops_over_layers_are_divided(mode: str) -> None:
+    stack = {"w1": pw.P(None, None, "model"), "w2": pw.P(None, "model"), "scale": pw.P()}
+    shardings = {"embed": pw.P(), "layers": stack, "out": pw.P()}
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), stacked_model(64, 128))
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((16, *leaf.shape[1:]), leaf.dtype), small_batch())
+
+    def make(on: pw.VirtualSlice, tensor: bool) -> pw.FsdpStep:
+        options = {"shardings": shardings} if tensor else {}
+        return pw.fsdp(scanned(remat=True), params, on=on, mode=mode, batch=batch, **options)
+
+    whole, split = both(make)
+    loops = [{op.outputs[0] for op in step.traced().ops if op.name == "scan"} for step in (whole, split)]
+    in_loops = [sum(work_of(step).works[value].of("matmul").flops for value in found)
+                for step, found in zip((whole, split), loops, strict=True)]  # fmt: skip
+    assert in_loops[1] == pytest.approx(in_loops[0] / 4, rel=1e-9)
+    assert split.timeline().memory.peak < whole.timeline().memory.peak
+    carried = [sum(span.bytes for span in step.timeline().spans if span.params) for step in (whole, split)]
+    assert carried[1] < 0.5 * carried[0]
 
 
 def test_plans_with_a_tensor_axis_are_found_to_the_last_tick() -> None:
