@@ -95,7 +95,7 @@ class StepSpec:
         parameters = [one if is_split else one.whole for one in self.parameters]
         return StateLayout(self.shapes, parameters, self.mode.axes.shard[0])
 
-    @property
+    @cached_property
     def state_bytes(self) -> int:
         """The bytes of the optimizer's state on each device, with its padding."""
         if self.optimizer is None:
@@ -121,7 +121,7 @@ class StepSpec:
         new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
         return only_trainable(params, new, [one.trainable for one in self.parameters]), state
 
-    @property
+    @cached_property
     def update(self) -> OptimizerUpdate | None:
         """The optimizer's update on each device; ``None`` if there is no optimizer."""
         if self.optimizer is None:

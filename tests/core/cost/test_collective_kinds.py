@@ -18,8 +18,8 @@ LISTS = {
     "cost/calibration/this_machine.py": {"all-gather", "broadcast"},  # the first stands for the second
     "cost/collectives/pricing.py": {"all-gather", "reduce-scatter"},  # what is whole at both ends is made of these
     "cost/hlo/hlo_collectives.py": {"all-reduce", "reduce-scatter"},  # the CPU compiler writes the first for both
+    "cost/jaxpr/partial_sums.py": {"all-reduce", "all-gather"},  # adds up parts, and gathers what is needed whole
     "parallel/fsdp/collectives.py": {"all-gather", "reduce-scatter", "all-reduce"},  # issues each
-    "parallel/fsdp/outline.py": {"all-gather", "reduce-scatter"},  # adds up what plans gather and scatter
     "parallel/fsdp/sharded_scan.py": {"all-gather", "reduce-scatter"},
     "parallel/fsdp/step_graph.py": {"all-gather", "reduce-scatter", "all-reduce"},
 }
