@@ -38,7 +38,10 @@ CASES = {
     "replicas, states divided": {"mesh": {"dp": 8, "fsdp": 1, "tp": 1}, "optimizer_shards": 4},
     "replicas and tensor parallel": {"mesh": {"dp": 4, "fsdp": 1, "tp": 2}, "optimizer_shards": 4},
     "PyTorch's tensor parallelism": {"mesh": {"dp": 1, "fsdp": 2, "tp": 4}, "schedule": "FSDP2+TP"},
-    "a copy for the optimizer": {"mesh": {"dp": 4, "fsdp": 1, "tp": 2}, "precision": "bf16, fp32 gradient accumulation"},
+    "a copy for the optimizer": {
+        "mesh": {"dp": 4, "fsdp": 1, "tp": 2},
+        "precision": "bf16, fp32 gradient accumulation",
+    },
     "JAX, a scan": {"stack": "jax"},
     "JAX, a TPU": {"stack": "jax", "chip": "tpu_v5p"},
     "JAX, two slices": {"stack": "jax", "chip": "tpu_v5e", "mesh": {"dp": 2, "fsdp": 4, "tp": 1}},
