@@ -47,7 +47,11 @@ class BlockAlignment:
             self.of_node[at] = number, block
             for n, value in enumerate(self.nodes[at].outputs):
                 self.of_value[value] = number, n, block
-        return list(zip(*(self.nodes[at].outputs for at in family), strict=True))
+        return self.results(number)
+
+    def results(self, number: int) -> list[Family]:
+        """Return the families of the results of a role."""
+        return list(zip(*(self.nodes[at].outputs for at in self.roles[number]), strict=True))
 
     def operands(self, number: int) -> list[Family]:
         """Return the families of the operands of a role."""
@@ -145,19 +149,19 @@ def lacking(found: BlockAlignment) -> list[frozenset[int]]:
     So does the first block of a model whose input needs no gradient.
     """
     sets: Counter[frozenset[int]] = Counter()
-    for number, family in enumerate(found.roles):
-        for n in range(len(found.nodes[family[0]].outputs)):
-            keys: Counter[tuple[int, int]] = Counter()
-            each = []
-            for at in found.roles[number]:
-                mine = {
-                    (found.nodes[user].signature, position)
-                    for user, position in found.users.get(found.nodes[at].outputs[n], ())
-                    if user not in found.of_node
-                }
-                each.append(mine)
-                keys.update(mine)
-            for key, times in keys.items():
-                if found.blocks - 2 <= times < found.blocks:
-                    sets[frozenset(block for block, mine in enumerate(each) if key not in mine)] += 1
-    return [one for one, _ in sets.most_common(3)]
+    made = {family for number in range(len(found.roles)) for family in found.results(number)}
+    read = {family for number in range(len(found.roles)) for family in found.operands(number)}
+    for family in made | {one for one in read if not any(value in found.of_value for value in one)}:
+        if len(set(family)) < found.blocks:
+            continue
+        keys: Counter[tuple[int, int]] = Counter()
+        each = []
+        for value in family:
+            readers = found.users.get(value, ())
+            mine = {(found.nodes[at].signature, position) for at, position in readers if at not in found.of_node}
+            each.append(mine)
+            keys.update(mine)
+        for key, times in keys.items():
+            if found.blocks - 2 <= times < found.blocks:
+                sets[frozenset(block for block, mine in enumerate(each) if key not in mine)] += 1
+    return [one for one, _ in sets.most_common(4)]

