@@ -72,9 +72,7 @@ class BlockLevel(FlatJaxpr[Operation[int], int]):
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         inputs = tuple(walk.new(var.aval) for var in inner.invars)
         outputs = tuple(walk.run(jaxpr, inputs))
-        return cls(
-            alive(walk.ops, outputs), inputs, outputs, walk.avals, walk.literals, walk.consts, jaxpr, signatures
-        )
+        return cls(alive(walk.ops, outputs), inputs, outputs, walk.avals, walk.literals, walk.consts, jaxpr, signatures)
 
     def nodes(self, split: dict[int, Sequence[tuple[Sequence[int], Sequence[int]]]]) -> list[BlockNode]:
         """Return the nodes, in the order of operations.
@@ -121,17 +119,17 @@ class _LevelWalk(Walk[int]):
         self.avals.append(aval)
         return len(self.avals) - 1
 
-    def constant(self, aval: Any, value: Any) -> int:  # noqa: D102
+    def constant(self, aval: Any, value: Any) -> int:
         number = self.new(aval)
         self.consts[number] = value
         return number
 
-    def literal(self, atom: Any) -> int:  # noqa: D102
+    def literal(self, atom: Any) -> int:
         number = self.new(atom.aval)
         self.literals[number] = atom
         return number
 
-    def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:  # noqa: D102
+    def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:
         outside, source = self.scope, eqn.source_info
         if outside is not None:
             source = source.replace(name_stack=outside + source.name_stack)

@@ -112,7 +112,9 @@ def _is_outside(level: BlockLevel, alignment: BlockAlignment, role: int, values:
 
 def _is_local(made: Sequence[tuple[int, int, int] | None]) -> bool:
     """Return whether each block reads its own value of one role."""
-    return all(one is not None and one[2] == block and one[:2] == (made[0] or one)[:2] for block, one in enumerate(made))
+    return all(
+        one is not None and one[2] == block and one[:2] == (made[0] or one)[:2] for block, one in enumerate(made)
+    )
 
 
 def _usual(made: Iterable[tuple[int, int, int] | None]) -> tuple[int, int]:
@@ -156,7 +158,7 @@ def _keep_what_others_read(level: BlockLevel, found: BlockRemoval) -> None:
     """Keep blocks whose values, or whose own operands, something outside them reads."""
     alignment = found.alignment
     returned = Counter(level.outputs)
-    for role, family in enumerate(alignment.roles):
+    for _role, family in enumerate(alignment.roles):
         for n in range(len(alignment.nodes[family[0]].outputs)):
             values = [alignment.nodes[at].outputs[n] for at in family]
             times = [returned[value] for value in values]

@@ -53,7 +53,8 @@ class Signatures:
                 return self._type(atom.aval), self._value(atom.val)
             return local[atom]
 
-        size, parts = 0, [self._type(var.aval) for var in (*inner.constvars, *inner.invars)]
+        size = 0
+        parts: list[Hashable] = [self._type(var.aval) for var in (*inner.constvars, *inner.invars)]
         parts.append(self._value(tuple(consts)))
         for eqn in inner.eqns:
             parts.append(self.number((self.of(eqn), *map(place, eqn.invars))))

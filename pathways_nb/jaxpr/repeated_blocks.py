@@ -64,7 +64,6 @@ class RepeatedBlocks:
         own = sum(size(self.level.ops[nodes[family[0]].op].eqn) for family in roles if nodes[family[0]].signature >= 0)
         return inside + own * len(self.removable)
 
-
     def share(self, total: int) -> float:
         """Return the share of so many operations that all blocks have together."""
         return self.weight / len(self.removable) * self.blocks / total

@@ -86,9 +86,7 @@ def _stretches(equal: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
-def _phase(
-    nodes: Sequence[BlockNode], maker: dict[int, int], first: int, period: int, length: int
-) -> tuple[int, int]:
+def _phase(nodes: Sequence[BlockNode], maker: dict[int, int], first: int, period: int, length: int) -> tuple[int, int]:
     """Return where the first unit begins so that most units fit and the fewest values cross from unit to unit.
 
     Returns:
@@ -109,9 +107,7 @@ def _phase(
     return first + best, int(crosses[best])
 
 
-def _read_between(
-    nodes: Sequence[BlockNode], maker: dict[int, int], first: int, end: int
-) -> dict[int, list[int]]:
+def _read_between(nodes: Sequence[BlockNode], maker: dict[int, int], first: int, end: int) -> dict[int, list[int]]:
     """Return where values that are made between two nodes are read between them."""
     found: dict[int, list[int]] = {}
     for at in range(first, end):

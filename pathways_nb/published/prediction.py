@@ -22,6 +22,7 @@ from pathways_nb.cost.hardware.topology import make_topology
 from pathways_nb.cost.hlo.buffers import buffers_in
 from pathways_nb.cost.hlo.hlo_schedule import LaunchSchedule, schedule_of
 from pathways_nb.cost.hlo.hlo_text import digest_of, parse
+from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.constants import LaunchConstants, constants, table
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
@@ -151,10 +152,7 @@ def priced(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConsta
 
 def _extended(row: PublishedStep, steps: Sequence[CompiledRow], values: Sequence[float]) -> float:
     """Return a value at all of a row's blocks, from its values at the blocks that were compiled."""
-    if len(values) == 1:
-        return values[0]
-    more = (row.model.layers - steps[1].layers) / (steps[1].layers - steps[0].layers)
-    return values[1] + more * (values[1] - values[0])
+    return extended(values, [step.layers for step in steps], row.model.layers)
 
 
 def constants_of(row: PublishedStep) -> LaunchConstants:

@@ -337,7 +337,7 @@ def scanned_blocks(n: int) -> Made:
 
 def indexed_blocks(n: int) -> Made:
     """Stacked parameters of which each block takes its own."""
-    step, (params, tokens) = scanned_blocks(n)
+    _, (params, tokens) = scanned_blocks(n)
 
     def loss(params: Any, tokens: Any) -> Any:
         blocks = [jax.tree.map(lambda p, at=at: p[at], params["blocks"]) for at in range(n)]

@@ -70,7 +70,9 @@ def test_dropout_keeps_its_keys():
     step, arguments = models.dropout(BLOCKS)
     whole = shortened(jax.make_jaxpr(step)(*arguments), DEPTHS)
     assert whole is not None
-    assert [len(one.arguments) for one in whole.programs] == [len(jax.tree.leaves(models.dropout(n)[1])) for n in DEPTHS]
+    assert [len(one.arguments) for one in whole.programs] == [
+        len(jax.tree.leaves(models.dropout(n)[1])) for n in DEPTHS
+    ]
 
 
 def test_a_program_of_few_blocks_is_left_as_it_is():

@@ -1,0 +1,57 @@
+"""A step of blocks in a Python loop, compiled a few blocks at a time, against the whole step compiled."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from pathways_nb.compilers import compiling, lowered, targets
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.topology import make_topology
+from pathways_nb.cost.hlo.hlo_schedule import schedule_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.launch.block_extrapolation import extended
+from pathways_nb.cost.launch.constants import constants
+from pathways_nb.cost.launch.launch_timing import launch_seconds
+from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.program.shortened import DEPTHS, shortened
+from pathways_nb.published import prediction
+from pathways_nb.published.row_model import step_program
+from pathways_nb.published.step_rows import row_of
+
+MODEL = {"layers": 32, "d_model": 4096, "d_ff": 11008, "heads": 32, "kv_heads": 32, "head_dim": 128,
+         "vocab": 32000, "gated_mlp": True}  # fmt: skip
+
+
+def compiled(chip, devices, function, arguments, donated):
+    """Seconds and bytes of a program on a chip."""
+    target = targets.target(make_topology(chip_of(chip), devices))
+    text = lowered.lower(function, arguments, donated, target.platform)
+    made = compiling.compile_for(text, target, say=lambda line: None)
+    place = LaunchPlace(chip_of(chip), made.places, min(chip_of(chip).devices_per_host, devices))
+    price = prediction.price_of(place, constants(chip, "jax"))
+    found = launch_seconds(schedule_of(parse(made.text), len(made.places)), price)
+    return found.ordered, prediction._bytes(made.buffers)
+
+
+@pytest.mark.parametrize(
+    ("chip", "devices", "wholes"), [("gpu_h100_sxm", 64, (8, 16)), ("tpu_v5e", 16, (8,))], ids=("H100", "v5e")
+)
+def test_a_few_blocks_tell_seconds_and_memory_of_all(chip, devices, wholes):
+    row = row_of({"id": "blocks", "stack": "torch", "chip": chip, "devices": devices, "mesh": {"fsdp": devices},
+                  "model": MODEL, "seq": 2048, "batch": devices, "precision": "bf16", "remat": "full"})  # fmt: skip
+    platform = "cuda" if chip.startswith("gpu") else "tpu"
+    known = {}
+    for blocks in wholes:
+        step = step_program(row, blocks, platform)
+        whole = shortened(jax.make_jaxpr(step.function)(*step.arguments))
+        assert whole is not None
+        assert whole.blocks == blocks
+        for program in whole.programs:
+            if program.depth not in known:
+                arguments, donated = program.arguments_of(step.arguments), program.donated_of(step.donated)
+                known[program.depth] = compiled(chip, devices, program.function, arguments, donated)
+        seconds, memory = zip(*(known[depth] for depth in DEPTHS), strict=True)
+        wanted = compiled(chip, devices, step.function, step.arguments, step.donated)
+        assert extended(seconds, DEPTHS, blocks) == pytest.approx(wanted[0], rel=0.03)
+        assert extended(memory, DEPTHS, blocks) == pytest.approx(wanted[1], rel=0.05)
