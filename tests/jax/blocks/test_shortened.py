@@ -147,7 +147,7 @@ def random_model(seed):
 
 def test_random_models_are_shortened_right_or_not_at_all():
     done = 0
-    for seed in range(60):
+    for seed in range(40):
         made = random_model(seed)
         step, arguments = made(BLOCKS)
         whole = shortened(jax.make_jaxpr(step)(*arguments), (5,))
@@ -156,7 +156,7 @@ def test_random_models_are_shortened_right_or_not_at_all():
             # A block that lacks something at an end, or half of one at each end, may count for none.
             depth = BLOCKS - (whole.blocks - 5)
             assert differences(whole, made, (depth,)) == [], seed
-    assert done > 20
+    assert done > 15
 
 
 def test_values_go_on_along_the_line_through_the_greatest_depths():

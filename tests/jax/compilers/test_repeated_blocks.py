@@ -23,35 +23,41 @@ MODEL = {"layers": 32, "d_model": 4096, "d_ff": 11008, "heads": 32, "kv_heads": 
          "vocab": 32000, "gated_mlp": True}  # fmt: skip
 
 
-def compiled(chip, devices, function, arguments, donated):
-    """Seconds and bytes of a program on a chip."""
+CASES = {
+    "H100, 16 blocks": ("gpu_h100_sxm", 64, 16, DEPTHS),
+    "H100, 8 blocks": ("gpu_h100_sxm", 64, 8, (4, 6)),
+    "v5e, 8 blocks": ("tpu_v5e", 16, 8, (4, 6)),
+}
+
+
+def compiled(row, function, arguments, donated):
+    """Seconds and bytes of a program on a row's chip."""
+    chip, devices = row.chip, row.devices
     target = targets.target(make_topology(chip_of(chip), devices))
     text = lowered.lower(function, arguments, donated, target.platform)
-    made = compiling.compile_for(text, target, say=lambda line: None)
+    options = prediction.options_of(row) if target.platform == "cuda" else {}
+    made = compiling.compile_for(text, target, options, say=lambda line: None)
     place = LaunchPlace(chip_of(chip), made.places, min(chip_of(chip).devices_per_host, devices))
     price = prediction.price_of(place, constants(chip, "jax"))
     found = launch_seconds(schedule_of(parse(made.text), len(made.places)), price)
     return found.ordered, prediction._bytes(made.buffers)
 
 
-@pytest.mark.parametrize(
-    ("chip", "devices", "wholes"), [("gpu_h100_sxm", 64, (8, 16)), ("tpu_v5e", 16, (8,))], ids=("H100", "v5e")
-)
-def test_a_few_blocks_tell_seconds_and_memory_of_all(chip, devices, wholes):
+@pytest.mark.parametrize("name", CASES)
+def test_a_few_blocks_tell_seconds_and_memory_of_all(name):
+    chip, devices, blocks, depths = CASES[name]
     row = row_of({"id": "blocks", "stack": "torch", "chip": chip, "devices": devices, "mesh": {"fsdp": devices},
-                  "model": MODEL, "seq": 2048, "batch": devices, "precision": "bf16", "remat": "full"})  # fmt: skip
-    platform = "cuda" if chip.startswith("gpu") else "tpu"
-    known = {}
-    for blocks in wholes:
-        step = step_program(row, blocks, platform)
-        whole = shortened(jax.make_jaxpr(step.function)(*step.arguments))
-        assert whole is not None
-        assert whole.blocks == blocks
-        for program in whole.programs:
-            if program.depth not in known:
-                arguments, donated = program.arguments_of(step.arguments), program.donated_of(step.donated)
-                known[program.depth] = compiled(chip, devices, program.function, arguments, donated)
-        seconds, memory = zip(*(known[depth] for depth in DEPTHS), strict=True)
-        wanted = compiled(chip, devices, step.function, step.arguments, step.donated)
-        assert extended(seconds, DEPTHS, blocks) == pytest.approx(wanted[0], rel=0.03)
-        assert extended(memory, DEPTHS, blocks) == pytest.approx(wanted[1], rel=0.05)
+                  "model": MODEL, "seq": 4096 if "H100" in name else 2048, "batch": devices, "precision": "bf16",
+                  "remat": "full"})  # fmt: skip
+    step = step_program(row, blocks, "cuda" if "H100" in name else "tpu")
+    whole = shortened(jax.make_jaxpr(step.function)(*step.arguments), depths)
+    assert whole is not None
+    assert whole.blocks == blocks
+    each = [
+        compiled(row, one.function, one.arguments_of(step.arguments), one.donated_of(step.donated))
+        for one in whole.programs
+    ]
+    wanted = compiled(row, step.function, step.arguments, step.donated)
+    seconds, memory = (extended(values, depths, blocks) for values in zip(*each, strict=True))
+    assert seconds == pytest.approx(wanted[0], rel=0.03)
+    assert memory == pytest.approx(wanted[1], rel=0.05)
