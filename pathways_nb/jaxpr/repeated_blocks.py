@@ -18,8 +18,8 @@ from pathways_nb.jaxpr.equation_signatures import Signatures
 from pathways_nb.jaxpr.flat import Operation, alive, called, scan_sizes
 from pathways_nb.jaxpr.repeated_runs import LEAST, RepeatedRun, repeated_runs
 
-_RUNS = 4
-"""Runs that are tried."""
+_HOLDERS = 4
+"""Operations that hold others and are searched: those that hold most."""
 _TOGETHER = (1, 2, 3, 4, 6, 8)
 """How many units of a run may make one block: local and global attention, experts in every other layer."""
 _LEAST_SHARE = 0.3
@@ -92,13 +92,14 @@ class KeptLevel:
     holder: int = -1
 
 
-def repeated_blocks(jaxpr: Any) -> RepeatedBlocks | None:
+def repeated_blocks(jaxpr: Any, signatures: Signatures | None = None) -> RepeatedBlocks | None:
     """Return the blocks of a jaxpr of which some can be taken out; None if there are none.
 
     Args:
         jaxpr: closed or open.
+        signatures: numbers of its equations, where some are known already.
     """
-    signatures = Signatures()
+    signatures = signatures or Signatures()
     first = BlockLevel.of(jaxpr, signatures, inlining(jaxpr, signatures, every=False))
     if (found := _in_level(first, signatures)) is not None:
         return found
@@ -113,7 +114,7 @@ def _in_level(level: BlockLevel, signatures: Signatures) -> RepeatedBlocks | Non
     best: RepeatedBlocks | None = None
     weights = [signatures.size(level.ops[node.op].eqn) for node in nodes]
     total = sum(weights)
-    for run in repeated_runs(nodes, weights)[:_RUNS]:
+    for run in repeated_runs(nodes, weights):
         for seeds in _units(run):
             found = _proposed(level, nodes, users, seeds, ())
             if found is not None and (best is None or found.weight > _BETTER * best.weight):
@@ -129,18 +130,13 @@ def _in_level(level: BlockLevel, signatures: Signatures) -> RepeatedBlocks | Non
     if best is not None:
         return best
     holders = [at for at, op in enumerate(level.ops) if op.name in HOLDERS]
-    for at in sorted(holders, key=lambda at: -signatures.size(level.ops[at].eqn))[:_RUNS]:
+    for at in sorted(holders, key=lambda at: -signatures.size(level.ops[at].eqn))[:_HOLDERS]:
         eqn = level.ops[at].eqn
         inner = eqn.params["jaxpr"] if "jaxpr" in eqn.params else called(eqn)
-        inside = repeated_blocks_in(inner, signatures)
+        inside = repeated_blocks(inner, signatures)
         if inside is not None and (found := _around(level, at, inside)) is not None:
             return found
     return None
-
-
-def repeated_blocks_in(jaxpr: Any, signatures: Signatures) -> RepeatedBlocks | None:
-    """Return the blocks of a jaxpr that an operation holds."""
-    return _in_level(BlockLevel.of(jaxpr, signatures, inlining(jaxpr, signatures, every=False)), signatures)
 
 
 def _units(run: RepeatedRun) -> Iterator[list[list[int]]]:

@@ -16,8 +16,8 @@ from pathways_nb.jaxpr.block_level import BlockNode
 
 _PERIODS = 24
 """Periods that are looked at."""
-_SHARE = 0.2
-"""Share of the longest run below which a run is passed over."""
+_RUNS = 8
+"""Runs that are returned: those that stand for most."""
 LEAST = 3
 """Units of a run."""
 
@@ -42,7 +42,9 @@ class RepeatedRun:
 
 
 def repeated_runs(nodes: Sequence[BlockNode], weights: Sequence[int]) -> list[RepeatedRun]:
-    """Return the runs that may be blocks, in the order of the program; each unit reads something of the unit before it.
+    """Return the runs that may be blocks, the shortest periods first; each unit reads something of the unit before it.
+
+    Blocks may repeat inside of what repeats with a longer period, such as microbatches.
 
     Args:
         nodes: in the order of the program.
@@ -62,10 +64,8 @@ def repeated_runs(nodes: Sequence[BlockNode], weights: Sequence[int]) -> list[Re
             run = RepeatedRun(start, period, (first + length - start) // period)
             if carried and run.units >= LEAST:
                 found[run] = float(total[start + run.units * period] - total[start])
-    most = max(found.values(), default=0.0)
-    # A run of pairs of units covers the same nodes as the run of units.
-    kept = [run for run, weight in found.items() if weight >= _SHARE * most]
-    return sorted(kept, key=lambda run: (run.start, run.period))
+    heaviest = sorted(found, key=lambda run: -found[run])[:_RUNS]
+    return sorted(heaviest, key=lambda run: (run.period, run.start))
 
 
 def _periods(numbers: np.ndarray) -> list[int]:
