@@ -18,6 +18,8 @@ _PERIODS = 24
 """Periods that are looked at."""
 _RUNS = 8
 """Runs that are returned: those that stand for most."""
+_SHARE = 0.03
+"""Share of the heaviest run below which a run, such as a sum over blocks, is passed over."""
 LEAST = 3
 """Units of a run."""
 
@@ -64,7 +66,8 @@ def repeated_runs(nodes: Sequence[BlockNode], weights: Sequence[int]) -> list[Re
             run = RepeatedRun(start, period, (first + length - start) // period)
             if carried and run.units >= LEAST:
                 found[run] = float(total[start + run.units * period] - total[start])
-    heaviest = sorted(found, key=lambda run: -found[run])[:_RUNS]
+    least = _SHARE * max(found.values(), default=0.0)
+    heaviest = sorted((run for run in found if found[run] >= least), key=lambda run: -found[run])[:_RUNS]
     return sorted(heaviest, key=lambda run: (run.period, run.start))
 
 
