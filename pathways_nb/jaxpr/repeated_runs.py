@@ -44,7 +44,7 @@ class RepeatedRun:
 
 
 def repeated_runs(nodes: Sequence[BlockNode], weights: Sequence[int]) -> list[RepeatedRun]:
-    """Return the runs that may be blocks, the shortest periods first; each unit reads something of the unit before it.
+    """Return the runs that may be blocks, those of most units first; each unit reads something of the unit before it.
 
     Blocks may repeat inside of what repeats with a longer period, such as microbatches.
 
@@ -68,7 +68,7 @@ def repeated_runs(nodes: Sequence[BlockNode], weights: Sequence[int]) -> list[Re
                 found[run] = float(total[start + run.units * period] - total[start])
     least = _SHARE * max(found.values(), default=0.0)
     heaviest = sorted((run for run in found if found[run] >= least), key=lambda run: -found[run])[:_RUNS]
-    return sorted(heaviest, key=lambda run: (run.period, run.start))
+    return sorted(heaviest, key=lambda run: (-run.units, run.start))
 
 
 def _periods(numbers: np.ndarray) -> list[int]:

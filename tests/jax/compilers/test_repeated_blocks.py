@@ -8,12 +8,13 @@ import pytest
 from pathways_nb.compilers import compiling, lowered, targets
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import make_topology
+from pathways_nb.cost.hlo.buffers import buffers_in
 from pathways_nb.cost.hlo.hlo_schedule import schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.launch_timing import launch_seconds
-from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.program.shortened import DEPTHS, shortened
 from pathways_nb.published import prediction
 from pathways_nb.published.row_model import step_program
@@ -38,9 +39,9 @@ def compiled(row, function, arguments, donated):
     options = prediction.options_of(row) if target.platform == "cuda" else {}
     made = compiling.compile_for(text, target, options, say=lambda line: None)
     place = LaunchPlace(chip_of(chip), made.places, min(chip_of(chip).devices_per_host, devices))
-    price = prediction.price_of(place, constants(chip, "jax"))
+    price = price_of(place, constants(chip, "jax"))
     found = launch_seconds(schedule_of(parse(made.text), len(made.places)), price)
-    return found.ordered, prediction._bytes(made.buffers)
+    return found.ordered, buffers_in(made.buffers).total
 
 
 @pytest.mark.parametrize("name", CASES)
