@@ -8,10 +8,10 @@ import pytest
 from pathways_nb.compilers import compiling, lowered, targets
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import make_topology
-from pathways_nb.cost.hlo.buffers import buffers_in
+from pathways_nb.cost.hlo.buffers import buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.hlo_schedule import schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.launch.block_extrapolation import extended
+from pathways_nb.cost.launch.block_extrapolation import extended, extended_bytes
 from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.launch_timing import launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
@@ -32,7 +32,7 @@ CASES = {
 
 
 def compiled(row, function, arguments, donated):
-    """Seconds and bytes of a program on a row's chip."""
+    """Seconds and buffers of a program on a row's chip."""
     chip, devices = row.chip, row.devices
     target = targets.target(make_topology(chip_of(chip), devices))
     text = lowered.lower(function, arguments, donated, target.platform)
@@ -41,7 +41,7 @@ def compiled(row, function, arguments, donated):
     place = LaunchPlace(chip_of(chip), made.places, min(chip_of(chip).devices_per_host, devices))
     price = price_of(place, constants(chip, "jax"))
     found = launch_seconds(schedule_of(parse(made.text), len(made.places)), price)
-    return found.ordered, buffers_in(made.buffers).total
+    return found.ordered, (buffers_in(made.buffers), live_ranges_in(made.live))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -59,6 +59,6 @@ def test_a_few_blocks_tell_seconds_and_memory_of_all(name):
         for one in whole.programs
     ]
     wanted = compiled(row, step.function, step.arguments, step.donated)
-    seconds, memory = (extended(values, depths, blocks) for values in zip(*each, strict=True))
-    assert seconds == pytest.approx(wanted[0], rel=0.03)
-    assert memory == pytest.approx(wanted[1], rel=0.05)
+    seconds, memory = zip(*each, strict=True)
+    assert extended(seconds, depths, blocks) == pytest.approx(wanted[0], rel=0.03)
+    assert extended_bytes(memory, depths, blocks) == pytest.approx(wanted[1][0].total, rel=0.05)
