@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pathways_nb.cost.hlo.buffers import Buffers, LiveRanges
 
-_PARTS, _LOOKS = 40, 8
+_PARTS, _LOOKS = 10, 32
 """Parts of a program's course, and how often each is looked at."""
 
 
