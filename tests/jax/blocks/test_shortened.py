@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pathways_nb.cost.launch.block_extrapolation import extended
+from pathways_nb.cost.hlo.buffers import Buffers, BufferValue, LiveRange, LiveRanges
+from pathways_nb.cost.launch.block_extrapolation import extended, extended_bytes
 from pathways_nb.jaxpr.equation_signatures import Signatures
 from pathways_nb.program.shortened import shortened
 from tests.support import block_models as models
@@ -163,3 +164,15 @@ def test_values_go_on_along_the_line_through_the_greatest_depths():
     assert extended([7.0], [3], 3) == 7.0
     assert extended([1.0, 3.0], [2, 4], 32) == 31.0
     assert extended([9.0, 3.0, 4.0], [1, 2, 3], 5) == 6.0
+
+
+def test_memory_goes_along_a_line_in_each_part_of_the_course():
+    def program(blocks):
+        """A loss that needs 100 bytes, and a backward pass that needs 10 for each block, one after the other."""
+        sizes = {"loss": 100, "backward": 10 * blocks}
+        values = [BufferValue(name, "{}", "temporaries", size, 1, 0, "u8[]") for name, size in sizes.items()]
+        ranges = (LiveRange("loss", "{}", 0, 49), LiveRange("backward", "{}", 50, 99))
+        use = {"arguments": 7 * blocks, "results": 1, "temporaries": max(sizes.values())}
+        return Buffers(use, tuple(values)), LiveRanges(("op",) * 100, ranges, ())
+
+    assert extended_bytes([program(4), program(8)], [4, 8], 32) == pytest.approx(program(32)[0].total)
