@@ -15,6 +15,7 @@ from pathways_nb.cost.launch.block_extrapolation import extended, extended_bytes
 from pathways_nb.jaxpr.equation_signatures import Signatures
 from pathways_nb.program.shortened import shortened
 from tests.support import block_models as models
+from tests.support import whole_models
 from tests.support.same_computation import results
 
 BLOCKS, DEPTHS = 8, (4, 5)
@@ -54,13 +55,13 @@ def test_numbers_agree_too():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", models.UNCHANGED)
+@pytest.mark.parametrize("name", whole_models.UNCHANGED)
 def test_what_has_no_blocks_to_take_out_is_left_as_it_is(name):
-    step, arguments = models.UNCHANGED[name](BLOCKS)
+    step, arguments = whole_models.UNCHANGED[name](BLOCKS)
     assert shortened(jax.make_jaxpr(step)(*arguments), DEPTHS) is None
 
 
-@pytest.mark.parametrize("made", [models.two_before, models.u_net])
+@pytest.mark.parametrize("made", [whole_models.two_before, whole_models.u_net])
 def test_blocks_that_read_others_than_their_neighbours_are_not_mistaken(made):
     step, arguments = made(BLOCKS)
     whole = shortened(jax.make_jaxpr(step)(*arguments), (6,))
