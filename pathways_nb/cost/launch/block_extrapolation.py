@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
 
 from pathways_nb.cost.hlo.buffers import Buffers, LiveRanges
+from pathways_nb.trace.launch_ops import Ops
 
-_PARTS, _LOOKS = 10, 32
-"""Parts of a program's course, and how often each is looked at."""
+_AHEAD, _BEHIND, _LOOKS = 2, 2, 64
+"""Parts of a program's course up to the backward pass, of the backward pass, and how often each is looked at."""
+
+
+class HeldBuffers(NamedTuple):
+    """What a program holds in memory.
+
+    Args:
+        buffers: its assignment of buffers.
+        live: how long each value lives.
+        ops: of the program, whose labels say what belongs to the backward pass.
+    """
+
+    buffers: Buffers
+    live: LiveRanges
+    ops: Ops
 
 
 def extended(values: Sequence[float], depths: Sequence[int], blocks: int) -> float:
@@ -24,43 +43,70 @@ def extended(values: Sequence[float], depths: Sequence[int], blocks: int) -> flo
     return values[-1] + more * (values[-1] - values[-2])
 
 
-def extended_bytes(programs: Sequence[tuple[Buffers, LiveRanges]], depths: Sequence[int], blocks: int) -> float:
+def extended_bytes(programs: Sequence[HeldBuffers], depths: Sequence[int], blocks: int) -> float:
     """Return the bytes of a program of many blocks.
 
-    Few blocks need most memory in the loss, many where the backward pass begins, so the whole does not go along one
-    line. Each part of the program's course does; the most of any part is what all blocks need. The gaps between values
-    are taken as those of the deepest program.
+    Few blocks need most memory in the loss, many where the backward pass begins or ends, so the whole does not go along
+    one line. Each part of the program's course does; the most of any part is what all blocks need. The gaps between
+    values are taken as those of the deepest program.
 
     Args:
-        programs: buffers, and how long each lives, of the compiled programs.
+        programs: the compiled programs.
         depths: their blocks, ascending.
         blocks: of the whole program.
     """
-    found = [buffers for buffers, _ in programs]
+    found = [one.buffers for one in programs]
     stay = extended([one.bytes["arguments"] + one.bytes["results"] for one in found], depths, blocks)
-    each = [_temporaries(buffers, live) for buffers, live in programs]
+    each = [_temporaries(one) for one in programs]
     most = max(extended(values, depths, blocks) for values in zip(*each, strict=True))
     live = max(each[-1])
     return stay + most * (found[-1].bytes["temporaries"] / live if live else 1.0)
 
 
-def _temporaries(buffers: Buffers, live: LiveRanges) -> list[float]:
+def _temporaries(program: HeldBuffers) -> list[float]:
     """Return the most bytes that temporary values take in each part of a program's course."""
+    buffers, live = program.buffers, program.live
     lives = {(one.name, one.part): (one.begin, one.end) for one in live.ranges}
     values = [
         (*lives[value.name, value.part], value.allocation, value.offset, value.offset + value.bytes)
         for value in buffers.values
         if value.use == "temporaries" and (value.name, value.part) in lives
     ]
-    most = [0.0] * _PARTS
-    for look in range(_PARTS * _LOOKS):
-        at = (look + 0.5) * len(live.sequence) / (_PARTS * _LOOKS)
-        total, place, end = 0, -1, 0
-        # Values that share bytes, such as an array and its update in place, are counted once.
-        for allocation, low, high in sorted(value[2:] for value in values if value[0] <= at <= value[1]):
-            if allocation != place:
-                place, end = allocation, 0
-            total += max(0, high - max(low, end))
-            end = max(end, high)
-        most[look // _LOOKS] = max(most[look // _LOOKS], float(total))
+    most = []
+    for begin, end in pairwise(_parts(live.sequence, program.ops)):
+        looks = np.linspace(begin, end, _LOOKS, endpoint=False).tolist()
+        most.append(max(_held(values, at) for at in looks))
     return most
+
+
+def _held(values: Sequence[tuple[int, int, int, int, int]], at: float) -> float:
+    """Return the bytes that values take at a position; those that share bytes, as an update in place, count once.
+
+    Args:
+        values: first and last position of each, its allocation, and the begin and end of its bytes there.
+        at: the position.
+    """
+    total, place, end = 0, -1, 0
+    for allocation, low, high in sorted(value[2:] for value in values if value[0] <= at <= value[1]):
+        if allocation != place:
+            place, end = allocation, 0
+        total += max(0, high - max(low, end))
+        end = max(end, high)
+    return float(total)
+
+
+def _parts(sequence: Sequence[str], ops: Ops) -> list[float]:
+    """Return where the parts of a program's course begin, and where the last one ends.
+
+    They are the same parts at each depth: the forward pass with the loss, stretches of the backward pass, the rest.
+    Where no operation says what it belongs to, they are stretches of the whole.
+
+    Args:
+        sequence: names of all instructions.
+        ops: of the program.
+    """
+    backward = {label.name for label in ops.labels if label.phase in ("backward", "recomputed")}
+    where = [at for at, name in enumerate(sequence) if name in backward]
+    first, last = (where[0], where[-1] + 1) if where else (len(sequence) / 2, len(sequence))
+    parts = [*np.linspace(0, first, _AHEAD + 1)[:-1], *np.linspace(first, last, _BEHIND + 1)]
+    return [float(one) for one in parts] + ([float(len(sequence))] if last < len(sequence) else [])

@@ -2,7 +2,8 @@
 
 A node is lowered in this process for the devices of its place: a virtual slice of 16 of 64 chips is compiled for 16
 chips, in the shape that the slice has in its island, and for GPUs in as many hosts as it reaches. The compiler runs in
-a process of its own (``compilers``). Equal nodes are compiled once, different ones two at a time.
+a process of its own (``compilers``). Equal nodes are compiled once, different ones two at a time. Where a node repeats
+blocks, programs of a few of them are compiled in its place (``program.shortened``).
 
 A node that is shorter than ``SHORT`` by its jaxpr is not compiled: a second of a processor for each scalar would be
 spent for microseconds.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +31,7 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.emit import emit, out_shardings
+from pathways_nb.program.shortened import shortened
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.util.words import counted
 
@@ -112,7 +115,23 @@ def devices_of(request: CompileRequest, topology: Topology) -> NodeDevices:
     return NodeDevices(target, hosts, f"{counted(count, 'device')}, {target.name}")
 
 
-def compiled_text(request: CompileRequest, target: CompilerTarget, is_wanted: Callable[[], bool]) -> CompiledText:
+class CompiledNode(NamedTuple):
+    """A node as the compiler of its chip has compiled it: whole, or some of the blocks that it repeats.
+
+    Args:
+        texts: one of each depth.
+        depths: blocks of each, ascending; 1 for a whole node.
+        blocks: of the node.
+        results: positions, among the node's results, of those that the deepest has.
+    """
+
+    texts: tuple[CompiledText, ...]
+    depths: tuple[int, ...]
+    blocks: int
+    results: tuple[int, ...]
+
+
+def compiled_node(request: CompileRequest, target: CompilerTarget, is_wanted: Callable[[], bool]) -> CompiledNode:
     """Return a node compiled by the compiler of its chip.
 
     Args:
@@ -125,13 +144,36 @@ def compiled_text(request: CompileRequest, target: CompilerTarget, is_wanted: Ca
         CompilerError: the compiler does not take the program.
         UsageError: the compiler is not installed.
     """
-    text, options = _lowered(request, target.platform), request.code.options_on(target.kind)
-    # Who waits for the plan shows progress for all of its nodes.
-    return compiling.compile_for(text, target, options, say=lambda line: None, is_wanted=is_wanted)
+    function, arguments = _laid_out(request)
+    jaxpr = jax.make_jaxpr(function)(*arguments)
+    count, platform = len(jaxpr.out_avals), target.platform
+    short = shortened(jaxpr)
+    depths: tuple[int, ...] = (1,)
+    blocks, results = 1, tuple(range(count))
+    if short is None:
+        programs = [lowered.lower(function, arguments, request.donated, platform)]
+    else:
+        programs = [
+            lowered.lower(
+                _named(one.function, function.__name__), one.arguments_of(arguments), one.donated_of(request.donated),
+                platform,
+            )
+            for one in short.programs
+        ]  # fmt: skip
+        depths, blocks = tuple(one.depth for one in short.programs), short.blocks
+        results = short.programs[-1].results
+
+    def compile_one(program: lowered.LoweredText) -> CompiledText:
+        # Who waits for the plan shows progress for all of its nodes.
+        options = request.code.options_on(target.kind)
+        return compiling.compile_for(program, target, options, say=lambda line: None, is_wanted=is_wanted)
+
+    with ThreadPoolExecutor(len(programs)) as pool:
+        return CompiledNode(tuple(pool.map(compile_one, programs)), depths, blocks, results)
 
 
-def _lowered(request: CompileRequest, platform: str) -> lowered.LoweredText:
-    """Return a node lowered for a platform, with its declared layouts."""
+def _laid_out(request: CompileRequest) -> tuple[Callable[..., list[jax.Array]], list[jax.ShapeDtypeStruct]]:
+    """Return a node as a function with its declared layouts, and its arguments."""
     jax_contexts.adopt(request.contexts)
     mesh, arriving = request.mesh, [_on(sharding, request) for sharding in request.arriving]
     node, declared = emit(request.code, mesh, arriving), out_shardings(request.code, mesh)
@@ -143,15 +185,24 @@ def _lowered(request: CompileRequest, platform: str) -> lowered.LoweredText:
             for array, sharding in zip(made, declared, strict=True)
         ]
 
-    laid_out.__name__ = laid_out.__qualname__ = node.__name__
     if not arriving:
         # What is lowered says by its arguments which devices it is for.
-        return lowered.lower(lambda _: laid_out(), [_whole(request.mesh)], (), platform)
+        return _named(lambda _: laid_out(), node.__name__), [_whole(request.mesh)]
     arguments = [
         jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, weak_type=struct.weak_type)
         for struct, sharding in zip(request.structs, arriving, strict=True)
     ]
-    return lowered.lower(laid_out, arguments, request.donated, platform)
+    return _named(laid_out, node.__name__), arguments
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function under a name, which its compiled module has, too."""
+
+    def called(*arrays: Any) -> Any:
+        return function(*arrays)
+
+    called.__name__ = called.__qualname__ = name
+    return called
 
 
 def _whole(mesh: Any) -> jax.ShapeDtypeStruct:

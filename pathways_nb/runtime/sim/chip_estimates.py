@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.sharding import PartitionSpec
 
@@ -21,17 +21,20 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.tables import names
 from pathways_nb.cost.hardware.topology import Topology
+from pathways_nb.cost.hlo.buffers import buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.compiled import CompiledMemory
 from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.cost.launch.constants import LaunchConstants, constants
+from pathways_nb.cost.launch.deeper_launch import deeper
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
-from pathways_nb.runtime.sim.chip_compiler import SHORT, CompilerChoice, compiled_text, devices_of, kind_for
+from pathways_nb.runtime.sim import chip_compiler
+from pathways_nb.runtime.sim.chip_compiler import SHORT, CompiledNode, CompilerChoice
 from pathways_nb.runtime.sim.mesh_compiler import key_of, made_once
 from pathways_nb.runtime.sim.node_layout import NodeLayout
 from pathways_nb.trace.metrics import duration
@@ -48,11 +51,13 @@ class _OpenedNode(NamedTuple):
         launch: it.
         header: first line of its text, which has the shapes of results; empty if there is no text.
         note: what it was compiled for, and whether the compiler refuses it.
+        results: positions of the results that the text has: not all, where it has not all blocks.
     """
 
     launch: OpenedLaunch
     header: str
     note: str
+    results: tuple[int, ...]
 
 
 _opened: dict[Hashable, Promise[_OpenedNode]] = {}
@@ -109,7 +114,7 @@ class ChipEstimator:
         Raises:
             UsageError: its compiler is wanted, and not there.
         """
-        return None if kind_for(model, choice) is None else cls(model, choice)
+        return None if chip_compiler.kind_for(model, choice) is None else cls(model, choice)
 
     def estimate(
         self, request: CompileRequest, layout: NodeLayout, work: Work, topology: Topology, is_wanted: Callable[[], bool]
@@ -153,7 +158,7 @@ class ChipEstimator:
 
     def _opened(self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> _OpenedNode:
         """Return a node, compiled and opened; equal nodes on equal devices once."""
-        devices = devices_of(request, topology)
+        devices = chip_compiler.devices_of(request, topology)
         options = repr(sorted(request.code.options_on(devices.target.kind).items()))
         key = key_of(request, request.mesh.shape), request.contexts, topology, devices.hosts, options, self._known
 
@@ -161,16 +166,15 @@ class ChipEstimator:
             return not _at_exit and is_wanted()
 
         def make() -> _OpenedNode:
-            text = compiled_text(request, devices.target, wanted)
+            node = chip_compiler.compiled_node(request, devices.target, wanted)
+            text = node.texts[-1]
             # A TPU's coordinates are those that the compiler assigned; the hosts of GPUs are those of the island.
             torus = topology.chip.interconnect == "torus"
             places = text.places if torus else tuple({"process": host} for host in devices.hosts)
-            launch = open_launch(
-                text.text, LaunchPlace(topology.chip, places, topology.devices_per_host), self._known,
-                buffers=text.buffers, memory=text.memory, live=text.live, compiler=text.compiler, refused=text.refused,
-            )  # fmt: skip
+            launch = self._launch(node, LaunchPlace(topology.chip, places, topology.devices_per_host))
             refused = f"; refused by {text.compiler}: {text.refused}" if text.refused else ""
-            return _OpenedNode(launch, text.text.partition("\n")[0], f"compiled for {devices.words}{refused}")
+            header = text.text.partition("\n")[0]
+            return _OpenedNode(launch, header, f"compiled for {devices.words}{refused}", node.results)
 
         while True:
             try:
@@ -179,6 +183,20 @@ class ChipEstimator:
                 # Another plan may have wanted it first, and was given up; then it is compiled for this one.
                 if not wanted():
                     raise
+
+    def _launch(self, node: CompiledNode, place: LaunchPlace) -> OpenedLaunch:
+        """Return a compiled node, opened; of all its blocks."""
+        each = [
+            open_launch(
+                text.text, place, self._known,
+                buffers=text.buffers, memory=text.memory, live=text.live, compiler=text.compiler, refused=text.refused,
+            )
+            for text in node.texts
+        ]  # fmt: skip
+        if len(each) == 1:
+            return each[0]
+        buffers = [(buffers_in(text.buffers), live_ranges_in(text.live)) for text in node.texts]
+        return deeper(each, buffers, node.depths, node.blocks)
 
     def _without(self, request: CompileRequest, error: Exception) -> ChipEstimate:
         """Return the note on a node that the compiler of its chip does not take.
@@ -223,15 +241,27 @@ def _memory(node: _OpenedNode, layout: NodeLayout) -> CompiledMemory:
     if node.launch.memory is None:
         return CompiledMemory(layout.temporary(), layout.taken_over(), ())
     results = layout.results()
-    locals_ = zip(_results(node.header), results, strict=False)  # a node without outputs returns zeros, see ``emit``
-    found = [_spec(local, aval.shape, spec, layout.sizes) for local, (aval, spec) in locals_]
-    specs = [spec if chosen is None else chosen for chosen, (_, spec) in zip_longest(found, results)]
-    sizes = [bytes_on_device(aval, spec, layout.sizes) for (aval, _), spec in zip(results, specs, strict=True)]
     taken = {int(number or 0) for number in _ALIAS.findall(node.header)}
-    reused = sum(size for number, size in enumerate(sizes) if number in taken)
+    # A node without outputs returns zeros, see ``emit``.
+    locals_ = enumerate(zip(node.results, _results(node.header), strict=False))
+    said = {at: (local, number in taken) for number, (at, local) in locals_}
+    # Results of blocks that were not compiled are as the others of the same shape and layout.
+    like = {_kind(*results[at]): one for at, one in reversed(said.items()) if at < len(results)}
+    each = [said.get(at) or like.get(_kind(*one)) for at, one in enumerate(results)]
+    found = [
+        one and _spec(one[0], aval.shape, spec, layout.sizes) for one, (aval, spec) in zip(each, results, strict=True)
+    ]
+    specs = [spec if chosen is None else chosen for chosen, (_, spec) in zip(found, results, strict=True)]
+    sizes = [bytes_on_device(aval, spec, layout.sizes) for (aval, _), spec in zip(results, specs, strict=True)]
+    reused = sum(size for size, one in zip(sizes, each, strict=True) if one and one[1])
     # The compiler's arrays are padded to its tiles; what that takes counts as temporary.
     temporary = node.launch.memory.peak - (layout.arguments() + sum(sizes) - reused)
     return CompiledMemory(max(temporary, 0), reused, tuple(found))
+
+
+def _kind(aval: Any, spec: PartitionSpec | None) -> Hashable:
+    """Return what results must share to be laid out alike: shape, type, layout by the jaxpr."""
+    return aval.shape, aval.dtype, trimmed(spec)
 
 
 def _results(header: str) -> list[tuple[int, ...]]:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from pathways_nb.cost.hlo.buffers import Buffers, BufferValue, LiveRange, LiveRanges
-from pathways_nb.cost.launch.block_extrapolation import extended, extended_bytes
+from pathways_nb.cost.launch.block_extrapolation import HeldBuffers, extended, extended_bytes
 from pathways_nb.jaxpr.equation_signatures import Signatures
 from pathways_nb.program.shortened import shortened
+from pathways_nb.trace.launch_ops import Ops
 from tests.support import block_models as models
 from tests.support import whole_models
 from tests.support.same_computation import results
@@ -174,6 +175,6 @@ def test_memory_goes_along_a_line_in_each_part_of_the_course():
         values = [BufferValue(name, "{}", "temporaries", size, 1, 0, "u8[]") for name, size in sizes.items()]
         ranges = (LiveRange("loss", "{}", 0, 49), LiveRange("backward", "{}", 50, 99))
         use = {"arguments": 7 * blocks, "results": 1, "temporaries": max(sizes.values())}
-        return Buffers(use, tuple(values)), LiveRanges(("op",) * 100, ranges, ())
+        return HeldBuffers(Buffers(use, tuple(values)), LiveRanges(("op",) * 100, ranges, ()), Ops())
 
-    assert extended_bytes([program(4), program(8)], [4, 8], 32) == pytest.approx(program(32)[0].total)
+    assert extended_bytes([program(4), program(8)], [4, 8], 32) == pytest.approx(program(32).buffers.total)
