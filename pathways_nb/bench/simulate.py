@@ -3,7 +3,8 @@
 A chain of gangs over all of 2,048 simulated devices is called again and again: the controller decides, the simulated
 islands carry out, everything is recorded. SimPy, where it is installed, does the same number of requests, timeouts and
 releases of one resource. A schedule of fixed order needs no event loop, and is evaluated as arrays
-(``timing.fixed_order``).
+(``timing.fixed_order``). Where the compiler of TPUs is installed, a step of Llama 3 8B is simulated with it, each time
+in a fresh process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import jax
 import numpy as np
 
 import pathways_nb as pw
+from pathways_nb.bench import _deep_step
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
+from pathways_nb.compilers import packages
 from pathways_nb.timing.fixed_order import OrderEdges, evaluate
 
 DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
@@ -54,6 +57,8 @@ def run(short: bool = False) -> dict[str, Any]:
     )
     figures["static_million_tasks_seconds"] = median(static["pipeline"])
     figures["static_tasks_over_array"] = ratio(static, "pipeline", "running maximum")
+    if not short and packages.is_installed("tpu"):
+        figures |= _deep_step.figures()
     detail |= {f"seconds, whole simulation on {devices} devices": spread(found) for devices, found in times.items()}
     detail |= {f"seconds, static {what}, {STAGES} x {MICROBATCHES}": spread(found) for what, found in static.items()}
     return {"figures": figures, "detail": detail}

@@ -154,6 +154,7 @@ def _add_simulated(parser: _Parser) -> None:
     parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: spread of the log of durations")
     parser.option("seed", type=int, default=0, metavar="N", help="simulated: seed of that noise")
     parser.option("values", action="store_true", help="simulated: compute values on CPU devices, too")
+    parser.option("compiler", default="auto", choices=("auto", "own", "cpu"), help="simulated: whose compiler")
 
 
 def _shape(text: str) -> tuple[int, ...]:

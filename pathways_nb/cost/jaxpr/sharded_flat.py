@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from pathways_nb.cost.jaxpr.backward_splits import propagate_from_readers
@@ -35,10 +36,20 @@ def flatten(
         specs: for each input the axes of each dimension, as in a ``PartitionSpec``; ``None`` for a replicated array.
         out_specs: likewise for each output; ``None`` for the layout that follows from its operation.
     """
+    given, wanted = (None if one is None else tuple(one) for one in (specs, out_specs))
+    return _flattened(jaxpr, tuple(sizes.items()), given, wanted)
+
+
+# Layouts, exchanges and work of one node are asked for one after another, and its list takes seconds if it is long.
+@lru_cache(maxsize=2)
+def _flattened(
+    jaxpr: Any, sizes: tuple[tuple[str, int], ...], specs: tuple[Any, ...] | None, out_specs: tuple[Any, ...] | None
+) -> ShardedJaxpr:
+    """Return a jaxpr as a flat list; jaxprs are told apart by identity."""
     inner, walk = getattr(jaxpr, "jaxpr", jaxpr), _CostWalk(dict(sizes))
-    given = list(specs) if specs is not None else [None] * len(inner.invars)
+    given = specs if specs is not None else (None,) * len(inner.invars)
     pairs = zip(inner.invars, given, strict=True)
-    wanted = list(out_specs) if out_specs is not None else [None] * len(inner.outvars)
+    wanted = out_specs if out_specs is not None else (None,) * len(inner.outvars)
     outputs = [
         None if spec is None else read_spec(spec, _rank(var)) for var, spec in zip(inner.outvars, wanted, strict=True)
     ]
