@@ -28,8 +28,14 @@ def test_every_figure_has_its_name(small, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "simpy", fake)
     monkeypatch.setattr(simulate.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(simulate, "simpy_operations", lambda count: count * simulate.LASTS)
+    monkeypatch.setattr(simulate.packages, "is_installed", lambda kind: kind == "tpu")
+    monkeypatch.setattr(simulate._deep_step, "seconds_of", lambda blocks, cache: float(blocks))
     found = simulate.run()
+    assert found["figures"]["simulate_seconds_32_over_2_blocks"] == 16
     assert set(found["figures"]) == {
+        "simulate_seconds_8b_128",
+        "simulate_seconds_8b_128_cached",
+        "simulate_seconds_32_over_2_blocks",
         "gang_ops_per_second",
         "gang_ops_over_simpy",
         "growth_exponent",
@@ -46,6 +52,7 @@ def test_the_short_form_leaves_growth_out(small, monkeypatch) -> None:
     monkeypatch.setattr(simulate, "SHORT_ROUNDS", 1)
     monkeypatch.setattr(simulate, "simpy_operations", lambda count: count * simulate.LASTS)
     figures = simulate.run(short=True)["figures"]
+    assert "simulate_seconds_8b_128" not in figures
     assert set(simulate.SPEED) < set(figures)
     assert "growth_exponent" not in figures
 
