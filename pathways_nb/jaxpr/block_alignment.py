@@ -26,6 +26,7 @@ class BlockAlignment:
 
     Args:
         nodes: of a level.
+        users: of each value, as ``users_of`` returns them.
         blocks: how many.
         roles: the nodes of each role, by block.
         of_node: role and block, by node.

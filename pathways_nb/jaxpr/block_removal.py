@@ -158,7 +158,7 @@ def _keep_what_others_read(level: BlockLevel, found: BlockRemoval) -> None:
     """Keep blocks whose values, or whose own operands, something outside them reads."""
     alignment = found.alignment
     returned = Counter(level.outputs)
-    for _role, family in enumerate(alignment.roles):
+    for family in alignment.roles:
         for n in range(len(alignment.nodes[family[0]].outputs)):
             values = [alignment.nodes[at].outputs[n] for at in family]
             times = [returned[value] for value in values]

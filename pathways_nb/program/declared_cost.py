@@ -44,7 +44,8 @@ def together(launches: Sequence[DeclaredLaunch]) -> DeclaredLaunch:
     seconds = LaunchSeconds(exposed, ordered, hidden, busy)
     memory = max((one.opened.memory for one in launches if one.opened.memory), key=lambda one: one.peak, default=None)
     basis = "; ".join(dict.fromkeys(one.opened.basis for one in launches))
-    opened = OpenedLaunch(reduce(concatenated, parts), seconds, memory, basis, launches[0].opened.notes)
+    notes = tuple(dict.fromkeys(note for one in launches for note in one.opened.notes))
+    opened = OpenedLaunch(reduce(concatenated, parts), seconds, memory, basis, notes)
     return DeclaredLaunch(opened, sum(one.flops for one in launches))
 
 

@@ -90,8 +90,8 @@ def compiled_steps(row: PublishedStep) -> list[CompiledRow]:
         UsageError: an unknown chip, or one whose compiler is not installed or refuses the step.
     """
     chip = chip_of(row.chip)
-    depths = [row.model.layers] if row.stack == "jax" else [n for n in _DEPTHS if n < row.model.layers]
-    return [_compiled(row, chip, layers) for layers in depths or [row.model.layers]]
+    short = row.stack != "jax" and row.model.layers > max(_DEPTHS)
+    return [_compiled(row, chip, layers) for layers in (_DEPTHS if short else (row.model.layers,))]
 
 
 def _compiled(row: PublishedStep, chip: Chip, layers: int) -> CompiledRow:

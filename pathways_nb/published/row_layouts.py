@@ -60,13 +60,12 @@ def state_specs(row: PublishedStep, layers: int) -> dict[str, PartitionSpec]:
         return {name: spec for name, (_, spec) in parameter_layouts(row, layers).items()}
     found = {}
     for name, (shape, spec) in parameter_layouts(row, layers).items():
-        # The first dimension that the ranks divide, on top of its tensor-parallel part.
-        sizes = [
-            size // (row.tp if part == "tp" else 1) for size, part in zip(shape, (*spec, None, None), strict=False)
-        ]
+        # The first dimension that the ranks divide, on top of the part that a device has of it.
+        each = {"tp": row.tp, "fsdp": row.fsdp}
+        sizes = [size // each.get(part, 1) for size, part in zip(shape, (*spec, None, None), strict=False)]
         at = next((n for n, size in enumerate(sizes) if size % shards == 0), None)
-        parts: list[Any] = ["tp" if part == "tp" else None for part in (*spec, *[None] * (len(shape) - len(spec)))]
+        parts: list[Any] = [*spec, *[None] * (len(shape) - len(spec))]
         if at is not None and len(shape) > 1:
-            parts[at] = ("zero", "tp") if parts[at] == "tp" else "zero"
+            parts[at] = ("zero", parts[at]) if parts[at] else "zero"
         found[name] = P(*parts)
     return found

@@ -93,7 +93,7 @@ class _RowModel:
     Args:
         row: the setting.
         layers: blocks.
-        mesh: of dp × fsdp × tp devices.
+        mesh: of dp × zero × fsdp × tp devices.
         platform: ``"cuda"`` or ``"tpu"``.
     """
 

@@ -187,9 +187,14 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> PublishedStep:
     heads, width = need("heads", model), need("d_model", model)
     precision, schedule = str(said.get("precision") or "bf16"), str(said.get("schedule") or "")
     shards = said.get("optimizer_shards")
+    if shards is not None and (int(shards) < 1 or sizes["dp"] % int(shards)):
+        raise UsageError(f"{name}: optimizer_shards {shards} does not divide the {sizes['dp']} replicas (dp).")
+    stack = str(said.get("stack") or "jax")
+    if stack not in ("jax", "torch"):
+        raise UsageError(f"{name}: the stack is {stack!r}; write 'jax' or 'torch'.")
     return PublishedStep(
         id=name,
-        stack=str(said.get("stack") or "jax"),
+        stack=stack,
         chip=str(said.get("chip") or ""),
         devices=devices,
         **sizes,
@@ -210,7 +215,7 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> PublishedStep:
         fp32_gradients="fp32 gradient" in precision,
         remat=_remat(str(said.get("remat") or "none")),
         seconds=None if said.get("step_seconds") is None else float(said["step_seconds"]),
-        peak=_bytes(said.get("peak_memory")),
+        peak=_bytes(said.get("peak_memory"), name),
         family=str(said.get("family") or ""),
         source=str(said.get("source") or "").split(" ")[0],
     )  # fmt: skip
@@ -223,6 +228,19 @@ def _remat(text: str) -> Remat:
     return "save" if "save" in text else "full"
 
 
-def _bytes(said: Any) -> float | None:
-    """Return bytes of [number, unit]; "GB as printed" by these frameworks are GiB."""
-    return None if said is None else float(said[0]) * 2**30
+_UNITS = {"MB": 2**20, "MiB": 2**20, "GB": 2**30, "GiB": 2**30, "TB": 2**40, "TiB": 2**40}
+"""Bytes of a unit; frameworks that print GB mean GiB."""
+
+
+def _bytes(said: Any, name: str) -> float | None:
+    """Return bytes of [number, unit], such as ``[80.7, "GB as printed"]``; only the unit's first word counts.
+
+    Raises:
+        UsageError: another unit.
+    """
+    if said is None:
+        return None
+    unit = str(said[1]).split()[0].rstrip(",")
+    if unit not in _UNITS:
+        raise UsageError(f"{name}: peak_memory has the unit {said[1]!r}; write one of {', '.join(_UNITS)}.")
+    return float(said[0]) * _UNITS[unit]

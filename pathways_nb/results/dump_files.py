@@ -8,7 +8,9 @@ of memory under the same beginning. Which chip it was is in ``….gpu_target_con
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,6 +79,8 @@ def is_dump(path: Path) -> bool:
     Raises:
         FileNotFoundError: there is no such file.
     """
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     if path.is_dir() or path.suffix in _ENDINGS:
         return True
     with path.open("rb") as file:

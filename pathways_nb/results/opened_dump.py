@@ -51,14 +51,15 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
             f"{where}: {found[0].path.name} does not say which chip it is for; add chip=, one of "
             f"{', '.join(tables.names('chips'))}."
         )
-    priced, failed = list[PricedModule](), list[UsageError]()
+    priced, failed = list[PricedModule](), dict[str, UsageError]()
     for one in found:
         try:
             priced.append(_priced(one, chip_of(chip if chip is not None else one.chip_name or said), where))
         except UsageError as error:
-            failed.append(error)  # one text that cannot be read does not hide the others
-    if not priced:
-        raise failed[0]
+            failed[one.name] = error  # one text that cannot be read does not hide the others, unless it is asked for
+    wanted = [error for name, error in failed.items() if not priced or (module is not None and _is_named(name, module))]
+    if wanted:
+        raise wanted[0]
     priced.sort(key=lambda one: -one.seconds)
     chosen, name, place, _ = _chosen(priced, module, where)
     known = constants(place.chip.name)
@@ -69,7 +70,7 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     if place.slices > 1:
         more += [f"it sends between slices, whose number a dump does not say: {place.slices} are assumed"]
     if failed:
-        more += [f"{counted(len(failed), 'program')} cannot be read, the first because {failed[0]}"]
+        more += [f"{counted(len(failed), 'program')} cannot be read, the first because {next(iter(failed.values()))}"]
     opened = replace(opened, notes=(*opened.notes, *more))
     listed = [(one.module.name, one.seconds) for one in priced]
     return launched_run(opened, name, place.chip.name, len(place.places), listed)
@@ -123,12 +124,18 @@ def _chosen(priced: Sequence[PricedModule], module: str | int | None, where: str
     names = [one.module.name for one in priced]
     if module is None:
         return priced[0]
-    number = f"module_{module:04d}." if isinstance(module, int) else None
     for one, name in zip(priced, names, strict=True):
-        if name.startswith(number) if number else module in (name, name.partition(".")[2]):
+        if _is_named(name, module):
             return one
     near = names if len(names) < 6 else nearest(str(module), names) or names[:5]
     raise UsageError(f"{where}: there is no program module={module!r}; there are {', '.join(near)}.")
+
+
+def _is_named(name: str, module: str | int) -> bool:
+    """Return whether a program of a dump is the one asked for, by its number or its name with or without that."""
+    if isinstance(module, int):
+        return name.startswith(f"module_{module:04d}.")
+    return module in (name, name.partition(".")[2])
 
 
 def _compiler(module: DumpedModule) -> str:

@@ -1,4 +1,4 @@
-"""Runs that are there without a recording: by their names, from files, from dumps, and of a graph that did not run."""
+"""Ways to a run: by its name, from a file, from a dump of a compiler, and of a graph that did not run."""
 
 from __future__ import annotations
 

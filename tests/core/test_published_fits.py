@@ -14,6 +14,7 @@ from pathways_nb.cost.hlo.hlo_work import OpWork
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
 from pathways_nb.published.prediction import CompiledRow, constants_of, predict, priced
+from pathways_nb.published.row_layouts import state_specs
 from pathways_nb.published.step_fits import FittedRows
 from pathways_nb.published.step_rows import PublishedStep, UnreadRow, read_rows, row_of
 
@@ -124,3 +125,27 @@ def test_a_row_without_what_decides_it_names_the_field(field, value):
     said = {"id": "r1", "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL, "seq": 1, "batch": 1, field: value}
     with pytest.raises(UsageError, match=rf"r1: {field} is {value!r}; write a whole number of at least 1\."):
         row_of(said)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mesh": {"dp": 8}, "optimizer_shards": 3}, "optimizer_shards 3 does not divide the 8 replicas (dp)."),
+        ({"stack": "pytorch"}, "the stack is 'pytorch'; write 'jax' or 'torch'."),
+        ({"peak_memory": [5, "pages"]}, "peak_memory has the unit 'pages'; write one of MB, MiB, GB, GiB, TB, TiB."),
+    ],
+)
+def test_what_a_row_cannot_mean_is_refused(changed, said):
+    usual = {"id": "r", "stack": "torch", "chip": "gpu_a100_80", "devices": 8, "mesh": {"fsdp": 8}, "model": MODEL,
+             "seq": 1024, "batch": 8}  # fmt: skip
+    with pytest.raises(UsageError) as refused:
+        row_of(usual | changed)
+    assert str(refused.value) == f"r: {said}"
+    assert row_of(usual | {"peak_memory": [512, "MB"]}).peak == 2**29
+
+
+def test_the_optimizers_state_is_divided_over_replicas_and_as_the_parameters_are():
+    one = row_of({"id": "r", "stack": "torch", "chip": "gpu_a100_80", "devices": 16, "mesh": {"dp": 2, "fsdp": 8},
+                  "model": MODEL, "seq": 1024, "batch": 16, "precision": "bf16, fp32 gradient accumulation"})  # fmt: skip
+    assert state_specs(one, 1)["block0/query"] == pw.P(("zero", "fsdp"), "tp")
+    assert state_specs(one, 1)["block0/norm1"] == pw.P(None)

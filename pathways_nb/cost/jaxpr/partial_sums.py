@@ -32,7 +32,7 @@ def partial_sums(flat: ShardedJaxpr) -> dict[ShardedOperation, tuple[Collective,
     walk = _PartialSums(flat)
     for op in flat.ops:
         walk.add(op)
-    for value in list(walk.partial):
+    for value in flat.outputs:  # what operations need whole is complete
         walk.complete(value)
     return {op: merged(found) for op, found in walk.found.items() if found}
 

@@ -74,7 +74,7 @@ def _temporaries(program: HeldBuffers) -> list[float]:
     ]
     most = []
     for begin, end in pairwise(_parts(live.sequence, program.ops)):
-        looks = np.linspace(begin, end, _LOOKS, endpoint=False).tolist()
+        looks = sorted({int(at) for at in np.linspace(begin, end, _LOOKS, endpoint=False)})
         most.append(max(_held(values, at) for at in looks))
     return most
 
@@ -109,4 +109,4 @@ def _parts(sequence: Sequence[str], ops: Ops) -> list[float]:
     where = [at for at, name in enumerate(sequence) if name in backward]
     first, last = (where[0], where[-1] + 1) if where else (len(sequence) / 2, len(sequence))
     parts = [*np.linspace(0, first, _AHEAD + 1)[:-1], *np.linspace(first, last, _BEHIND + 1)]
-    return [float(one) for one in parts] + ([float(len(sequence))] if last < len(sequence) else [])
+    return [*map(float, parts), float(len(sequence))]

@@ -2,7 +2,8 @@
 
 A device runs the forward pass of all blocks, then their backward passes in the opposite order, and the optimizer. So
 what is not compiled is in two places: after the first blocks of the forward pass, and before the last ones of the
-backward pass. There the ops have one that stands for the other blocks.
+backward pass. There the ops have one that stands for the other blocks, their exchanges included. Of blocks in a loop
+over microbatches, which run once a microbatch, the two ops stand for all microbatches.
 """
 
 from __future__ import annotations

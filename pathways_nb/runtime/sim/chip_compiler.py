@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -28,11 +27,12 @@ from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.cost.efficiency import EFFICIENCY
 from pathways_nb.cost.hardware.topology import Axis, Topology
 from pathways_nb.cost.model import CostModel
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.program.shortened import shortened
 from pathways_nb.runtime.lowering.executables import CompileRequest
+from pathways_nb.util.waiting import Workers
 from pathways_nb.util.words import counted
 
 CompilerChoice = Literal["auto", "own", "cpu"]
@@ -163,13 +163,27 @@ def compiled_node(request: CompileRequest, target: CompilerTarget, is_wanted: Ca
         depths, blocks = tuple(one.depth for one in short.programs), short.blocks
         results = short.programs[-1].results
 
-    def compile_one(program: lowered.LoweredText) -> CompiledText:
-        # Who waits for the plan shows progress for all of its nodes.
-        options = request.code.options_on(target.kind)
-        return compiling.compile_for(program, target, options, say=lambda line: None, is_wanted=is_wanted)
+    failed: list[BaseException] = []
 
-    with ThreadPoolExecutor(len(programs)) as pool:
-        return CompiledNode(tuple(pool.map(compile_one, programs)), depths, blocks, results)
+    def compile_one(program: lowered.LoweredText) -> CompiledText:
+        options = request.code.options_on(target.kind)
+        try:
+            # Who waits for the plan shows progress for all of its nodes.
+            return compiling.compile_for(
+                program, target, options, say=lambda line: None, is_wanted=lambda: not failed and is_wanted()
+            )
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    workers = Workers("pathways-depth", len(programs))
+    promises = [workers.submit(compile_one, one) for one in programs]
+    workers.close()
+    try:
+        return CompiledNode(tuple(one.result() for one in promises), depths, blocks, results)
+    except CancelledError:
+        # Where one depth fails, the others are ended; the reason is the first one's.
+        raise failed[0] from None
 
 
 def _laid_out(request: CompileRequest) -> tuple[Callable[..., list[jax.Array]], list[jax.ShapeDtypeStruct]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.compilers.compiling import CompilerError
@@ -31,6 +32,9 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.program.build import Code
+from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.runtime.sim import chip_compiler
@@ -160,7 +164,8 @@ class ChipEstimator:
         """Return a node, compiled and opened; equal nodes on equal devices once."""
         devices = chip_compiler.devices_of(request, topology)
         options = repr(sorted(request.code.options_on(devices.target.kind).items()))
-        key = key_of(request, request.mesh.shape), request.contexts, topology, devices.hosts, options, self._known
+        where = topology, devices.hosts, options, self._known
+        key = key_of(request, request.mesh.shape), _written(request.code), request.contexts, where
 
         def wanted() -> bool:
             return not _at_exit and is_wanted()
@@ -172,7 +177,7 @@ class ChipEstimator:
             torus = topology.chip.interconnect == "torus"
             places = text.places if torus else tuple({"process": host} for host in devices.hosts)
             launch = self._launch(node, LaunchPlace(topology.chip, places, topology.devices_per_host))
-            refused = f"; refused by {text.compiler}: {text.refused}" if text.refused else ""
+            refused = f"; refused by {text.compiler}: {text.refused.splitlines()[0]}" if text.refused else ""
             header = text.text.partition("\n")[0]
             return _OpenedNode(launch, header, f"compiled for {devices.words}{refused}", node.results)
 
@@ -216,6 +221,20 @@ class ChipEstimator:
         return ChipEstimate(note=f"not compiled by its chip's compiler: {first.splitlines()[0]}")
 
 
+def _written(code: Code) -> Hashable:
+    """Return what codes with equal operations may differ by: names and lines, which ops have, and small constants."""
+    lines: dict[Any, str] = {}
+    for item in code.items:
+        for eqn in equations(item.jaxpr):
+            said = eqn.source_info.traceback
+            if said not in lines:
+                lines[said] = source_lines.innermost(said.frames if said else ())
+    consts = [
+        str(x.value) for item in code.items for x in item.inputs if isinstance(x, Const) and np.size(x.value) == 1
+    ]
+    return tuple(item.title for item in code.items), tuple(lines.values()), tuple(consts)
+
+
 def _constants(model: CostModel) -> LaunchConstants:
     """Return the constants of a chip, with its links and its network as the user has changed them."""
     chip, like = model.chip, _in_table(model.chip)
@@ -245,9 +264,17 @@ def _memory(node: _OpenedNode, layout: NodeLayout) -> CompiledMemory:
     # A node without outputs returns zeros, see ``emit``.
     locals_ = enumerate(zip(node.results, _results(node.header), strict=False))
     said = {at: (local, number in taken) for number, (at, local) in locals_}
-    # Results of blocks that were not compiled are as the others of the same shape and layout.
-    like = {_kind(*results[at]): one for at, one in reversed(said.items()) if at < len(results)}
-    each = [said.get(at) or like.get(_kind(*one)) for at, one in enumerate(results)]
+    # Results of blocks that were not compiled are as the nearest of the same shape and layout: parameters and their
+    # gradients are alike, but stand apart.
+    like: dict[Hashable, list[int]] = {}
+    for at in said:
+        if at < len(results):
+            like.setdefault(_kind(*results[at]), []).append(at)
+    nearest = [
+        at if at in said else min(like.get(_kind(*one), ()), key=lambda near, at=at: abs(near - at), default=None)
+        for at, one in enumerate(results)
+    ]
+    each = [None if at is None else said[at] for at in nearest]
     found = [
         one and _spec(one[0], aval.shape, spec, layout.sizes) for one, (aval, spec) in zip(each, results, strict=True)
     ]

@@ -142,6 +142,13 @@ def test_a_text_that_cannot_be_read_does_not_hide_the_others(dump):
     assert (
         "module_0009.jit_cut.sm_9.0a_gpu_after_optimizations.txt cannot be read: This is no compiled XLA module" in said
     )
+    for module in ("jit_cut", 9):
+        assert "cannot be read: This is no compiled XLA module" in refused(dump, module=module), "it is asked for"
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*step\.txt'"):
+        pw.load(tmp_path / "step.txt")
 
 
 def test_a_dump_that_sends_between_slices_says_how_many_are_assumed(tmp_path):
