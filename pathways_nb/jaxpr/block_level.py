@@ -112,8 +112,6 @@ class _LevelWalk(Walk[int]):
     literals: dict[int, Any] = field(default_factory=dict)
     consts: dict[int, Any] = field(default_factory=dict)
     ops: list[Operation[int]] = field(default_factory=list)
-    scope: Any = None
-    """The name stack of the call that is being replaced."""
 
     def new(self, aval: Any) -> int:
         self.avals.append(aval)
@@ -130,18 +128,10 @@ class _LevelWalk(Walk[int]):
         return number
 
     def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:
-        outside, source = self.scope, eqn.source_info
-        if outside is not None:
-            source = source.replace(name_stack=outside + source.name_stack)
         if self.inlines(eqn):
-            self.scope = source.name_stack
-            outputs = self.run(called(eqn), inputs)
-            self.scope = outside
-            return outputs
-        if outside is not None:
-            eqn = eqn.replace(source_info=source)
+            return self.inline(eqn, inputs)
         made = [self.new(var.aval) for var in eqn.outvars]
-        self.ops.append(Operation(eqn.primitive.name, tuple(inputs), tuple(made), eqn))
+        self.ops.append(Operation(eqn.primitive.name, tuple(inputs), tuple(made), self.whole(eqn)))
         return made
 
 

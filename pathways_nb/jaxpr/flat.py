@@ -67,6 +67,9 @@ class Walk(Generic[V]):
     Subclasses define what represents a constant, and what represents the outputs of an equation.
     """
 
+    _scope = None
+    """JAX's name stack of the calls that ``inline`` is in."""
+
     def constant(self, aval: Any, value: Any) -> V:
         """Return what represents a constant of a jaxpr.
 
@@ -87,6 +90,24 @@ class Walk(Generic[V]):
         inlines the call.
         """
         raise NotImplementedError
+
+    def inline(self, eqn: Any, inputs: Sequence[V]) -> list[V]:
+        """Walk what a call runs in the place of the call, and return what represents its outputs."""
+        outside, self._scope = self._scope, self.whole(eqn).source_info.name_stack
+        made = self.run(called(eqn), inputs)
+        self._scope = outside
+        return made
+
+    def whole(self, eqn: Any) -> Any:
+        """Return an equation with the name stacks of the calls that are inlined around it before its own.
+
+        JAX does not repeat them inside of a call, so that what is taken out of it would no longer say whether it is,
+        for instance, part of a backward pass.
+        """
+        if self._scope is None:
+            return eqn
+        source = eqn.source_info
+        return eqn.replace(source_info=source.replace(name_stack=self._scope + source.name_stack))
 
     def run(self, jaxpr: Any, inputs: Sequence[V]) -> list[V]:
         """Walk a jaxpr.

@@ -43,13 +43,11 @@ class StepProgram(NamedTuple):
         function: takes arrays one by one and returns arrays.
         arguments: their shapes, types and shardings.
         donated: positions of those that results replace.
-        layers: blocks that it has.
     """
 
     function: Callable[..., Any]
     arguments: tuple[jax.ShapeDtypeStruct, ...]
     donated: tuple[int, ...]
-    layers: int
 
 
 def step_program(row: PublishedStep, layers: int, platform: str) -> StepProgram:
@@ -84,7 +82,7 @@ def step_program(row: PublishedStep, layers: int, platform: str) -> StepProgram:
     def step(*arrays: jax.Array) -> list[jax.Array]:
         return jax.tree.leaves(model.step(*jax.tree.unflatten(tree, arrays)))
 
-    return StepProgram(step, tuple(flat), tuple(range(len(flat) - 1)), layers)
+    return StepProgram(step, tuple(flat), tuple(range(len(flat) - 1)))
 
 
 class _RowModel:

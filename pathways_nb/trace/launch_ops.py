@@ -25,6 +25,8 @@ computation on queues of their own: ``"prefetch"`` (copies between a chip's memo
 and back) and ``"dcn"`` (between slices)."""
 Phase = Literal["", "forward", "backward", "recomputed", "optimizer"]
 """Part of a training step; empty where the compiled module does not say."""
+BACKWARD: tuple[Phase, ...] = ("backward", "recomputed")
+"""The phases of a backward pass: what it computes, and what it computes again for that."""
 _RECOMPUTED, _BACKWARD, _FORWARD = "rematted_computation", "transpose(jvp(", "jvp("
 
 

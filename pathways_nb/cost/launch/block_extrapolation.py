@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pathways_nb.cost.hlo.buffers import Buffers, LiveRanges
-from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.launch_ops import BACKWARD, Ops
 
 _AHEAD, _BEHIND, _LOOKS = 2, 2, 64
 """Parts of a program's course up to the backward pass, of the backward pass, and how often each is looked at."""
@@ -105,7 +105,7 @@ def _parts(sequence: Sequence[str], ops: Ops) -> list[float]:
         sequence: names of all instructions.
         ops: of the program.
     """
-    backward = {label.name for label in ops.labels if label.phase in ("backward", "recomputed")}
+    backward = {label.name for label in ops.labels if label.phase in BACKWARD}
     where = [at for at, name in enumerate(sequence) if name in backward]
     first, last = (where[0], where[-1] + 1) if where else (len(sequence) / 2, len(sequence))
     parts = [*np.linspace(0, first, _AHEAD + 1)[:-1], *np.linspace(first, last, _BEHIND + 1)]

@@ -18,10 +18,8 @@ from pathways_nb.cost.launch.block_extrapolation import HeldBuffers, extended, e
 from pathways_nb.cost.launch.launch_memory import LaunchMemory
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
-from pathways_nb.trace.launch_ops import OP_STORED, OpLabel, Ops, Phase
+from pathways_nb.trace.launch_ops import BACKWARD, OP_STORED, OpLabel, Ops, Phase
 from pathways_nb.util.words import counted
-
-_BACKWARD = ("backward", "recomputed")
 
 
 def deeper(
@@ -51,24 +49,23 @@ def deeper(
     compiled = " and ".join(map(str, depths))
     said = f"{blocks} blocks by programs of {compiled}: what each adds follows from their difference"
     what = OpLabel(f"{counted(blocks - depths[-1], 'more block')}", "", "compute", "", "", 0, work=said)
-    memory = _memory([one.memory for one in launches], buffers, [one.ops for one in launches], depths, blocks)
+    memory = _memory(launches, buffers, depths, blocks)
     ops = _with_others([one.ops for one in launches[-2:]], depths, blocks, seconds.ordered - last.seconds.ordered, what)
     return OpenedLaunch(ops, seconds, memory, f"{last.basis}; {said}", last.notes)
 
 
 def _memory(
-    found: Sequence[LaunchMemory | None],
+    launches: Sequence[OpenedLaunch],
     buffers: Sequence[tuple[Buffers, LiveRanges]],
-    every: Sequence[Ops],
     depths: Sequence[int],
     blocks: int,
 ) -> LaunchMemory | None:
     """Return the memory of all blocks; None if the compiler said nothing of it."""
-    known = [one for one in found if one is not None]
-    if len(known) < len(found):
+    known = [one.memory for one in launches if one.memory is not None]
+    if len(known) < len(launches):
         return None
     if all(one.values and live.ranges for one, live in buffers):
-        held = [HeldBuffers(one, live, ops) for (one, live), ops in zip(buffers, every, strict=True)]
+        held = [HeldBuffers(*one, launch.ops) for one, launch in zip(buffers, launches, strict=True)]
         peak = round(extended_bytes(held, depths, blocks))
     else:
         peak = round(extended([one.peak for one in known], depths, blocks))
@@ -92,7 +89,7 @@ def _with_others(ops: Sequence[Ops], depths: Sequence[int], blocks: int, more: f
     """
     few, many = ops
     ahead = _rows(few, "forward"), _rows(many, "forward")
-    behind = _rows(few, *_BACKWARD), _rows(many, *_BACKWARD)
+    behind = _rows(few, *BACKWARD), _rows(many, *BACKWARD)
     if not all(map(len, (*ahead, *behind))):
         return _apart(many, [(_first_difference(few, many, _rows(few), _rows(many)), more, "")], what)
     until = [float(one["start"][rows[0]]) for one, rows in zip(ops, behind, strict=True)]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from pathways_nb.cost.jaxpr.node_work import Work, works_of
+from pathways_nb.cost.collectives.collective import merged
+from pathways_nb.cost.jaxpr.node_work import Work, work_of
 from pathways_nb.cost.jaxpr.partial_sums import partial_sums
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 
@@ -56,7 +57,6 @@ class OptimizerUpdate:
         Args:
             sizes: axes of the place and their sizes.
         """
-        flat = flatten(self.jaxpr, sizes, self.specs)
         # Such as the norm of all gradients, of which each device has a part.
-        sums = [Work(collectives=found) for found in partial_sums(flat).values()]
-        return sum([*works_of(flat), *sums], Work())
+        sums = partial_sums(flatten(self.jaxpr, sizes, self.specs)).values()
+        return work_of(self.jaxpr, sizes, self.specs) + Work(collectives=merged(one for found in sums for one in found))

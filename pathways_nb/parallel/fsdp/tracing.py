@@ -174,14 +174,9 @@ def is_kernel(eqn: Any) -> bool:
 class StepWalk(RunnableWalk):
     """The walk that inlines every call; a recomputation keeps the barrier that holds it back until it is needed."""
 
-    around: Any = None
-    """JAX's name stack of the calls around the current equation, which the stacks of equations inside do not repeat."""
-
     def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:  # noqa: D102
-        inner, stack = called(eqn), eqn.source_info.name_stack
-        stack = stack if self.around is None else self.around + stack
-        if inner is None or is_kernel(eqn):
-            return super().equation(eqn.replace(source_info=eqn.source_info.replace(name_stack=stack)), inputs)
+        if called(eqn) is None or is_kernel(eqn):
+            return super().equation(self.whole(eqn), inputs)
         if eqn.primitive.name == "remat2" and eqn.params["differentiated"] and eqn.params["prevent_cse"]:
             # Inlined without a barrier over its inputs, the compiler would merge a recomputation with the first
             # computation, and store what jax.checkpoint was to free.
@@ -189,10 +184,7 @@ class StepWalk(RunnableWalk):
             outputs = {value: self.new(self.avals[value]) for value in distinct}
             self.ops.append(operation("barrier", distinct, tuple(outputs.values()), barrier))
             inputs = [outputs[value] for value in inputs]
-        outside, self.around = self.around, stack
-        made = self.run(inner, inputs)
-        self.around = outside
-        return made
+        return self.inline(eqn, inputs)
 
 
 def used_dtype(kept: Any, param_dtype: Any) -> Any:
