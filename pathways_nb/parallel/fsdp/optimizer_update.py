@@ -1,13 +1,13 @@
 """The optimizer's update at the end of a step: what each device computes, moves and exchanges for it.
 
-It is traced once for each step, for whole arrays, and read in the layout of the optimizer's state: a device updates the
-part that it keeps. Where parameters are whole on each device and the state is not (``zero1``), the new parameters are
-gathered behind it.
+It is traced once for each step, when its work is first asked for, for whole arrays, and read in the layout of the
+optimizer's state: a device updates the part that it keeps. Where parameters are whole on each device and the state is
+not (``zero1``), the new parameters are gathered behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class OptimizerUpdate:
     """The update of one step.
 
     Args:
-        jaxpr: of the update of whole arrays.
+        traced: returns the jaxpr of the update of whole arrays.
         specs: the partition of each of its inputs.
         gathers: the parameters that are gathered behind it.
         axis: over which they are.
@@ -44,7 +44,7 @@ class OptimizerUpdate:
         state_bytes: on a device, of the new state; 0 likewise.
     """
 
-    jaxpr: Any
+    traced: Callable[[], Any]
     specs: Sequence[PartitionSpec]
     gathers: tuple[NewParameter, ...] = ()
     axis: str = ""
@@ -58,5 +58,6 @@ class OptimizerUpdate:
             sizes: axes of the place and their sizes.
         """
         # Such as the norm of all gradients, of which each device has a part.
-        sums = partial_sums(flatten(self.jaxpr, sizes, self.specs)).values()
-        return work_of(self.jaxpr, sizes, self.specs) + Work(collectives=merged(one for found in sums for one in found))
+        jaxpr = self.traced()
+        sums = partial_sums(flatten(jaxpr, sizes, self.specs)).values()
+        return work_of(jaxpr, sizes, self.specs) + Work(collectives=merged(one for found in sums for one in found))

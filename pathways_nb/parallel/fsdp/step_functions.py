@@ -127,9 +127,6 @@ class StepSpec:
         if self.optimizer is None:
             return None
         state = jax.eval_shape(self.optimizer.init, self.shapes)
-        if not self.traced_updates:
-            with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-                self.traced_updates.append(jax.make_jaxpr(self.updated)(self.shapes, self.shapes, state))
         layout, gathers = self.state_layout, list[NewParameter]()
         own = [layout.spec(one) for one in layout.parameters]
         of_state = [PartitionSpec() if one is None else layout.spec(one) for one in layout.of(state)]
@@ -140,9 +137,16 @@ class StepSpec:
                 if one.dim is not None and one.trainable
             ]
         kept = (0, 0) if self.donate else (self.parameter_bytes, self.state_bytes)
-        return OptimizerUpdate(
-            self.traced_updates[0], [*own, *own, *of_state], tuple(gathers), self.mode.axes.shard[0], *kept
-        )
+        specs = [*own, *own, *of_state]
+        return OptimizerUpdate(self._traced_update, specs, tuple(gathers), self.mode.axes.shard[0], *kept)
+
+    def _traced_update(self) -> Any:
+        """Return the jaxpr of the optimizer's update, which takes as long to trace as a small model."""
+        if not self.traced_updates:
+            state = jax.eval_shape(self.optimizer.init, self.shapes)
+            with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+                self.traced_updates.append(jax.make_jaxpr(self.updated)(self.shapes, self.shapes, state))
+        return self.traced_updates[0]
 
 
 class StepFunctions:
