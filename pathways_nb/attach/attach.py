@@ -1,42 +1,35 @@
 """``pw.attach``: check the options, choose devices, and make their controller the current one.
 
 The new controller replaces the current one last, when everything has been checked, so that a wrong call leaves the
-attached controller unchanged. CPU devices and their driver are made when first needed. Attaching the same options again
-returns the same controller: a cell can be run twice without losing its buffers.
+attached controller unchanged. Attaching the same options again returns the same controller: a cell can be run twice
+without losing its buffers.
 
-Simulated devices are in ``simulator``, the choice of the current controller in ``session.default_controller``.
+Devices of this process are in ``local_attach``, simulated ones in ``simulator``, hosts of a Ray cluster in
+``ray_attach``, the choice of the current controller in ``session.default_controller``.
 """
 
 from __future__ import annotations
 
-import operator
-import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, Literal, get_args
 
-from pathways_nb.attach import simulator
+from pathways_nb.attach import local_attach, simulator
 from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.results.opened_runs import runs
-from pathways_nb.runtime import local_islands
-from pathways_nb.runtime.local.local_driver import LocalDriver
-from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, interrupts, limits
-from pathways_nb.util.json_text import shortened
 
 KINDS = ("auto", "cpu", "gpu", "tpu", "sim", "ray")
-# Shared by all controllers of the process: attaching other devices and coming back compiles nothing again.
-_executables = Executables(time.perf_counter)
 
 
 def attach(
@@ -148,26 +141,15 @@ def attach(
 
 
 def _attach_local(asked: AttachOptions, before: Session | None) -> Controller:
-    """Return a controller on real devices of this process: the attached one if its options are equal, else a new one.
-
-    Args:
-        asked: the options as given, with ``"auto"`` for the kind if it is to be chosen here.
-        before: the controller that is attached now, if any.
-    """
-    islands, each = asked.islands, asked.devices_per_island
-    # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
-    found, devices = local_islands.accelerators() if asked.kind != "cpu" else (None, [])
-    chosen = _choose(asked.kind, found)
-    if chosen == "cpu":
-        islands, each = _virtual(2 if islands is None else islands, 4 if each is None else each)
-    options = replace(asked, kind=chosen, islands=_hashable(islands), devices_per_island=each)
+    """Return a controller on devices of this process: the attached one if its options are equal, else a new one."""
+    options = local_attach.spelled_out(asked)
     # A cell that is run again keeps its devices, compiled programs and values.
     if isinstance(before, Controller) and before.attach_options == options:
         return before
-    made = _controller(options, islands, devices)
+    made = local_attach.controller(options)
     default_controller.replace(made)
     if asked.kind == "auto":
-        print(f"attached {chosen}: {made.size_text}; {_other_choice(found)}")
+        print(f"attached {options.kind}: {made.size_text}; {local_attach.other_choice(options.kind)}")
     return made
 
 
@@ -183,8 +165,8 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
     made = simulator.controller(asked, before)
     if asked.simulated is not None and asked.simulated.values:
         # The simulator moves no values. A second controller of the same shape on CPU devices computes them.
-        made.value_session = _controller(
-            AttachOptions("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
+        made.value_session = local_attach.controller(
+            AttachOptions("cpu", asked.islands, asked.devices_per_island, "parallel", True)
         )
     default_controller.replace(made)
     return made
@@ -254,59 +236,6 @@ def _refuse_for_real(kind: str, asked: SimulatorOptions) -> None:
             )
 
 
-def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any]) -> Controller:
-    """Return a controller on real devices.
-
-    Args:
-        attach_options: the options, with ``kind`` already chosen.
-        islands: as given to ``attach``, for accelerators.
-        devices: the accelerators that JAX lists; empty on CPU.
-    """
-    if attach_options.kind != "cpu":
-        attachment = local_islands.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
-        counts = tuple(len(island.devices) for island in attachment.islands)
-        hbm = [int(attach_options.hbm or local_islands.capacity(island)) for island in attachment.islands]
-        return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))
-    count, each = attach_options.islands, attach_options.devices_per_island or 0
-    # 0 means no budget: virtual CPU devices report no memory of their own.
-    budgets = (int(attach_options.hbm or 0),) * count
-
-    def start(session: Session) -> LocalDriver:
-        """Return the driver, with CPU clients made for it; called when the driver is first needed."""
-        return _local(session, local_islands.attach_cpu(count, each, attach_options.pin))
-
-    return Controller(attach_options, start, (each,) * count, budgets)
-
-
-def _local(session: Session, attachment: local_islands.LocalAttachment) -> LocalDriver:
-    """Return the driver that runs a session's instructions on the devices of ``attachment``."""
-    latency = session.attach_options.dcn_latency
-    return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)
-
-
-def _choose(kind: str, found: str | None) -> str:
-    """Return the kind of devices to attach: ``kind`` itself, or for ``"auto"`` the accelerator found, else ``"cpu"``.
-
-    Raises:
-        UsageError: a GPU or TPU is asked for that JAX does not list.
-    """
-    if kind == "auto":
-        return found or "cpu"
-    if kind in ("gpu", "tpu") and found != kind:
-        raise UsageError(
-            f'attach("{kind}"): JAX sees {"no accelerator" if found is None else f"a {found}"} here. '
-            f'Use pw.attach("{found or "cpu"}") or pw.attach("auto").'
-        )
-    return kind
-
-
-def _other_choice(found: str | None) -> str:
-    """Return what ``"auto"`` prints about the choice it did not take."""
-    if found:
-        return 'for virtual CPU devices: pw.attach("cpu")'
-    return 'for other numbers: pw.attach("cpu", islands=2, devices_per_island=8)'
-
-
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a value that is not one of ``choices``.
 
@@ -316,35 +245,6 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         meant = did_you_mean(value, choices)
         raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.{meant}")
-
-
-def _virtual(islands: Any, each: Any) -> tuple[int, int]:
-    """Return the numbers of CPU islands and of devices on each as plain integers.
-
-    Raises:
-        PlaceError: they are no counts, or so many virtual devices cannot be made.
-    """
-    limits.check_counts("attach", islands=islands, devices_per_island=each)
-    islands, each = operator.index(islands), operator.index(each)
-    asked = f"attach(islands={shortened(islands)}, devices_per_island={shortened(each)})"
-    limits.check_virtual(asked, islands, islands * each)
-    return islands, each
-
-
-def _hashable(islands: Any) -> Any:
-    """Return ``islands`` with lists as tuples, so that options can be compared with those attached before.
-
-    Raises:
-        PlaceError: it is neither a whole number nor a list of lists of device positions.
-    """
-    if islands is None or isinstance(islands, int):
-        return islands
-    try:
-        return tuple(tuple(map(operator.index, group)) for group in islands)
-    except TypeError:
-        raise PlaceError(
-            f"attach(islands={islands!r}): give a whole number, or on accelerators a list of device positions each."
-        ) from None
 
 
 def reset() -> None:

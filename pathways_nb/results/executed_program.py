@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pathways_nb.plan.graph import Graph
+from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
+
+if TYPE_CHECKING:
+    from pathways_nb.runtime.run_state import Entry, Execution
 
 
 @dataclass
@@ -44,3 +49,49 @@ class ExecutedProgram:
         # The first line is kept, since a loop waits at one line a million times.
         first, before = self.needed.get(node, (line, 0))
         self.needed[node] = first, before + count
+
+
+class ExecutedPrograms:
+    """The programs of one run, in the order of their first call."""
+
+    def __init__(self) -> None:
+        # By plan, not by graph: placed elsewhere, the same graph has other routes.
+        self.by_plan: dict[Any, ExecutedProgram] = {}
+        self._fetched: set[tuple[int, int]] = set()
+        """Pairs (execution, node) for which Python has waited; each counts once."""
+
+    def add(self, execution: Execution) -> None:
+        """Count a call that was submitted."""
+        plan = execution.compiled_plan.plan
+        if plan not in self.by_plan:
+            layouts = edge_layouts(execution.compiled_plan)
+            self.by_plan[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
+        self.by_plan[plan].runs += 1
+
+    def need(self, execution: Execution, entry: Entry, line: str) -> None:
+        """Count that Python waited for a value that a call made, before anything later is dispatched.
+
+        Args:
+            execution: the call, one of those that were added.
+            entry: the stored value.
+            line: the line of Python.
+        """
+        plan = execution.compiled_plan.plan
+        step = plan.steps[entry.step]
+        if step.kind == "move":  # a host made it, and it was put onto devices
+            step = plan.steps[step.producers[0]]
+        # A "bring" is no node: the program returns an argument, so Python waits for the result itself.
+        node = step.node if step.kind in ("launch", "host") else plan.graph.nodes[-1].id
+        if (execution.serial, node) not in self._fetched:
+            self._fetched.add((execution.serial, node))
+            self.by_plan[plan].need(node, line)
+
+    def absorb(self, inner: ExecutedPrograms) -> None:
+        """Add what a recording within this one contains."""
+        for key, program in inner.by_plan.items():
+            # A copy without counts: the inner recording keeps counting its own calls.
+            same = ExecutedProgram(program.graph, program.where, program.routes, layouts=program.layouts)
+            own = self.by_plan.setdefault(key, same)
+            own.runs += program.runs
+            for node, (line, count) in program.needed.items():
+                own.need(node, line, count)

@@ -17,8 +17,7 @@ from pathways_nb.controller import log_text
 from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
 from pathways_nb.results import saved_run
-from pathways_nb.results.executed_program import ExecutedProgram
-from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
+from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
 from pathways_nb.runtime.sim.simulated_ops import simulated_ops
 from pathways_nb.trace import formats
 from pathways_nb.trace.causality.breakdown import Idle, idle
@@ -64,9 +63,7 @@ class Run:
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller and the cell's source; of a saved run the host as well."""
-    _programs: dict[Any, ExecutedProgram] = field(default_factory=dict, repr=False)
-    _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
-    """Pairs (execution, node) for which Python has waited; each counts once."""
+    _programs: ExecutedPrograms = field(default_factory=ExecutedPrograms, repr=False)
     executions: list[Execution] = field(default_factory=list, repr=False)
     kept_log: Log | bytes = field(default=b"", repr=False)
     """The controller's log of the run, of a loaded one as text; empty without one."""
@@ -115,16 +112,11 @@ class Run:
 
     def add(self, execution: Execution) -> None:
         """Record that a program of this run was submitted."""
-        plan = execution.compiled_plan.plan
+        self._programs.add(execution)
         if self.launched is not None:
             self.launched[execution.serial] = execution.compiled_plan
         if execution.compiled_plan.is_opened:
             self.opened[execution.serial] = execution.compiled_plan
-        # By plan, not by graph: placed elsewhere, the same graph has other routes.
-        if plan not in self._programs:
-            layouts = edge_layouts(execution.compiled_plan)
-            self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
-        self._programs[plan].runs += 1
         # Finished executions are dropped now and then: a loop of a million calls would keep a million of them.
         if len(self.executions) >= 256:
             self.executions = self.unfinished()
@@ -150,30 +142,15 @@ class Run:
         """
         execution = entry.run
         # A value from ``put``, or of a program that was called before the recording began.
-        if execution is None or execution.record is not self.record:
-            return
-        plan = execution.compiled_plan.plan
-        step = plan.steps[entry.step]
-        if step.kind == "move":  # a host made it, and it was put onto devices
-            step = plan.steps[step.producers[0]]
-        # A "bring" is no node: the program returns an argument, so Python waits for the result itself.
-        node = step.node if step.kind in ("launch", "host") else plan.graph.nodes[-1].id
-        if (execution.serial, node) not in self._fetched:
-            self._fetched.add((execution.serial, node))
-            self._programs[plan].need(node, line)
+        if execution is not None and execution.record is self.record:
+            self._programs.need(execution, entry, line)
 
     def absorb(self, inner: Run) -> None:
         """Add everything that a run recorded within this one contains."""
         self.record.absorb(inner.record)
         self.count_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         self.opened |= inner.opened
-        for key, program in inner._programs.items():
-            # A copy without counts: the inner run keeps counting its own calls.
-            same = ExecutedProgram(program.graph, program.where, program.routes, layouts=program.layouts)
-            own = self._programs.setdefault(key, same)
-            own.runs += program.runs
-            for node, (line, count) in program.needed.items():
-                own.need(node, line, count)
+        self._programs.absorb(inner._programs)
 
     @property
     def is_over(self) -> bool:
@@ -193,17 +170,16 @@ class Run:
     def hbm(self) -> tuple[int, ...]:
         """Bytes of memory of each device, for each island; 0 where unknown."""
         # Absent where there are no devices, as of a graph of which nothing ran.
-        known = self.about.get("hbm") or [0] * len(self.islands)
-        return tuple(known)
+        return tuple(self.about.get("hbm") or [0] * len(self.islands))
 
     def set_programs(self, programs: Sequence[ExecutedProgram]) -> None:
         """Set the programs of a run that was loaded or has only a graph."""
-        self._programs = {program.graph: program for program in programs}
+        self._programs.by_plan = {program.graph: program for program in programs}
 
     @property
     def programs(self) -> list[ExecutedProgram]:
         """The programs that ran, in the order of their first call."""
-        return list(self._programs.values())
+        return list(self._programs.by_plan.values())
 
     @property
     def events(self) -> Events:

@@ -7,30 +7,28 @@ launch on an island's devices behind the controller's back. Nothing in this modu
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
+from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
 from pathways_nb.program.program_tracer import ProgramTracer
-from pathways_nb.program.signature import Aval, Deferred
+from pathways_nb.program.signature import Deferred
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
-from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.lowering.transfers import listed
-from pathways_nb.runtime.run_state import Entry, lost
+from pathways_nb.runtime.run_state import lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
+from pathways_nb.session.array_attributes import ArrayAttributes, HostConversions
 from pathways_nb.session.handle import NotAnArray
-from pathways_nb.session.session import Session
+from pathways_nb.session.logical_buffer import LogicalBuffer
 from pathways_nb.session.show_sharding import show_sharding
 from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util import forks
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from pathways_nb.plan.plan import Placement
 
 
-class Future(Unique, NotAnArray, Deferred):
+class Future(Unique, LogicalBuffer, ArrayAttributes, HostConversions, NotAnArray, Deferred):
     """The result of a call, which may not be computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
@@ -49,141 +47,6 @@ class Future(Unique, NotAnArray, Deferred):
     """
 
     _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
-    # Class-wide defaults: a training step makes a future for each of its many results.
-    _entry: Entry | None = None
-    _buffer = -1
-    _sharding: Any = None
-    _flush: Callable[[], None] | None = None
-    _consumed = ""
-    _held: Hold | None = None
-    place: int | None = None
-    """The serial number of the virtual slice where it is computed or was put."""
-    copies: Mapping[Placement, Future] = {}
-    """Copies of the same small value on other devices that needed it, by placement."""
-
-    def __init__(self, session: Session, aval: Aval, name: str):
-        self._session, self.aval, self._name = session, aval, name
-
-    # ---- made by the client
-
-    def bind(self, held: Hold, entry: Entry, sharding: Any) -> None:
-        """Attach the future to the logical buffer that its value will be in, once its call is dispatched.
-
-        Args:
-            held: the token of the logical buffer.
-            entry: its entry in the driver.
-            sharding: the ``jax.sharding`` of the value.
-        """
-        self._buffer, self._entry, self._sharding, self._held = held.buffer, entry, sharding, held
-        if self._flush is not None:  # of a batched call; else the class has it, and each future is smaller
-            self._flush = None
-
-    def crop(self, shape: tuple[int, ...], padded: tuple[int, ...]) -> None:
-        """Record that its array, of shape ``padded``, ends in padding: the value is its part of shape ``shape``."""
-        self.aval = replace(self.aval, shape=shape, padded=padded)
-
-    def set_value_holder(self, holder: Any) -> None:
-        """Attach the value of a simulated future: ``holder`` is a future of real devices or a host value."""
-        assert self._entry is not None
-        self._entry.value_holder = holder
-
-    @property
-    def value_holder(self) -> Any:
-        """What has the value: the future itself, or what a simulated one has; ``None`` if nothing has."""
-        if self._session.attach_options.simulated is None:
-            return self
-        return self._entry.value_holder if self._entry is not None else None
-
-    def await_flush(self, flush: Callable[[], None]) -> None:
-        """Mark the call as batched and not dispatched; ``flush`` dispatches it."""
-        self._flush = flush
-
-    def fail(self, error: BaseException) -> None:
-        """Record that the call could not be dispatched, or was interrupted before it was."""
-        self._flush = None
-        if isinstance(error, KeyboardInterrupt):
-            text = f"{self._name} was cancelled before it was dispatched. Call it again to compute it."
-            self._entry = Entry(error=CancelledError(text))
-        else:
-            text = f"{self._name} was not dispatched: {type(error).__name__}: {error}"
-            self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(text))
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether its call was dispatched and it has a logical buffer."""
-        return self._held is not None
-
-    def consume(self, where: str) -> None:
-        """Record that a call at line ``where`` donated it; ``""`` takes that back."""
-        self._consumed = where
-
-    def check_usable(self) -> None:
-        """Check that no call donated it.
-
-        Raises:
-            LostError: naming the line that donated it.
-        """
-        if self._consumed:
-            raise LostError(
-                f"{self._name} was donated at {self._consumed}: its memory belongs to that call's result. "
-                f"Use that result, or do not donate it."
-            )
-
-    def held_in(self, entries: Mapping[int, Entry]) -> int | None:
-        """Return its logical buffer if that is one of a driver's ``entries``; a batched call is dispatched first.
-
-        The caller checks whether it is usable.
-        """
-        if self._flush is not None:
-            self._flush()
-        # By identity of the entry: after a reset, another driver counts its buffers from 0 again.
-        return self._buffer if entries.get(self._buffer) is self._entry else None
-
-    def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
-        """Return whether one of a driver's ``entries`` has its value or, as far as is known, will have it."""
-        return self._entry is not None and entries.get(self._buffer) is self._entry and self._entry.error is None
-
-    def location_in(self, session: Session) -> tuple[Any, Placement | None]:
-        """Return sharding and devices, of a donated future, too; no devices if they are not attached in ``session``."""
-        if self._flush is not None:
-            self._flush()
-        where = self._entry.placement if self._entry is not None and self._session is session else None
-        if where is not None and session.attach_options.kind not in ("sim", "ray"):
-            island = session.driver.attachment.islands[where.island]
-            # A reset may have made other devices: then the placement names devices on which it never lay.
-            where = where if self._sharding.device_set <= set(island.devices) else None
-        return self._sharding, where
-
-    @property
-    def buffer(self) -> int:
-        """Its logical buffer."""
-        return self._buffer
-
-    def keep_copy(self, where: Placement, copy: Future) -> None:
-        """Record that its program leaves ``copy`` of it on these devices."""
-        self.copies = {**self.copies, where: copy}
-
-    # ---- for everyone
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The global shape."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The element type."""
-        return self.aval.dtype
-
-    @property
-    def weak_type(self) -> bool:
-        """Whether the type is weak, as in JAX."""
-        return self.aval.weak_type
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.aval.shape)
 
     @property
     def sharding(self) -> Any:
@@ -396,53 +259,6 @@ class Future(Unique, NotAnArray, Deferred):
         else:
             state = "done" if self._is_resolved else "not computed yet"
         return f"<future {self._name}: {shape}, {state}>"
-
-    def __float__(self) -> float:
-        __tracebackhide__ = True
-        return float(self.result())
-
-    def __int__(self) -> int:
-        __tracebackhide__ = True
-        return int(self.result())
-
-    def __bool__(self) -> bool:
-        __tracebackhide__ = True
-        return bool(self.result())
-
-    def __index__(self) -> int:
-        __tracebackhide__ = True
-        return self.result().__index__()
-
-    def __complex__(self) -> complex:
-        __tracebackhide__ = True
-        return complex(self.result())
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        __tracebackhide__ = True
-        return np.asarray(self.result(), dtype=dtype)
-
-    def __iter__(self) -> Iterator[Any]:
-        __tracebackhide__ = True
-        return iter(self.result())
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a future of a scalar")
-        return self.shape[0]
-
-    def __format__(self, spec: str) -> str:
-        __tracebackhide__ = True
-        return format(self.result(), spec) if spec else repr(self)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the whole array in bytes."""
-        return self.aval.bytes
 
     def block_until_ready(self) -> Future:
         """Wait until it is computed, as ``jax.block_until_ready`` does for arrays.

@@ -86,7 +86,7 @@ def usual_effort() -> Iterator[None]:
     """
     import jax
 
-    from pathways_nb.attach.attach import _executables  # what is there was compiled with little effort
+    from pathways_nb.attach.local_attach import executables  # what is there was compiled with little effort
 
     compile = jax.stages.Lowered.compile
     options: dict[str, Any] = USUAL if FLAGS in os.environ.get("XLA_FLAGS", "") else {}
@@ -96,7 +96,7 @@ def usual_effort() -> Iterator[None]:
 
     with (
         mock.patch.object(jax.stages.Lowered, "compile", compile_usually),
-        mock.patch.dict(_executables._compiled, clear=True),
+        mock.patch.dict(executables._compiled, clear=True),
     ):
         jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
         try:
