@@ -11,7 +11,7 @@ compiled program that did not run in ``cost.launch.opened_launch``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -28,6 +28,8 @@ Phase = Literal["", "forward", "backward", "recomputed", "optimizer"]
 BACKWARD: tuple[Phase, ...] = ("backward", "recomputed")
 """The phases of a backward pass: what it computes, and what it computes again for that."""
 _RECOMPUTED, _BACKWARD, _FORWARD = "rematted_computation", "transpose(jvp(", "jvp("
+SCOPES: Mapping[str, Phase] = {"forward pass": "forward", "backward pass": "backward"}
+"""Scopes that say the phase of what no transformation made, such as the exchanges that a compiler pass inserts."""
 
 
 def phase_of(source: str) -> Phase:
@@ -41,7 +43,9 @@ def phase_of(source: str) -> Phase:
     first = source.partition(":")[0]  # of operations that the compiler merged, all of which it names
     if _RECOMPUTED in first:
         return "recomputed"
-    return "backward" if _BACKWARD in first else "forward" if _FORWARD in first else ""
+    if _BACKWARD in first:
+        return "backward"
+    return "forward" if _FORWARD in first else next((SCOPES[one] for one in first.split("/") if one in SCOPES), "")
 
 
 class OpLabel(NamedTuple):

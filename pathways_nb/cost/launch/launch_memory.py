@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pathways_nb.cost.hlo.buffers import BufferValue, buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule
+from pathways_nb.cost.hlo.phases import backward_begin
 from pathways_nb.cost.launch.memory_levels import MemoryLevels, levels_of
 from pathways_nb.errors import size
 from pathways_nb.trace.launch_ops import Ops
@@ -111,7 +112,7 @@ def memory_of(
         listed,
         available,
         refused,
-        levels_of(ops, found, ranges),
+        levels_of(ops, found, ranges, backward_begin(module) if module else ""),
     )
 
 

@@ -42,21 +42,21 @@ class MemoryLevels:
         return int(sum(self.bytes.values()).max())  # type: ignore[union-attr]  # there is at least one category
 
 
-def levels_of(ops: Ops, buffers: Buffers, ranges: LiveRanges) -> MemoryLevels | None:
+def levels_of(ops: Ops, buffers: Buffers, ranges: LiveRanges, backward: str) -> MemoryLevels | None:
     """Return what a device holds during a launch; None without buffers, ranges or operations.
 
     Args:
         ops: of the launch.
         buffers: sizes and uses of values.
         ranges: how long they live.
+        backward: the instruction with which the backward pass begins; empty without one.
     """
     labels = {label.name: label for label in ops.labels if label.kind != "wait"}
-    count = len(ranges.sequence)
     # (positions,) whether an instruction is an op of the queue of instructions, at whose begin the level is known.
     computes = np.array([labels[name].kind == "compute" if name in labels else False for name in ranges.sequence], bool)
     if not buffers.values or not computes.any():
         return None
-    level = {name: _folded(one, computes) for name, one in _by_position(labels, buffers, ranges, count).items()}
+    level = {name: _folded(one, computes) for name, one in _by_position(labels, buffers, ranges, backward).items()}
     # Of each position that computes, which of those it is.
     number = {ranges.sequence[at]: n for n, at in enumerate(np.flatnonzero(computes))}
     of_label = np.array([number.get(label.name, -1) if label.kind == "compute" else -1 for label in ops.labels])
@@ -83,14 +83,13 @@ def _folded(level: np.ndarray, computes: np.ndarray) -> np.ndarray:
 
 
 def _by_position(
-    labels: Mapping[str, OpLabel], buffers: Buffers, ranges: LiveRanges, count: int
+    labels: Mapping[str, OpLabel], buffers: Buffers, ranges: LiveRanges, backward: str
 ) -> dict[str, np.ndarray]:
     """Return the bytes of temporary values at each position of the sequence, by category."""
     made = [labels.get(name) for name in ranges.sequence]
     phases = ["" if one is None else one.phase for one in made]
-    # What needs no products may be moved to the front.
-    passes = (n for n, one in enumerate(made) if one is not None and one.phase == "backward" and "GFLOP" in one.work)
-    backward = next(passes, count)
+    count = len(ranges.sequence)
+    begin_of_backward = ranges.sequence.index(backward) if backward in ranges.sequence else count
     temporary = {(one.name, one.part): one for one in buffers.values if one.use == "temporaries"}
     # Values that share a place are one value under several names, so the place is held once.
     places: dict[tuple[int, int], list[tuple[LiveRange, BufferValue]]] = {}
@@ -102,7 +101,7 @@ def _by_position(
         free = 0
         held.sort(key=lambda pair: (pair[0].begin, -pair[0].end))
         for chain in _chains(held, labels):
-            category = _category([one for one, _ in chain], labels, phases, backward)
+            category = _category([one for one, _ in chain], labels, phases, begin_of_backward)
             for one, value in chain:
                 begin, end = max(one.begin, free), min(one.end, count) + 1
                 if begin < end:

@@ -41,17 +41,20 @@ def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
 
 
 def _with_labels(graph: StepGraph) -> Iterator[Runnable]:
-    """Yield the operations; collectives run under their label, by which an op of the compiled step is known."""
+    """Yield the operations; collectives run under their pass and their label, which tell an op of the compiled step."""
 
-    def under(label: str, run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    def under(scope: str, run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
         def labelled(*arrays: Any) -> Sequence[Any]:
-            with jax.named_scope(label):
+            with jax.named_scope(scope):
                 return run(*arrays)
 
         return labelled
 
     for op in graph.ops:
-        yield replace(op, run=under(graph.label(op), op.run)) if isinstance(op, CollectiveOp) else op
+        if isinstance(op, CollectiveOp):
+            begins = "forward pass" if op.is_gather and not op.again else "backward pass"
+            op = replace(op, run=under(f"{begins}/{graph.label(op)}", op.run))
+        yield op
 
 
 def over_devices(

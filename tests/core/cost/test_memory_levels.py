@@ -62,12 +62,12 @@ OPS = Ops.from_rows([
     op("gather", 0.0, work="all-gather of 10 B, 1 group of 2"), op("zeros", 1.0, "forward"),
     op("product", 2.0, "forward"), op("store", 3.0, "forward"),
     op("product", 4.0, "forward"), op("store", 5.0, "forward"),
-    op("back", 6.0, "backward", "1 GFLOP"), op("update", 7.0, "optimizer"), op("loss", 8.0),
+    op("back", 6.0, "backward"), op("update", 7.0, "optimizer"), op("loss", 8.0),
 ])  # fmt: skip
 
 
 def test_values_are_held_while_they_live_and_in_each_pass() -> None:
-    found = levels_of(OPS, buffers_in(BUFFERS), live_ranges_in(LIVE))
+    found = levels_of(OPS, buffers_in(BUFFERS), live_ranges_in(LIVE), "back")
     assert found is not None
     assert found.times.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
     assert {name: one.tolist() for name, one in found.bytes.items()} == {
@@ -90,14 +90,14 @@ def test_what_lies_in_other_memory_or_takes_over_an_argument_is_not_counted_agai
 
 
 def test_without_ranges_or_buffers_nothing_is_known() -> None:
-    assert levels_of(OPS, buffers_in(""), live_ranges_in(LIVE)) is None
-    assert levels_of(OPS, buffers_in(BUFFERS), live_ranges_in("")) is None
-    assert levels_of(Ops(), buffers_in(BUFFERS), live_ranges_in(LIVE)) is None
+    assert levels_of(OPS, buffers_in(""), live_ranges_in(LIVE), "") is None
+    assert levels_of(OPS, buffers_in(BUFFERS), live_ranges_in(""), "") is None
+    assert levels_of(Ops(), buffers_in(BUFFERS), live_ranges_in(LIVE), "") is None
 
 
 def test_of_very_many_times_the_highest_of_neighbours_stands_for_all(monkeypatch) -> None:
     monkeypatch.setattr("pathways_nb.cost.launch.memory_levels.MOST_LEVELS", 3)
-    found = levels_of(OPS, buffers_in(BUFFERS), live_ranges_in(LIVE))
+    found = levels_of(OPS, buffers_in(BUFFERS), live_ranges_in(LIVE), "back")
     assert found is not None
     assert found.times.tolist() == [0, 3, 6]
     assert np.sum(list(found.bytes.values()), axis=0).tolist() == [178, 178, 168]

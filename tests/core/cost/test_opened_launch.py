@@ -144,6 +144,9 @@ PHASES = {
     "jit(step)/transpose(jvp(jvp()))/checkpoint/mlp/mul": "backward",
     "jit(step)/transpose(jvp(jvp()))/checkpoint/rematted_computation/mlp/mul": "recomputed",
     "jit(step)/adam/mul": "",
+    "jit(step)/shard_map/forward pass/gather layers.0/all_gather": "forward",
+    "jit(step)/shard_map/backward pass/regather layers.0/all_gather": "backward",
+    "jit(step)/backward/all_gather": "",
     "": "",
     "jit(step)/transpose": "",
 }

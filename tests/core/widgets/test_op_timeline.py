@@ -98,6 +98,22 @@ def test_ops_of_a_launch_that_was_simulated_are_simulated() -> None:
     assert set(OpTimeline((1, 2)).update(run)["timeline_boxes"]["quality"]) == {"simulated"}
 
 
+def test_where_one_device_stands_for_all_the_others_have_no_lanes() -> None:
+    labels = [Label("compute", name, "train", "", node, island=1, device=first, devices=8)
+              for name, node, first in (("step", 2, 0), ("other", 3, 8))]  # fmt: skip
+    rows = [Row(label, 1, 4, 5, "simulated") for label in labels]
+    ops = [OPS[0], OPS[1], OPS[1]._replace(launch="other", node=3, device=8)]
+    view = OpTimeline((1, 16))
+    boxes = view.update(FakeRun([], Events.from_rows(rows), (1, 16), ops=Ops.from_rows(ops)))["timeline_boxes"]
+    named = [text for at, text in view.lanes.labels.items() if at > view.lanes.ops(1)[0] and "·" in text]
+    assert named == [f"dev {span} · {queue}" for span in ("0–7", "8–15") for queue in ("compute", "collectives")]
+    assert view.lanes.ops(0)[0] == view.lanes.ops(0)[1], "no op is on this island"
+    top, bottom = view.lanes.ops(1)
+    assert bottom - top == 4
+    drawn = {(round(float(up), 2), round(float(low), 2)) for up, low in zip(boxes["top"], boxes["bottom"], strict=True)}
+    assert len(drawn) == 5, "two launches, three lanes of ops"
+
+
 def test_boxes_have_the_colours_of_their_kinds_and_tell_their_source() -> None:
     view = OpTimeline((1, 2))
     boxes = view.update(run_of(OPS))["timeline_boxes"]

@@ -44,17 +44,19 @@ class OpLanes(Lanes):
 
     queues: tuple[str, ...] = _ALWAYS
     """The lanes of the ops of each device."""
+    op_devices: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    """By island, the devices that have lanes for ops, and for how many each stands; ``None``: all, each for itself."""
 
     @property
     def grown(self) -> bool:
         """Whether there are more lanes than for any run on these islands."""
-        return super().grown or self.queues != _ALWAYS
+        return super().grown or self.queues != _ALWAYS or self.op_devices is not None
 
     @property
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
         heights = [
-            self._height(devices) + self._op_height(devices) + self.below(island)
+            self._height(devices) + self._op_height(island) + self.below(island)
             for island, devices in enumerate(self.islands)
         ]
         return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
@@ -67,15 +69,18 @@ class OpLanes(Lanes):
     def ops(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's ops."""
         top = self.devices(island)[1]
-        return top, top + self._op_height(self.islands[island])
+        return top, top + self._op_height(island)
 
     @property
     def labels(self) -> dict[float, str]:
         """Centre of each lane -> its label."""
         found = super().labels
-        for island, devices in enumerate(self.islands):
+        for island in range(len(self.islands)):
             top, bottom = self.ops(island)
-            named = [""] if self.grouped else [f"dev {device} · " for device in range(devices)]
+            named = [""] if self.grouped else [
+                f"dev {device} · " if count == 1 else f"dev {device}–{device + count - 1} · "
+                for device, count in self._op_devices(island)
+            ]  # fmt: skip
             rows = [f"{name}{row}" for name in named for row in self.queues]
             unit = (bottom - top) / max(len(rows), 1)
             found |= {top + (number + 0.5) * unit: row for number, row in enumerate(rows)}
@@ -94,19 +99,30 @@ class OpLanes(Lanes):
             return super().band(kind, island, device, devices)
         (top, bottom), row = self.ops(island), self.queues.index(_ROWS[kind])
         first, last = _HALVES.get(kind, (0.0, 1.0))
-        size, count = max(self.islands[island], 1), len(self.queues)
+        firsts = [first for first, _ in self._op_devices(island)]
+        size, count = max(self.islands[island] if self.grouped else len(firsts), 1), len(self.queues)
         unit = (bottom - top) / (count * size)
         # Grouped: all devices of one kind of op share a lane. Else the lanes of a device are neighbours, and an op that
         # stands for several devices is in that of the first.
-        number, high = (row * size + device, max(devices, 1)) if self.grouped else (count * device + row, 1)
+        number, high = row * size + device, max(devices, 1)
+        if not self.grouped:
+            number, high = count * firsts.index(device) + row, 1
         margin = MARGIN * min(1.0, unit)
         return top + (number + first * high) * unit + margin, top + (number + last * high) * unit - margin
 
     def _height(self, devices: int) -> float:
         return self._grouped_height if self.grouped else devices
 
-    def _op_height(self, devices: int) -> float:
-        return len(self.queues) * self._height(devices)
+    def _op_height(self, island: int) -> float:
+        return len(self.queues) * self._height(len(self._op_devices(island)))
+
+    def _op_devices(self, island: int) -> tuple[tuple[int, int], ...]:
+        """Return the devices of an island that have lanes for ops, and for how many each stands."""
+        return (
+            tuple((device, 1) for device in range(self.islands[island]))
+            if self.op_devices is None
+            else self.op_devices[island]
+        )
 
 
 _WORDS = {"line": "line or source", "basis": "work or basis"}
@@ -155,9 +171,27 @@ class OpTimeline(Timeline):
         super()._add_lanes(events)
         used = {_ROWS[label.kind] for label in events.labels if label.kind in _ROWS}
         queues = tuple(row for row in dict.fromkeys(_ROWS.values()) if row in used or row in self.lanes.queues)
-        if queues != self.lanes.queues:
-            self.lanes = replace(self.lanes, queues=queues)
+        devices = _devices_with_ops(events, len(self.lanes.islands))
+        if (queues, devices) != (self.lanes.queues, self.lanes.op_devices):
+            self.lanes = replace(self.lanes, queues=queues, op_devices=devices)
             self._digest = Digest(self.lanes)
+
+
+def _devices_with_ops(events: Events, islands: int) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+    """Return by island the devices with ops, and for how many each stands; ``None`` if each has its own.
+
+    Args:
+        events: with ops among them.
+        islands: number of islands.
+    """
+    found: list[dict[int, int]] = [{} for _ in range(islands)]
+    for label in events.labels:
+        if label.kind in _ROWS:
+            own = found[label.island]
+            own[label.device] = max(own.get(label.device, 1), label.devices)
+    # A device without ops among such that have their own was idle, and its lanes show that.
+    alone = all(count == 1 for own in found for count in own.values())
+    return None if alone else tuple(tuple(sorted(own.items())) for own in found)
 
 
 def with_ops(events: Events, ops: Ops) -> Events:
