@@ -6,38 +6,23 @@ A file without ops, such as one that an older version wrote, gives none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from pathways_nb.results.column_archive import Archive
 from pathways_nb.results.saved_record import MOST_EVENTS, check_times
-from pathways_nb.trace.launch_ops import OP_STORED, OpKind, OpLabel, Ops, Phase
-from pathways_nb.util.json_forms import list_of, one_of, row
+from pathways_nb.trace.launch_ops import OP_STORED, Ops
+from pathways_nb.trace.op_forms import OP_LABELS
 from pathways_nb.util.json_text import DamagedError, Field
 
 _PREFIX = "op_"
 """Beginning of the names of columns, which events have as well."""
-_KIND, _NODE = one_of(*get_args(OpKind)), partial(Field.whole, low=-1, high=2**31 - 1)
-# The fields of OpLabel: name, source, kind, launch, program, node; line, phase, work.
-_LABEL = (
-    Field.text,
-    Field.text,
-    _KIND,
-    Field.text,
-    Field.text,
-    _NODE,
-    Field.text,
-    one_of(*get_args(Phase)),
-    Field.text,
-)
-_LABELS = list_of(row(lambda parts: OpLabel(*parts), *_LABEL, before=6))
 
 
 def labels_of(ops: Ops) -> Any:
     """Return the labels to write as JSON; ``None`` if there are no ops."""
-    return _LABELS.write(ops.labels) if len(ops) else None
+    return OP_LABELS.write(ops.labels) if len(ops) else None
 
 
 def columns_of(ops: Ops) -> dict[str, np.ndarray]:
@@ -64,7 +49,7 @@ def read(labels: Field, archive: Archive, islands: Sequence[int]) -> Ops:
     """
     if labels.value is None:
         return Ops()
-    made = _LABELS.read(labels)
+    made = OP_LABELS.read(labels)
     wanted: dict[str, Any] = {_PREFIX + name: dtype for name, dtype in OP_STORED.items()}
     found = archive.columns(wanted, MOST_EVENTS, "ops")
     stored = {name: found[_PREFIX + name] for name in OP_STORED}

@@ -147,6 +147,18 @@ class ChipEstimator:
         note = "; ".join(filter(None, (node.note, *node.launch.notes)))
         return ChipEstimate(node.launch, _memory(node, layout), note, bool(node.header))
 
+    def key_of(self, request: CompileRequest, topology: Topology) -> Hashable:
+        """Return a key that is equal for nodes of which the compiler and the constants say the same.
+
+        Args:
+            request: the node.
+            topology: of its island.
+        """
+        devices = chip_compiler.devices_of(request, topology)
+        options = repr(sorted(request.code.options_on(devices.target.kind).items()))
+        where = topology, devices.hosts, options, self._known, chip_compiler.name_of(self.model, self.choice)
+        return key_of(request, request.mesh.shape), _written(request.code), request.contexts, where
+
     def _bound(self, layout: NodeLayout, work: Work, topology: Topology) -> float:
         """Return seconds that a node hardly takes longer than: its work, and all its values once over the network."""
         found = self.model.node(work, topology, layout.sizes)
@@ -163,9 +175,6 @@ class ChipEstimator:
     def _opened(self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> _OpenedNode:
         """Return a node, compiled and opened; equal nodes on equal devices once."""
         devices = chip_compiler.devices_of(request, topology)
-        options = repr(sorted(request.code.options_on(devices.target.kind).items()))
-        where = topology, devices.hosts, options, self._known
-        key = key_of(request, request.mesh.shape), _written(request.code), request.contexts, where
 
         def wanted() -> bool:
             return not _at_exit and is_wanted()
@@ -183,7 +192,7 @@ class ChipEstimator:
 
         while True:
             try:
-                return made_once(_opened, key, make)
+                return made_once(_opened, self.key_of(request, topology), make)
             except CancelledError:
                 # Another plan may have wanted it first, and was given up; then it is compiled for this one.
                 if not wanted():

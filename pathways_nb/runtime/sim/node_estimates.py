@@ -21,7 +21,9 @@ from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import UsageError
 from pathways_nb.program.declared_cost import together
+from pathways_nb.program.items import equations
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
+from pathways_nb.runtime.sim import kept_estimates
 from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.chip_estimates import ChipEstimate, ChipEstimator
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled
@@ -35,6 +37,8 @@ _SMALL = 1 << 16
 """Bytes of inputs and outputs per device, below which no node is compiled for its memory alone."""
 _MAY_NOT_FIT = 1 / 8
 """Share of a device's memory: above it, the estimate is not enough and the node is compiled if possible."""
+_LONG = 500
+"""Equations from which on an estimate takes long enough to be kept on disk."""
 ESTIMATED = "memory estimated from the jaxpr"
 
 
@@ -80,8 +84,23 @@ class NodeEstimator:
 
     def _estimate(self, request: CompileRequest, is_wanted: Callable[[], bool]) -> Executable:
         """Estimate a node from its jaxpr, and from a compiler where that is worth its time."""
-        layout, topology = NodeLayout(request), self.topology_of(request.label.island)
-        plans = request.code.launch_plans
+        topology, plans = self.topology_of(request.label.island), request.code.launch_plans
+        kept = "" if plans else self._digest(request, topology)
+        if (found := kept_estimates.read(kept, request)) is not None:
+            return found
+        made = self._anew(request, topology, is_wanted)
+        kept_estimates.write(kept, made)
+        return made
+
+    def _digest(self, request: CompileRequest, topology: Topology) -> str:
+        """Return the name under which a node's estimate is kept on disk; empty if it is not."""
+        if self._chip is None or sum(1 for item in request.code.items for _ in equations(item.jaxpr)) < _LONG:
+            return ""
+        return kept_estimates.digest_of((self._chip.key_of(request, topology), self.model))
+
+    def _anew(self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> Executable:
+        """Estimate a node that is not on disk."""
+        layout, plans = NodeLayout(request), request.code.launch_plans
         if plans and self._chip is None:
             return self._planned(layout, topology, ChipEstimate())
         work, chip = layout.work(), ChipEstimate()

@@ -14,7 +14,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.compilers import compiling
-from pathways_nb.runtime.sim import chip_estimates
+from pathways_nb.runtime.sim import chip_estimates, node_estimates
 from tests.support.waiting import until
 
 CHIPS = {"gpu_h100_sxm": "jax-cuda13-plugin", "tpu_v5e": "libtpu"}
@@ -89,6 +89,24 @@ def test_nodes_take_what_their_chips_compiler_schedules(chip, tmp_path, monkeypa
     with pw.attach("sim", chip=chip, islands=2, devices_per_island=16, seed=1):
         again = two_nodes().run(WEIGHTS, BATCH, SMALL)
     assert [row["end"] for row in launches(again).values()] == [row["end"] for row in found.values()]
+
+
+def test_a_second_kernel_reads_the_estimates_of_long_nodes_and_compiles_and_prices_nothing(monkeypatch):
+    monkeypatch.setattr(node_estimates, "_LONG", 1)
+
+    def run(seed: int) -> tuple[pw.Run, list[int]]:
+        with pw.attach("sim", chip="gpu_h100_sxm", islands=2, devices_per_island=16, seed=seed):
+            program = two_nodes()
+            run = program.run(WEIGHTS, BATCH, SMALL)
+            return run, [peak.bytes for peak in program.peaks(WEIGHTS, BATCH, SMALL)]
+
+    first, peaks = run(seed=0)
+    monkeypatch.setattr(chip_estimates.ChipEstimator, "_opened", None)
+    again, peaks_again = run(seed=1)
+    assert launches(again) == launches(first), "seconds, basis and FLOPs as well"
+    assert peaks_again == peaks
+    assert list(again.ops) == list(first.ops)
+    assert len(again.ops) > 0
 
 
 def test_a_pipeline_is_timed_by_the_chips_compiler():
