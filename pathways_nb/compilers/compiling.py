@@ -44,6 +44,12 @@ _ENVIRONMENT = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any kind: topologies are given by name
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for processes that use the chips
     "TF_CPP_MIN_LOG_LEVEL": "3",
+    # What a program is compiled with is said in its request, which the cache knows; flags of this process, for devices
+    # that it has, are not.
+    "XLA_FLAGS": "",
+    "LIBTPU_INIT_ARGS": "",
+    "JAX_ENABLE_X64": "true",  # the program has types of its own, 64 bits as well
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # what comes from there is dumped nowhere
 }
 _TEXT = {"cuda": "*_gpu_after_optimizations.txt", "tpu": "*.after_optimizations_after_buffer_assignment.txt"}
 """The dumped file with the scheduled program, by platform."""

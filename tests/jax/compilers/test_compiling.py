@@ -99,6 +99,16 @@ def test_an_option_that_the_compiler_does_not_know_is_an_error_of_ours():
         compiling.compile_for(text, target, {"xla_no_such_option": True})
 
 
+def test_flags_of_this_process_are_not_those_of_the_compiler_and_types_of_64_bits_are_kept(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")  # XLA ends a process with an unknown flag
+    mesh = AbstractMesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    with jax.enable_x64(True):
+        weights = jax.ShapeDtypeStruct((512, 512), jnp.float64, sharding=NamedSharding(mesh, P("d")))
+        text = lowered.lower(lambda w: [w @ w, jnp.arange(8)], [weights], [], "cuda")
+    found = compiling.compile_for(text, targets.target(make_topology(pw.chip("gpu_h100_sxm"), 8)))
+    assert "->(f64[64,512]{1,0}, s64[8]{0})" in found.text.partition("\n")[0]
+
+
 def test_a_compiler_that_dies_is_an_error_of_ours_and_kills_nothing(monkeypatch, tmp_path):
     script = tmp_path / "dies.py"
     script.write_text("import os, signal; print('about to die', flush=True); os.kill(os.getpid(), signal.SIGSEGV)")
