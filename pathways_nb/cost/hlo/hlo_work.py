@@ -20,6 +20,10 @@ _LABELS = re.compile(r"dim_labels=([^_,]*)_([^-]*)->([^,\s]*)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _GROUPS = re.compile(r"(feature|batch)_group_count=(\d+)")
+_OPERANDS = re.compile(r'"?operand_precision"?[=:][{\[]([^}\]]*)')
+_WORD = re.compile(r"\w+")
+_PRECISIONS = ("", "high", "highest")
+"""From JAX's default to the most; HLO calls the default ``DEFAULT``."""
 _ALIKE = frozenset({"bitcast", "reshape", "copy", "convert", "transpose"})
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _FREE = frozenset(
@@ -41,12 +45,14 @@ class OpWork(NamedTuple):
         dtype: type of what is multiplied, as HLO writes it; empty without products.
         attention: FLOPs of an attention kernel, of the part that a causal mask keeps.
         bytes: read from the device's memory and written to it.
+        precision: asked for of the products: ``""`` for JAX's default, ``"high"`` or ``"highest"``.
     """
 
     flops: float = 0.0
     dtype: str = ""
     attention: float = 0.0
     bytes: float = 0.0
+    precision: str = ""
 
 
 def is_free(instruction: HloInstruction) -> bool:
@@ -70,7 +76,7 @@ def work_of(module: HloModule, computation: HloComputation, instruction: HloInst
         computation: that holds it.
         instruction: neither a loop nor a collective.
     """
-    flops, dtype, attention = _products(module, computation, instruction)
+    products = _products(module, computation, instruction)
     moved = _fusion_bytes(module, computation, instruction) if instruction.opcode == "fusion" else sum(
         map(_in_memory, [*_operands(computation, instruction), *_results(instruction)])
     )  # fmt: skip
@@ -78,44 +84,54 @@ def work_of(module: HloModule, computation: HloComputation, instruction: HloInst
         moved = 2 * sum(map(_in_memory, instruction.shapes))
     elif instruction.opcode == "dynamic-update-slice":
         moved = 2 * _in_memory(computation.instructions[instruction.operands[1]].shapes[0])
-    return OpWork(flops, dtype, attention, moved)
+    return products._replace(bytes=moved)
 
 
-def _products(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> tuple[float, str, float]:
-    """Return FLOPs of products, the type of their operands, and FLOPs of attention kernels."""
+def _products(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> OpWork:
+    """Return the products of an instruction, without bytes; of a fusion, all of them."""
     if instruction.opcode == "dot":
         return _dot(computation, instruction, _numbers(instruction.attributes, "lhs_contracting_dims"))
     if instruction.opcode == "convolution":
         return _convolution(computation, instruction)
     if instruction.opcode == "custom-call":
         return _custom_call(computation, instruction)
-    flops, dtype, attention = 0.0, "", 0.0
-    if instruction.opcode in ("fusion", "async-start"):
-        for name in instruction.called:
-            inner = module.computations[name]
-            for one in inner.instructions.values():
-                found = _products(module, inner, one)
-                flops, dtype, attention = flops + found[0], found[1] or dtype, attention + found[2]
-    return flops, dtype, attention
+    if instruction.opcode not in ("fusion", "async-start"):
+        return OpWork()
+    inside = [(module.computations[name], one) for name in instruction.called
+              for one in module.computations[name].instructions.values()]  # fmt: skip
+    each = [_products(module, inner, one) for inner, one in inside]
+    dtypes, precisions = ([getattr(one, name) for one in each if one.flops] for name in ("dtype", "precision"))
+    # The slowest of several counts; there are hardly ever two kinds in one fusion.
+    return OpWork(
+        sum(one.flops for one in each), dtypes[-1] if dtypes else "", sum(one.attention for one in each),
+        precision=max(precisions, key=_PRECISIONS.index, default=""),
+    )  # fmt: skip
 
 
-def _dot(computation: HloComputation, dot: HloInstruction, contracted: Sequence[int]) -> tuple[float, str, float]:
+def _dot(computation: HloComputation, dot: HloInstruction, contracted: Sequence[int]) -> OpWork:
     """Return twice the number of products of a general product of two arrays."""
     left = computation.instructions[dot.operands[0]].shapes[0]
-    return 2.0 * dot.shapes[0].size * math.prod(left.dims[axis] for axis in contracted), left.dtype, 0.0
+    flops = 2.0 * dot.shapes[0].size * math.prod(left.dims[axis] for axis in contracted)
+    return OpWork(flops, left.dtype, precision=_precision(dot.attributes))
 
 
-def _custom_call(computation: HloComputation, call: HloInstruction) -> tuple[float, str, float]:
+def _precision(attributes: str) -> str:
+    """Return the most precision that is asked for an operand."""
+    found = [word.lower() for said in _OPERANDS.findall(attributes) for word in _WORD.findall(said)]
+    return max((word for word in found if word in _PRECISIONS), key=_PRECISIONS.index, default="")
+
+
+def _custom_call(computation: HloComputation, call: HloInstruction) -> OpWork:
     """Return the products of a library's kernel: cuBLAS, cuDNN, Pallas."""
     target, config = custom_call_target(call), _config(call)
     if target.startswith("__cublas"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
         return _dot(computation, call, [int(axis) for axis in numbers["lhs_contracting_dimensions"]])
     if "fmha" in target or target.startswith("pathways_nb.attention"):
-        return 0.0, "", _attention(computation, call, target, config)
+        return OpWork(attention=_attention(computation, call, target, config))
     if target == "tpu_custom_call":
-        return 0.0, "", _pallas(computation, call, config)
-    return 0.0, "", 0.0
+        return OpWork(attention=_pallas(computation, call, config))
+    return OpWork()
 
 
 def _attention(computation: HloComputation, call: HloInstruction, target: str, config: Any) -> float:
@@ -150,7 +166,7 @@ def _pallas(computation: HloComputation, call: HloInstruction, config: Any) -> f
     return 0.5 * 2.0 * products * math.prod(query) * key[-2]
 
 
-def _convolution(computation: HloComputation, conv: HloInstruction) -> tuple[float, str, float]:
+def _convolution(computation: HloComputation, conv: HloInstruction) -> OpWork:
     """Return the FLOPs of a convolution, which a TPU also makes of products: pairs of taps that meet an element.
 
     Padding, holes of a dilation, and strides make taps that meet nothing; they are no work of the program.
@@ -158,7 +174,7 @@ def _convolution(computation: HloComputation, conv: HloInstruction) -> tuple[flo
     left, right = (computation.instructions[name].shapes[0] for name in conv.operands[:2])
     labels = _LABELS.search(conv.attributes)
     if labels is None:
-        return 0.0, left.dtype, 0.0
+        return OpWork(dtype=left.dtype)
     found = _WINDOW.search(conv.attributes)
     window = dict(part.split("=") for part in (found[1].split() if found else ()))
     spatial = [at for at in labels[2] if at.isdigit()]
@@ -172,7 +188,8 @@ def _convolution(computation: HloComputation, conv: HloInstruction) -> tuple[flo
     out = conv.shapes[0].dims[labels[3].index("f")]
     batch = conv.shapes[0].dims[labels[3].index("b")]
     groups = {name: int(count) for name, count in _GROUPS.findall(conv.attributes)}
-    return 2.0 * pairs * features * out * batch / groups.get("batch", 1), left.dtype, 0.0
+    flops = 2.0 * pairs * features * out * batch / groups.get("batch", 1)
+    return OpWork(flops, left.dtype, precision=_precision(conv.attributes))
 
 
 def _taps(read: int, written: int, kernel: int, window: dict[str, str]) -> int:

@@ -19,8 +19,8 @@ from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchAction
 from pathways_nb.cost.launch.constants import LaunchConstants
+from pathways_nb.cost.launch.product_rates import product_rate
 
-_DTYPES = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "s8": "int8", "u8": "int8"}
 _NEIGHBOURS = 64
 """Participants beyond which a torus's latency does not grow, as its axes work at the same time."""
 
@@ -84,8 +84,7 @@ def seconds_of(action: LaunchAction, place: LaunchPlace, known: LaunchConstants)
         return moving
     busy = 0.0
     if work.flops:
-        name = "fp8" if work.dtype.startswith("f8") else _DTYPES.get(work.dtype, "bf16")
-        busy += work.flops / (device.flops(name) * known.matmul)
+        busy += work.flops / (product_rate(work, place.chip).flops * known.matmul)
     if work.attention:
         busy += work.attention / (device.flops("bf16") * known.attention)
     return max(busy, moving) + known.kernel

@@ -15,6 +15,7 @@ from pathways_nb.cost.launch.constants import LaunchConstants
 from pathways_nb.cost.launch.launch_memory import LargeBuffer, LaunchMemory, memory_of
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
+from pathways_nb.cost.launch.product_rates import product_rate
 from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.trace.launch_ops import Ops
 
@@ -107,9 +108,10 @@ def open_launch(
     found = memory_of(module, ops, buffers, memory, live, refused, int(device.hbm_bytes))
     compiled = f"compiled text {digest_of(text)}" if text else "no compiled text"
     basis = "; ".join(filter(None, (compiler, compiled, known.rates, "in the compiler's order")))
-    return OpenedLaunch(
-        ops, launch_seconds(schedule, price), found, basis, (*schedule.notes, *left_out, *_of_device(place))
-    )
+    products = (one.work for one, _ in schedule.runs() if one.work.flops)
+    assumed = dict.fromkeys(note for work in products if (note := product_rate(work, place.chip).note))
+    notes = *schedule.notes, *assumed, *left_out, *_of_device(place)
+    return OpenedLaunch(ops, launch_seconds(schedule, price), found, basis, notes)
 
 
 def _of_device(place: LaunchPlace) -> tuple[str, ...]:
