@@ -11,8 +11,8 @@ import numpy as np
 from pathways_nb.cost.hlo.buffers import Buffers, LiveRanges
 from pathways_nb.trace.launch_ops import BACKWARD, Ops
 
-_AHEAD, _BEHIND, _LOOKS = 2, 2, 64
-"""Parts of a program's course up to the backward pass, of the backward pass, and how often each is looked at."""
+_AHEAD, _BEHIND = 2, 2
+"""Parts of a program's course up to the backward pass, and of the backward pass."""
 
 
 class HeldBuffers(NamedTuple):
@@ -22,11 +22,13 @@ class HeldBuffers(NamedTuple):
         buffers: its assignment of buffers.
         live: how long each value lives.
         ops: of the program, whose labels say what belongs to the backward pass.
+        backward: the instruction with which that begins; empty without one.
     """
 
     buffers: Buffers
     live: LiveRanges
     ops: Ops
+    backward: str = ""
 
 
 def extended(values: Sequence[float], depths: Sequence[int], blocks: int) -> float:
@@ -72,10 +74,30 @@ def _temporaries(program: HeldBuffers) -> list[float]:
         for value in buffers.values
         if value.use == "temporaries" and (value.name, value.part) in lives
     ]
-    most = []
-    for begin, end in pairwise(_parts(live.sequence, program.ops)):
-        looks = sorted({int(at) for at in np.linspace(begin, end, _LOOKS, endpoint=False)})
-        most.append(max(_held(values, at) for at in looks))
+    # (positions,) bytes of all values, those that share their bytes counted each: at least what is held.
+    change = np.zeros(len(live.sequence) + 1)
+    for first, last, _, low, high in values:
+        change[first] += high - low
+        change[min(last + 1, len(live.sequence))] -= high - low
+    bound = np.cumsum(change)
+    return [_most(values, bound, int(begin), int(end)) for begin, end in pairwise(_parts(program))]
+
+
+def _most(values: Sequence[tuple[int, int, int, int, int]], bound: np.ndarray, begin: int, end: int) -> float:
+    """Return the most bytes that values take anywhere in a part.
+
+    Args:
+        values: as in ``_held``.
+        bound: (positions,) bytes that are not exceeded.
+        begin: first position of the part.
+        end: the position behind it.
+    """
+    most = 0.0
+    # What is held is the costly question, so it is asked where the bound is highest first.
+    for at in begin + np.argsort(-bound[begin : max(end, begin + 1)], kind="stable"):
+        if bound[at] <= most:
+            break
+        most = max(most, _held(values, int(at)))
     return most
 
 
@@ -95,18 +117,16 @@ def _held(values: Sequence[tuple[int, int, int, int, int]], at: float) -> float:
     return float(total)
 
 
-def _parts(sequence: Sequence[str], ops: Ops) -> list[float]:
+def _parts(program: HeldBuffers) -> list[float]:
     """Return where the parts of a program's course begin, and where the last one ends.
 
     They are the same parts at each depth: the forward pass with the loss, stretches of the backward pass, the rest.
     Where no operation says what it belongs to, they are stretches of the whole.
-
-    Args:
-        sequence: names of all instructions.
-        ops: of the program.
     """
-    backward = {label.name for label in ops.labels if label.phase in BACKWARD}
+    sequence, backward = program.live.sequence, {label.name for label in program.ops.labels if label.phase in BACKWARD}
     where = [at for at, name in enumerate(sequence) if name in backward]
-    first, last = (where[0], where[-1] + 1) if where else (len(sequence) / 2, len(sequence))
+    begins = program.backward in sequence
+    first = float(sequence.index(program.backward)) if begins else where[0] if where else len(sequence) / 2
+    last = float(where[-1] + 1) if where else len(sequence)
     parts = [*np.linspace(0, first, _AHEAD + 1)[:-1], *np.linspace(first, last, _BEHIND + 1)]
     return [*map(float, parts), float(len(sequence))]

@@ -51,7 +51,7 @@ def deeper(
     what = OpLabel(f"{counted(blocks - depths[-1], 'more block')}", "", "compute", "", "", 0, work=said)
     memory = _memory(launches, buffers, depths, blocks)
     ops = _with_others([one.ops for one in launches[-2:]], depths, blocks, seconds.ordered - last.seconds.ordered, what)
-    return OpenedLaunch(ops, seconds, memory, f"{last.basis}; {said}", last.notes)
+    return OpenedLaunch(ops, seconds, memory, f"{last.basis}; {said}", last.notes, last.backward)
 
 
 def _memory(
@@ -65,7 +65,7 @@ def _memory(
     if len(known) < len(launches):
         return None
     if all(one.values and live.ranges for one, live in buffers):
-        held = [HeldBuffers(*one, launch.ops) for one, launch in zip(buffers, launches, strict=True)]
+        held = [HeldBuffers(*one, launch.ops, launch.backward) for one, launch in zip(buffers, launches, strict=True)]
         peak = round(extended_bytes(held, depths, blocks))
     else:
         peak = round(extended([one.peak for one in known], depths, blocks))

@@ -64,5 +64,6 @@ LAUNCH: Form[OpenedLaunch] = record(
     memory=optional(_MEMORY),
     basis=Field.text,
     notes=Field.texts,
+    backward=Field.text,
 )
 """The form of a launch whose ops are in seconds since it began, of run 0 and device 0."""

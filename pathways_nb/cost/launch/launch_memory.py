@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pathways_nb.cost.hlo.buffers import BufferValue, buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule
-from pathways_nb.cost.hlo.phases import backward_begin
 from pathways_nb.cost.launch.memory_levels import MemoryLevels, levels_of
 from pathways_nb.errors import size
 from pathways_nb.trace.launch_ops import Ops
@@ -74,7 +73,14 @@ class LaunchMemory:
 
 
 def memory_of(
-    module: HloModule | None, ops: Ops, buffers: str, memory: str, live: str, refused: str, hbm: int | None
+    module: HloModule | None,
+    ops: Ops,
+    buffers: str,
+    memory: str,
+    live: str,
+    refused: str,
+    hbm: int | None,
+    backward: str,
 ) -> LaunchMemory | None:
     """Return the memory of a launch; None if the compiler said nothing of it.
 
@@ -86,6 +92,7 @@ def memory_of(
         live: how long values live.
         refused: the compiler's words.
         hbm: bytes of the device.
+        backward: the instruction with which the backward pass begins; empty without one.
     """
     found, ranges = buffers_in(buffers), live_ranges_in(live)
     said = _NEEDED.search(refused)
@@ -112,7 +119,7 @@ def memory_of(
         listed,
         available,
         refused,
-        levels_of(ops, found, ranges, backward_begin(module) if module else ""),
+        levels_of(ops, found, ranges, backward),
     )
 
 

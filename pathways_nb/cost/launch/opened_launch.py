@@ -11,6 +11,7 @@ import numpy as np
 
 from pathways_nb.cost.hlo.hlo_schedule import LaunchSchedule, schedule_of
 from pathways_nb.cost.hlo.hlo_text import digest_of, parse
+from pathways_nb.cost.hlo.phases import backward_begin
 from pathways_nb.cost.launch.constants import LaunchConstants
 from pathways_nb.cost.launch.launch_memory import LargeBuffer, LaunchMemory, memory_of
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
@@ -32,6 +33,7 @@ class OpenedLaunch:
         memory: of one device; None if the compiler said nothing of it.
         basis: the compiler, the digest of its text, and the constants.
         notes: what could not be known, what a device is, and which passes of loops are not listed.
+        backward: the instruction with which the backward pass begins; empty without one.
     """
 
     ops: Ops
@@ -39,6 +41,7 @@ class OpenedLaunch:
     memory: LaunchMemory | None
     basis: str
     notes: tuple[str, ...] = ()
+    backward: str = ""
 
     def placed(
         self,
@@ -105,13 +108,14 @@ def open_launch(
     price = price_of(place, known)
     ops, left_out = ops_of(schedule, price)
     device = place.chip.device
-    found = memory_of(module, ops, buffers, memory, live, refused, int(device.hbm_bytes))
+    begin = backward_begin(module) if module else ""
+    found = memory_of(module, ops, buffers, memory, live, refused, int(device.hbm_bytes), begin)
     compiled = f"compiled text {digest_of(text)}" if text else "no compiled text"
     basis = "; ".join(filter(None, (compiler, compiled, known.rates, "in the compiler's order")))
     products = (one.work for one, _ in schedule.runs() if one.work.flops)
     assumed = dict.fromkeys(note for work in products if (note := product_rate(work, place.chip).note))
     notes = *schedule.notes, *assumed, *left_out, *_of_device(place)
-    return OpenedLaunch(ops, launch_seconds(schedule, price), found, basis, notes)
+    return OpenedLaunch(ops, launch_seconds(schedule, price), found, basis, notes, begin)
 
 
 def _of_device(place: LaunchPlace) -> tuple[str, ...]:
