@@ -25,7 +25,6 @@ MODEL = {"layers": 32, "d_model": 4096, "d_ff": 11008, "heads": 32, "kv_heads": 
 CASES = {
     "H100, 16 blocks": ("gpu_h100_sxm", 64, 16, DEPTHS),
     "H100, 8 blocks": ("gpu_h100_sxm", 64, 8, (4, 6)),
-    "v5e, 8 blocks": ("tpu_v5e", 16, 8, (4, 6)),
     "v5p, 16 blocks": ("tpu_v5p", 16, 16, DEPTHS),
 }
 
