@@ -21,8 +21,8 @@ DEPTHS = (4, 8)
 """Blocks of the programs to compile.
 
 From them 16 blocks of a Llama come out within 0.4 % in seconds and memory on 64 H100 and on 16 TPU v5p, on 16 TPU v5e
-within 3.5 % and 5.6 %. From (2, 6) seconds are up to 4.4 % off, and memory 14 %: the compiler packs and combines shallow
-programs otherwise than deep ones.
+within 3.5 % and 5.6 %. From (2, 6) seconds are up to 4.4 % off, and memory 14 %: the compiler packs and combines
+shallow programs otherwise than deep ones.
 """
 
 
