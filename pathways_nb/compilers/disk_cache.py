@@ -1,5 +1,6 @@
 """What compilers said, kept on disk by content: a second kernel, or a second day, need not compile again.
 
+What was estimated from it of a long simulated node is kept here as well, as a program of its own (``kept_estimates``).
 The key is a digest of all that goes in: the lowered program, the topology, the options and the compiler's version. An
 entry is one compressed JSON file below ``$XDG_CACHE_HOME`` (else ``~/.cache``). The entries used longest ago are
 removed when all together are larger than ``MOST_BYTES``. A cache that cannot be written is left alone with one warning.
@@ -17,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pathways_nb.util.words import counted
 
 MOST_BYTES = 2 * 2**30
 """Bytes that all entries together may have on disk."""
@@ -36,7 +39,7 @@ class CompilerCache:
 
     @property
     def entries(self) -> int:
-        """Number of programs."""
+        """Number of programs, estimates of long simulated nodes among them."""
         return len(self._files())
 
     @property
@@ -71,7 +74,7 @@ class CompilerCache:
         return found
 
     def __repr__(self) -> str:
-        return f"<compiler cache {self.folder}: {self.entries} programs, {self.size_bytes / 2**20:.1f} MiB>"
+        return f"<compiler cache {self.folder}: {counted(self.entries, 'program')}, {self.size_bytes / 2**20:.1f} MiB>"
 
 
 def compiler_cache() -> CompilerCache:

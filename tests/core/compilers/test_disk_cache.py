@@ -24,7 +24,7 @@ def test_what_was_written_is_read_by_its_content():
     assert disk_cache.read(other) is None
     cache = compiler_cache()
     assert (cache.entries, cache.size_bytes > 0) == (1, True)
-    assert repr(cache) == f"<compiler cache {cache.folder}: 1 programs, {cache.size_bytes / 2**20:.1f} MiB>"
+    assert repr(cache) == f"<compiler cache {cache.folder}: 1 program, {cache.size_bytes / 2**20:.1f} MiB>"
     assert cache.clear() == 1
     assert (cache.entries, cache.clear()) == (0, 0)
 
