@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.compilers import compiling, lowered, targets
@@ -22,8 +22,9 @@ from pathways_nb.cost.hardware.topology import make_topology
 from pathways_nb.cost.hlo.buffers import buffers_in
 from pathways_nb.cost.hlo.hlo_schedule import LaunchSchedule, schedule_of
 from pathways_nb.cost.hlo.hlo_text import digest_of, parse
+from pathways_nb.cost.launch.bands import band_of
 from pathways_nb.cost.launch.block_extrapolation import extended
-from pathways_nb.cost.launch.constants import LaunchConstants, constants, table
+from pathways_nb.cost.launch.constants import LaunchConstants, constants
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.errors import PathwaysError, UsageError
@@ -35,12 +36,6 @@ _AT_ONCE = 2
 _UNKNOWN_OPTION = re.compile(r"No such compile option: '(\w+)'")
 _DEPTHS = (2, 4)
 """Blocks of the two programs that are compiled where blocks are written one by one."""
-UNEXPLAINED = 0.065
-"""Share of the seconds by which steps are off for reasons that are no constant.
-
-Half of the published steps that are predicted without their source are off by less than 0.043 (``bench published``); of
-errors with a normal distribution, this is the standard deviation.
-"""
 
 
 @dataclass(frozen=True)
@@ -197,32 +192,13 @@ def memory_of(row: PublishedStep, steps: Sequence[CompiledRow]) -> float:
     return found
 
 
-def spread(row: PublishedStep, steps: Sequence[CompiledRow], known: LaunchConstants) -> tuple[float, float]:
-    """Return the lowest and the highest seconds that the spread of single constants makes, and what is no constant.
-
-    Each constant goes to its low and its high value while the others stay; the differences add up as independent ones.
-    """
-    middle = priced(row, steps, known).ordered
-    below = above = (UNEXPLAINED * middle) ** 2
-    for field in fields(LaunchConstants):
-        entry: Any = table(row.chip, row.stack)[field.name]
-        used = getattr(known, field.name)
-        scale = used / entry.value if entry.value else 1.0
-        for value in (entry.low * scale, entry.high * scale):
-            if value and value != used:
-                moved = priced(row, steps, known.changed(**{field.name: value})).ordered - middle
-                below, above = below + min(0.0, moved) ** 2, above + max(0.0, moved) ** 2
-    return middle - below**0.5, middle + above**0.5
-
-
 def predict(
     row: PublishedStep, known: LaunchConstants | None = None, steps: Sequence[CompiledRow] | None = None
 ) -> StepPrediction:
     """Return the seconds and the memory of a row's step.
 
     The compiler's order decides what is hidden inside a slice or between GPUs; transfers between slices count as
-    exposed. The band reaches from all hidden to none, and both ways by what the spread of single constants does and by
-    what no constant explains.
+    exposed. The band is that of ``cost.launch.bands``.
 
     Args:
         row: the setting.
@@ -237,13 +213,10 @@ def predict(
     if refused := next((step.refused for step in steps if step.refused), ""):
         raise UsageError(f"{row.id}: the compiler refuses it: {refused}")
     found = priced(row, steps, known)
-    low, high = spread(row, steps, known)
-    seconds = found.ordered
-    below = ((seconds - found.hidden) ** 2 + (seconds - low) ** 2) ** 0.5
-    above = ((found.exposed - seconds) ** 2 + (high - seconds) ** 2) ** 0.5
+    band = band_of(lambda values: priced(row, steps, values), known, row.chip, row.stack)
     names = ", ".join(f"{step.layers} blocks {step.digest}" for step in steps)
     return StepPrediction(
-        seconds, seconds - below, seconds + above, found.hidden, found.exposed, memory_of(row, steps),
+        *band, found.hidden, found.exposed, memory_of(row, steps),
         f"{steps[0].compiler}; compiled text of {names}; {known.rates}; in the compiler's order",
     )  # fmt: skip
 
