@@ -3,7 +3,7 @@
 A node is lowered in this process for the devices of its place: a virtual slice of 16 of 64 chips is compiled for 16
 chips, in the shape that the slice has in its island, and for GPUs in as many hosts as it reaches. The compiler runs in
 a process of its own (``compilers``). Equal nodes are compiled once, different ones two at a time. Where a node repeats
-blocks, programs of a few of them are compiled in its place (``program.shortened``).
+blocks, programs of a few of them are compiled in its place (``program.compiled_blocks``).
 
 A node that is shorter than ``SHORT`` by its jaxpr is not compiled: a second of a processor for each scalar would be
 spent for microseconds.
@@ -20,19 +20,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pathways_nb.compilers import compiling, lowered, packages, targets
-from pathways_nb.compilers.compiling import CompiledText
+from pathways_nb.compilers import packages, targets
 from pathways_nb.compilers.packages import CompilerKind
 from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.cost.efficiency import EFFICIENCY
 from pathways_nb.cost.hardware.topology import Axis, Topology
 from pathways_nb.cost.model import CostModel
-from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.errors import UsageError
 from pathways_nb.program import jax_contexts
+from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
 from pathways_nb.program.emit import emit, out_shardings
-from pathways_nb.program.shortened import shortened
 from pathways_nb.runtime.lowering.executables import CompileRequest
-from pathways_nb.util.waiting import Workers
 from pathways_nb.util.words import counted
 
 CompilerChoice = Literal["auto", "own", "cpu"]
@@ -115,23 +113,7 @@ def devices_of(request: CompileRequest, topology: Topology) -> NodeDevices:
     return NodeDevices(target, hosts, f"{counted(count, 'device')}, {target.name}")
 
 
-class CompiledNode(NamedTuple):
-    """A node as the compiler of its chip has compiled it: whole, or some of the blocks that it repeats.
-
-    Args:
-        texts: one of each depth.
-        depths: blocks of each, ascending; 1 for a whole node.
-        blocks: of the node.
-        results: positions, among the node's results, of those that the deepest has.
-    """
-
-    texts: tuple[CompiledText, ...]
-    depths: tuple[int, ...]
-    blocks: int
-    results: tuple[int, ...]
-
-
-def compiled_node(request: CompileRequest, target: CompilerTarget, is_wanted: Callable[[], bool]) -> CompiledNode:
+def compiled_node(request: CompileRequest, target: CompilerTarget, is_wanted: Callable[[], bool]) -> CompiledBlocks:
     """Return a node compiled by the compiler of its chip.
 
     Args:
@@ -145,45 +127,9 @@ def compiled_node(request: CompileRequest, target: CompilerTarget, is_wanted: Ca
         UsageError: the compiler is not installed.
     """
     function, arguments = _laid_out(request)
-    jaxpr = jax.make_jaxpr(function)(*arguments)
-    count, platform = len(jaxpr.out_avals), target.platform
-    short = shortened(jaxpr)
-    depths: tuple[int, ...] = (1,)
-    blocks, results = 1, tuple(range(count))
-    if short is None:
-        programs = [lowered.lower(function, arguments, request.donated, platform)]
-    else:
-        programs = [
-            lowered.lower(
-                _named(one.function, function.__name__), one.arguments_of(arguments), one.donated_of(request.donated),
-                platform,
-            )
-            for one in short.programs
-        ]  # fmt: skip
-        depths, blocks = tuple(one.depth for one in short.programs), short.blocks
-        results = short.programs[-1].results
-
-    failed: list[BaseException] = []
-
-    def compile_one(program: lowered.LoweredText) -> CompiledText:
-        options = request.code.options_on(target.kind)
-        try:
-            # Who waits for the plan shows progress for all of its nodes.
-            return compiling.compile_for(
-                program, target, options, say=lambda line: None, is_wanted=lambda: not failed and is_wanted()
-            )
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    workers = Workers("pathways-depth", len(programs))
-    promises = [workers.submit(compile_one, one) for one in programs]
-    workers.close()
-    try:
-        return CompiledNode(tuple(one.result() for one in promises), depths, blocks, results)
-    except CancelledError:
-        # Where one depth fails, the others are ended; the reason is the first one's.
-        raise failed[0] from None
+    options = request.code.options_on(target.kind)
+    # Who waits for the plan shows progress for all of its nodes.
+    return compile_blocks(function, arguments, request.donated, target, options, lambda line: None, is_wanted)
 
 
 def _laid_out(request: CompileRequest) -> tuple[Callable[..., list[jax.Array]], list[jax.ShapeDtypeStruct]]:
@@ -201,22 +147,12 @@ def _laid_out(request: CompileRequest) -> tuple[Callable[..., list[jax.Array]], 
 
     if not arriving:
         # What is lowered says by its arguments which devices it is for.
-        return _named(lambda _: laid_out(), node.__name__), [_whole(request.mesh)]
+        return named(lambda _: laid_out(), node.__name__), [_whole(request.mesh)]
     arguments = [
         jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=sharding, weak_type=struct.weak_type)
         for struct, sharding in zip(request.structs, arriving, strict=True)
     ]
-    return _named(laid_out, node.__name__), arguments
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function under a name, which its compiled module has, too."""
-
-    def called(*arrays: Any) -> Any:
-        return function(*arrays)
-
-    called.__name__ = called.__qualname__ = name
-    return called
+    return named(laid_out, node.__name__), arguments
 
 
 def _whole(mesh: Any) -> jax.ShapeDtypeStruct:

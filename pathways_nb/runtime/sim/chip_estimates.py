@@ -22,14 +22,12 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.tables import names
 from pathways_nb.cost.hardware.topology import Topology
-from pathways_nb.cost.hlo.buffers import buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.compiled import CompiledMemory
 from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.cost.launch.constants import LaunchConstants, constants
-from pathways_nb.cost.launch.deeper_launch import deeper
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
-from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
+from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.plan import source_lines
@@ -38,7 +36,7 @@ from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.runtime.sim import chip_compiler
-from pathways_nb.runtime.sim.chip_compiler import SHORT, CompiledNode, CompilerChoice
+from pathways_nb.runtime.sim.chip_compiler import SHORT, CompilerChoice
 from pathways_nb.runtime.sim.mesh_compiler import key_of, made_once
 from pathways_nb.runtime.sim.node_layout import NodeLayout
 from pathways_nb.trace.metrics import duration
@@ -185,7 +183,7 @@ class ChipEstimator:
             # A TPU's coordinates are those that the compiler assigned; the hosts of GPUs are those of the island.
             torus = topology.chip.interconnect == "torus"
             places = text.places if torus else tuple({"process": host} for host in devices.hosts)
-            launch = self._launch(node, LaunchPlace(topology.chip, places, topology.devices_per_host))
+            launch = node.opened(LaunchPlace(topology.chip, places, topology.devices_per_host), self._known)
             refused = f"; refused by {text.compiler}: {text.refused.splitlines()[0]}" if text.refused else ""
             header = text.text.partition("\n")[0]
             return _OpenedNode(launch, header, f"compiled for {devices.words}{refused}", node.results)
@@ -197,20 +195,6 @@ class ChipEstimator:
                 # Another plan may have wanted it first, and was given up; then it is compiled for this one.
                 if not wanted():
                     raise
-
-    def _launch(self, node: CompiledNode, place: LaunchPlace) -> OpenedLaunch:
-        """Return a compiled node, opened; of all its blocks."""
-        each = [
-            open_launch(
-                text.text, place, self._known,
-                buffers=text.buffers, memory=text.memory, live=text.live, compiler=text.compiler, refused=text.refused,
-            )
-            for text in node.texts
-        ]  # fmt: skip
-        if len(each) == 1:
-            return each[0]
-        buffers = [(buffers_in(text.buffers), live_ranges_in(text.live)) for text in node.texts]
-        return deeper(each, buffers, node.depths, node.blocks)
 
     def _without(self, request: CompileRequest, error: Exception) -> ChipEstimate:
         """Return the note on a node that the compiler of its chip does not take.
