@@ -9,7 +9,7 @@ places of ordinary operations, and which items share a node, are chosen in ``bui
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -297,6 +297,17 @@ def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
         yield eqn
         for inner in _jaxprs(eqn.params):
             yield from equations(inner)
+
+
+def lines_in(jaxprs: Iterable[jex.ClosedJaxpr]) -> tuple[str, ...]:
+    """Return the user's lines of all equations, in the order of their first use."""
+    lines: dict[Any, str] = {}
+    for jaxpr in jaxprs:
+        for eqn in equations(jaxpr):
+            said = eqn.source_info.traceback
+            if said not in lines:
+                lines[said] = source_lines.innermost(said.frames if said else ())
+    return tuple(lines.values())
 
 
 def _ends_mean(eqn: Any) -> bool:

@@ -30,9 +30,8 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
-from pathways_nb.plan import source_lines
 from pathways_nb.program.build import Code
-from pathways_nb.program.items import Const, equations
+from pathways_nb.program.items import Const, lines_in
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.runtime.sim import chip_compiler
@@ -216,16 +215,10 @@ class ChipEstimator:
 
 def _written(code: Code) -> Hashable:
     """Return what codes with equal operations may differ by: names and lines, which ops have, and small constants."""
-    lines: dict[Any, str] = {}
-    for item in code.items:
-        for eqn in equations(item.jaxpr):
-            said = eqn.source_info.traceback
-            if said not in lines:
-                lines[said] = source_lines.innermost(said.frames if said else ())
     consts = [
         str(x.value) for item in code.items for x in item.inputs if isinstance(x, Const) and np.size(x.value) == 1
     ]
-    return tuple(item.title for item in code.items), tuple(lines.values()), tuple(consts)
+    return tuple(item.title for item in code.items), lines_in(item.jaxpr for item in code.items), tuple(consts)
 
 
 def _constants(model: CostModel) -> LaunchConstants:

@@ -25,7 +25,7 @@ from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.util.json_forms import Form, list_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
-_ROOMS = ("cost", "compilers", "jaxpr", "timing", "program", "runtime/sim")
+_ROOMS = ("cost", "compilers", "jaxpr", "timing", "program", "runtime/sim", "adopt")
 """The packages that estimates come from."""
 _RULES = re.compile(r"\b(?:jvp_jaxpr_fun|fwd_jaxpr_thunk|bwd)=<[^<>]*>")
 """Rules of derivatives in the text of a jaxpr: nothing that runs, named by an address."""

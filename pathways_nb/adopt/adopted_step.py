@@ -1,0 +1,270 @@
+"""``pw.adopt``: a jitted step of any framework, unchanged, on chips that are not here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+from pathways_nb.adopt.collectives import Collectives, collectives_of
+from pathways_nb.adopt.predicted_seconds import PredictedSeconds
+from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, read, write
+from pathways_nb.adopt.taken_step import TakenStep, take
+from pathways_nb.compilers import packages, presets, targets
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.topology import Topology, make_topology
+from pathways_nb.cost.hlo.hlo_schedule import schedule_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.launch.bands import SecondsBand, band_of
+from pathways_nb.cost.launch.block_extrapolation import extended
+from pathways_nb.cost.launch.constants import LaunchConstants, constants
+from pathways_nb.cost.launch.launch_memory import LaunchMemory
+from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
+from pathways_nb.cost.launch.opened_launch import open_launch
+from pathways_nb.errors import OutOfMemoryError, PlaceError, UsageError, size
+from pathways_nb.plan import source_lines
+from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
+from pathways_nb.results.launch_runs import launched_run
+from pathways_nb.results.run import Run
+from pathways_nb.util.progress import to_standard_error
+
+_LISTED = 5
+"""Buffers that an error lists."""
+
+
+@source_lines.users_view
+def adopt(
+    step: Any,
+    *args: Any,
+    mesh: Mapping[str, int] | None = None,
+    chip: str | PathLike[str] | Chip | None = None,
+    options: Mapping[str, Any] | str | None = None,
+    **kwargs: Any,
+) -> AdoptedStep:
+    """Return a jitted step as it would run on chips that are not here; nothing in it is rewritten.
+
+    Args:
+        step: a jitted training or inference step of any framework: ``jax.jit``, ``nnx.jit``, ``eqx.filter_jit``; or a
+            function that takes a mesh and returns one, where it closes over a mesh.
+        *args: the arguments of a call: arrays, shapes (``jax.ShapeDtypeStruct`` with a ``sharding``), trees of both.
+        mesh: devices along each axis of the mesh, such as ``{"data": 16, "model": 8}``; None for the sizes of the mesh
+            that the arguments are on. Axes keep their names and types.
+        chip: a name, ``"gpu_h100_sxm"``, with a topology behind a colon, ``"tpu_v5p:4x4x8"``; a ``pw.chip``, or the
+            path of a file.
+        options: of the compiler, by name; or the name of a preset (``pathways_nb.compilers.presets``).
+        **kwargs: further arguments of the call.
+
+    Raises:
+        ShardingError: no argument is divided, or arguments are on meshes with different axes.
+        PlaceError: the topology does not have as many chips as the mesh needs.
+        UsageError: the step is not jitted or cannot be taken over, or no compiler knows the chip.
+    """
+
+    def taken(sizes: Mapping[str, int] | None) -> TakenStep:
+        return take(step, args, kwargs, sizes)
+
+    if chip is None:
+        raise UsageError(
+            'adopt: name the chip that the step is for: pw.adopt(step, *args, chip="gpu_h100_sxm", mesh={"data": 64}).'
+        )
+    return AdoptedStep(taken, mesh, chip, options)
+
+
+class AdoptedStep:
+    """A step on chips that are not here: made by ``pw.adopt``."""
+
+    def __init__(
+        self,
+        taken: Callable[[Mapping[str, int] | None], TakenStep],
+        sizes: Mapping[str, int] | None,
+        chip: str | PathLike[str] | Chip,
+        options: Mapping[str, Any] | str | None,
+    ):
+        self._take, self._sizes, self._asked = taken, sizes, chip
+        self._given = options
+        self.options = presets.preset(options) if isinstance(options, str) else dict(options or {})
+        """Options of the compiler."""
+        self._taken = taken(sizes)
+        self.name = self._taken.name
+        """Name of the function."""
+        self.mesh: dict[str, int] = dict(self._taken.mesh.shape_tuple)
+        """Devices along each axis."""
+        self.topology = _topology(chip, math.prod(self.mesh.values()))
+        """The devices."""
+        self._target = targets.target(self.topology)
+        if not packages.is_installed(self._target.kind):
+            raise UsageError(
+                f"adopt({self.name}): the {self._target.kind.upper()} compiler, which {self.chip.name} needs, is not "
+                f"installed. {packages.how_to_install(self._target.kind)}"
+            )
+
+    @property
+    def chip(self) -> Chip:
+        """The chip."""
+        return self.topology.chip
+
+    def on(
+        self,
+        chip: str | PathLike[str] | Chip | None = None,
+        mesh: Mapping[str, int] | None = None,
+        options: Mapping[str, Any] | str | None = None,
+    ) -> AdoptedStep:
+        """Return the same step elsewhere; what is left out stays as it is.
+
+        Args:
+            chip: as in ``pw.adopt``. Another chip takes no compiler options along, as they are one compiler's own.
+            mesh: as in ``pw.adopt``.
+            options: as in ``pw.adopt``.
+        """
+        kept = self._given if chip is None else None
+        return AdoptedStep(
+            self._take, self._sizes if mesh is None else mesh, self._asked if chip is None else chip,
+            kept if options is None else options,
+        )  # fmt: skip
+
+    @property
+    def seconds(self) -> PredictedSeconds:
+        """Seconds of one step, a number with ``.low`` and ``.high``.
+
+        Raises:
+            OutOfMemoryError: the step does not fit; by how much, and the largest buffers with their lines.
+        """
+        made = self._predicted
+        memory = made.launch.memory
+        if memory is not None and not memory.fits:
+            raise OutOfMemoryError(self._too_large(memory))
+        return PredictedSeconds(made.band)
+
+    def collectives(self) -> Collectives:
+        """Return the collectives, one row for each line of the user's code and kind, the longest exposed first."""
+        return self._predicted.collectives
+
+    def memory(self) -> LaunchMemory:
+        """Return the memory of one device: ``.peak``, ``.fits``, ``.by_category``, ``.buffers`` with their lines.
+
+        Raises:
+            UsageError: the compiler said nothing of it.
+        """
+        found = self._predicted.launch.memory
+        if found is None:
+            raise UsageError(f"{self.name}: the compiler said nothing of its memory.")
+        return found
+
+    def timeline(self) -> Run:
+        """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""
+        return launched_run(self._predicted.launch, self.name, self.chip.name, self.topology.devices)
+
+    def show(self, views: str = "ops,memory") -> None:
+        """Draw the step.
+
+        Args:
+            views: as in ``pw.Run.show``.
+        """
+        self.timeline().show(views)
+
+    @cached_property
+    def _predicted(self) -> PredictedStep:
+        """What follows from the compiled step; from the disk if an equal one was compiled before."""
+        known = constants(self.chip.name)
+        digest = digest_of(self._taken, self.topology, self.options, known, packages.version_of(self._target.kind))
+        if (found := read(digest)) is not None:
+            return found
+        taken = self._taken
+        function = named(taken.function, taken.name)
+        compiled = compile_blocks(
+            function, taken.structs, taken.donated, self._target, self.options, to_standard_error, lambda: True
+        )
+        torus = self.chip.interconnect == "torus"
+        per_host = self.topology.devices_per_host
+        places = compiled.texts[-1].places if torus else tuple(
+            {"process": number // per_host} for number in range(self.topology.devices)
+        )  # fmt: skip
+        made = _predicted(compiled, LaunchPlace(self.chip, places, per_host), known, self.mesh, taken.notes)
+        write(digest, made)
+        return made
+
+    def _too_large(self, memory: LaunchMemory) -> str:
+        """Return the text of the error on a step that does not fit."""
+        has = memory.available or 0
+        listed = "; ".join(map(str, memory.buffers[:_LISTED]))
+        return (
+            f"{self.name} does not fit on {self.topology.devices} × {self.chip.name}: a device has {size(has)}, and it "
+            f"needs {size(memory.peak)}, {size(memory.peak - has)} more. Its largest buffers: {listed}."
+        )
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
+        return f"<adopted step {self.name}: {self.topology.devices} × {self.chip.name}, {axes}>"
+
+
+def _topology(asked: str | PathLike[str] | Chip, devices: int) -> Topology:
+    """Return the devices that are asked for.
+
+    Args:
+        asked: a chip, or its name with a topology behind a colon.
+        devices: that the mesh has.
+
+    Raises:
+        PlaceError: the topology has another number of devices.
+        UsageError: there is no such chip.
+    """
+    if not isinstance(asked, str) or ":" not in asked:
+        return make_topology(chip_of(asked), devices)
+    name, _, said = asked.partition(":")
+    chip = chip_of(name)
+    try:
+        shape = tuple(int(part) for part in said.split("x"))
+    except ValueError:
+        raise PlaceError(f"adopt(chip={asked!r}): write the topology as {name}:4x4x8.") from None
+    has = math.prod(shape) * chip.devices_per_chip
+    if has != devices:
+        raise PlaceError(
+            f"adopt(chip={asked!r}): this topology has {has} devices, and the mesh {devices}. Change one of them."
+        )
+    return make_topology(chip, devices, topology=shape)
+
+
+def _predicted(
+    compiled: CompiledBlocks,
+    place: LaunchPlace,
+    known: LaunchConstants,
+    mesh: Mapping[str, int],
+    notes: tuple[str, ...],
+) -> PredictedStep:
+    """Return what follows from a compiled step.
+
+    Args:
+        compiled: the step.
+        place: its devices.
+        known: constants of their chip.
+        mesh: devices along each axis.
+        notes: on what was left out.
+    """
+    launch = compiled.opened(place, known)
+    modules = [parse(text.text) for text in compiled.texts if text.text]
+    if not modules:
+        empty = SecondsBand(0.0, 0.0, 0.0)
+        return PredictedStep(launch, empty, Collectives(()), notes)
+    schedules = [schedule_of(module, len(place.places)) for module in modules]
+
+    def seconds_with(values: LaunchConstants) -> LaunchSeconds:
+        """Return the seconds of all blocks with some constants."""
+        each = [launch_seconds(schedule, price_of(place, values)) for schedule in schedules]
+        exposed, ordered, hidden = (
+            extended([getattr(one, name) for one in each], compiled.depths, compiled.blocks)
+            for name in ("exposed", "ordered", "hidden")
+        )
+        return LaunchSeconds(exposed, ordered, hidden, each[-1].busy)
+
+    band = band_of(seconds_with, known, place.chip.name)
+    price = price_of(place, known)
+    opened = [
+        open_launch(text.text, place, known, buffers="", memory="", live="", compiler=text.compiler)
+        for text in compiled.texts
+    ]
+    found = collectives_of(modules, [one.ops for one in opened], compiled.depths, compiled.blocks, place, price, mesh)
+    return PredictedStep(launch, band, found, notes)

@@ -1,0 +1,209 @@
+"""The collectives of a compiled step by line of the user's code: what moves, how often, how long, what is exposed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.adopt.flags import flags_in
+from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule, schedule_of
+from pathways_nb.cost.hlo.hlo_text import HloModule
+from pathways_nb.cost.launch.block_extrapolation import extended
+from pathways_nb.cost.launch.launch_timing import Price
+from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.errors import size
+from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.op_hiding import exposed_seconds
+
+_WRAPPED = re.compile(r"^(?:\w+\()+([^()]*)\)+$")
+"""A part of a name stack inside transformations, such as ``transpose(jvp(mlp))``."""
+_OWN = re.compile(
+    r"^(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|rematted_computation|shard_map|while|body|cond)$|^branch_"
+)
+"""Parts of a name stack that name no scope of the user's."""
+
+
+@dataclass(frozen=True)
+class CollectiveLine:
+    """The collectives of one kind on one line.
+
+    Args:
+        line: such as ``"model.py:12"``; empty where the compiler names none.
+        scope: of the user's modules and named scopes; empty without one.
+        kind: in HLO's words, such as ``"all-gather"``.
+        axes: of the mesh, over which a group extends.
+        devices: of a group.
+        hosts: of a group.
+        bytes: of one execution, on average: what one device holds after an all-gather, before a reduce-scatter, of an
+            all-reduce; what it sends in an all-to-all or a permutation.
+        count: executions in a step.
+        seconds: in a step.
+        exposed: seconds in a step that no computation hides.
+        flag: what hurts; empty if nothing was found.
+    """
+
+    line: str
+    scope: str
+    kind: str
+    axes: tuple[str, ...]
+    devices: int
+    hosts: int
+    bytes: float
+    count: float
+    seconds: float
+    exposed: float
+    flag: str = ""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """The collectives of a step.
+
+    Args:
+        rows: one for each line and kind, those that are exposed longest first.
+    """
+
+    rows: tuple[CollectiveLine, ...]
+
+    @property
+    def exposed(self) -> float:
+        """Exposed seconds of all in a step."""
+        return sum(row.exposed for row in self.rows)
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{name}</th>" for name in _HEADS)
+        rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(row))}</tr>" for row in self.rows)
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def __repr__(self) -> str:
+        table = [_HEADS, *map(_cells, self.rows)]
+        widths = [max(len(row[at]) for row in table) for at in range(len(_HEADS))]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
+        return "\n".join(map(str.rstrip, lines))
+
+
+_HEADS = ("line", "scope", "collective", "axes", "group", "bytes", "count", "seconds", "exposed", "flag")
+
+
+def _cells(row: CollectiveLine) -> tuple[str, ...]:
+    group = f"{row.devices} of {row.hosts} host{'s' * (row.hosts > 1)}"
+    return (
+        row.line or "–", row.scope, row.kind, ", ".join(row.axes), group, size(row.bytes), f"{row.count:.0f}",
+        duration(row.seconds), duration(row.exposed), row.flag,
+    )  # fmt: skip
+
+
+def collectives_of(
+    modules: Sequence[HloModule],
+    ops: Sequence[Ops],
+    depths: Sequence[int],
+    blocks: int,
+    place: LaunchPlace,
+    price: Price,
+    mesh: Mapping[str, int],
+) -> Collectives:
+    """Return the collectives of a step of many blocks.
+
+    Args:
+        modules: of each depth that was compiled.
+        ops: of each.
+        depths: blocks of each.
+        blocks: of the step.
+        place: its devices.
+        price: seconds of an action.
+        mesh: devices along each axis.
+    """
+    each = [_lines(schedule_of(module, len(place.places)), module, known, place, price, mesh)
+            for module, known in zip(modules, ops, strict=True)]  # fmt: skip
+    rows = []
+    for key, row in each[-1].items():
+        found = [_total(one.get(key)) for one in each]
+        count, bytes_, seconds, exposed = (
+            max(extended(values, depths, blocks), values[-1]) for values in zip(*found, strict=True)
+        )
+        rows.append(replace(row, count=count, bytes=bytes_ / count, seconds=seconds, exposed=min(exposed, seconds)))
+    return Collectives(tuple(sorted(rows, key=lambda row: (-row.exposed, -row.seconds))))
+
+
+def _total(row: CollectiveLine | None) -> tuple[float, float, float, float]:
+    return (0.0, 0.0, 0.0, 0.0) if row is None else (row.count, row.count * row.bytes, row.seconds, row.exposed)
+
+
+def _lines(
+    schedule: LaunchSchedule, module: HloModule, ops: Ops, place: LaunchPlace, price: Price, mesh: Mapping[str, int]
+) -> dict[tuple[str, str], CollectiveLine]:
+    """Return the collectives of one compiled program, by line and kind."""
+    shares, flags = _exposed_shares(ops), flags_in(module)
+    found: dict[tuple[str, str], CollectiveLine] = {}
+    for action, times in schedule.runs():
+        if (exchange := action.exchange) is None:
+            continue
+        took = times * price(action)
+        hosts = len(set(place.hosts[exchange.groups[0]].tolist()))
+        flag = flags.get(action.name, "") or ("blocking" if action.role == "run" else "")
+        one = CollectiveLine(
+            action.line, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh), exchange.size, hosts,
+            exchange.bytes, times, took, shares.get(action.name, 1.0) * took, flag,
+        )  # fmt: skip
+        key = one.line, one.kind
+        found[key] = _joined(found[key], one) if key in found else one
+    return found
+
+
+def _joined(one: CollectiveLine, other: CollectiveLine) -> CollectiveLine:
+    """Return two rows of the same line and kind as one."""
+    count = one.count + other.count
+    parts = [a for a, b in zip(one.scope.split("/"), other.scope.split("/"), strict=False) if a == b]
+    return replace(
+        one, scope="/".join(parts), axes=tuple(dict.fromkeys((*one.axes, *other.axes))),
+        devices=max(one.devices, other.devices), hosts=max(one.hosts, other.hosts),
+        bytes=(one.count * one.bytes + other.count * other.bytes) / count, count=count,
+        seconds=one.seconds + other.seconds, exposed=one.exposed + other.exposed,
+        flag="; ".join(dict.fromkeys(filter(None, (one.flag, other.flag)))),
+    )  # fmt: skip
+
+
+def _exposed_shares(ops: Ops) -> dict[str, float]:
+    """Return the share of each instruction's time that nothing hides, over all passes that are listed."""
+    exposed, total = exposed_seconds(ops), ops["end"] - ops["start"]
+    count = len(ops.labels)
+    over = np.bincount(ops["label"], exposed, count), np.bincount(ops["label"], total, count)
+    return {label.name: float(over[0][at] / over[1][at]) for at, label in enumerate(ops.labels) if over[1][at] > 0}
+
+
+def axes_of_groups(exchange: HloExchange, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the axes of a mesh over which the participants of a collective differ.
+
+    Args:
+        exchange: its groups are positions in the mesh, the last axis first.
+        mesh: devices along each axis.
+    """
+    shape = tuple(mesh.values())
+    if not shape:
+        return ()
+    coords = np.stack(np.unravel_index(exchange.groups, shape), -1)  # (groups, participants, axes)
+    differ = (coords != coords[:, :1]).any((0, 1))
+    return tuple(axis for axis, moves in zip(mesh, differ, strict=True) if moves)
+
+
+def scope_of(source: str) -> str:
+    """Return the user's scope of an operation: its name stack without transformations and the operation itself."""
+
+    def parts() -> Iterator[str]:
+        for part in source.partition(":")[0].split("/")[1:-1]:
+            inside = _WRAPPED.match(part)
+            name = inside[1] if inside else part
+            if name and not _OWN.match(name) and "(" not in name:
+                yield name
+
+    return "/".join(parts())
+
+
+def as_rows(found: Collectives) -> list[dict[str, Any]]:
+    """Return the rows as JSON holds them."""
+    return [{**vars(row), "axes": list(row.axes)} for row in found.rows]

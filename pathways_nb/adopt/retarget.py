@@ -1,0 +1,132 @@
+"""A jaxpr that was traced with one mesh, for a mesh of other sizes: axes are known by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.extend.core as jex
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from pathways_nb.errors import ShardingError, UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.program.specs import axes_of
+
+_PRINTS = ("debug_print", "debug_callback")
+_CALLBACKS = ("pure_callback", "io_callback")
+
+
+class Retargeted(NamedTuple):
+    """A jaxpr on another mesh.
+
+    Args:
+        jaxpr: it.
+        notes: what was left out, once for each line.
+    """
+
+    jaxpr: jex.ClosedJaxpr
+    notes: Sequence[str]
+
+
+def retargeted(closed: jex.ClosedJaxpr, mesh: AbstractMesh) -> Retargeted:
+    """Return a jaxpr whose layouts are on a mesh; prints are left out.
+
+    Raises:
+        ShardingError: a layout names an axis that the mesh lacks.
+        UsageError: it calls back to the host, or has code per shard for other sizes.
+    """
+    notes: dict[str, None] = {}
+    jaxpr = _Retarget(mesh, notes).closed(closed)
+    return Retargeted(jaxpr, tuple(notes))
+
+
+class _Retarget:
+    """Replaces the meshes in a jaxpr.
+
+    Args:
+        mesh: that replaces them.
+        notes: what is left out; filled in.
+    """
+
+    def __init__(self, mesh: AbstractMesh, notes: dict[str, None]):
+        self.mesh, self.notes = mesh, notes
+
+    def closed(self, found: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
+        """Return a closed jaxpr on the mesh."""
+        return jex.ClosedJaxpr(self.jaxpr(found.jaxpr), found.consts)
+
+    def jaxpr(self, found: jex.Jaxpr) -> jex.Jaxpr:
+        """Return a jaxpr on the mesh."""
+        eqns = [self._equation(eqn) for eqn in found.eqns if not self._is_left_out(eqn)]
+        effects = frozenset().union(*(eqn.effects for eqn in eqns)) if len(eqns) < len(found.eqns) else found.effects
+        return found.replace(eqns=eqns, effects=effects)
+
+    def _is_left_out(self, eqn: Any) -> bool:
+        if eqn.primitive.name not in _PRINTS:
+            return False
+        self.notes[f"what is printed at {_line(eqn)} is left out"] = None
+        return True
+
+    def _equation(self, eqn: Any) -> Any:
+        name = eqn.primitive.name
+        if name in _CALLBACKS:
+            raise UsageError(
+                f"adopt: {_line(eqn)} calls back to Python ({name}), which no compiler of chips that are not here can "
+                f"know. Take it out of the step, or run that part between two steps."
+            )
+        if name == "shard_map":
+            self._check_shards(eqn)
+        effects = frozenset(effect for effect in eqn.effects if "Debug" not in type(effect).__name__)
+        return eqn.replace(params={key: self._value(value) for key, value in eqn.params.items()}, effects=effects)
+
+    def _check_shards(self, eqn: Any) -> None:
+        """Refuse code per shard that was traced for other sizes: its shapes are those of a shard.
+
+        Raises:
+            UsageError: naming the line and both meshes.
+        """
+        wanted = dict(self.mesh.shape_tuple)
+        other = {axis: size for axis, size in eqn.params["mesh"].shape_tuple if wanted.get(axis) != size}
+        if other:
+            raise UsageError(
+                f"adopt: the shard_map at {_line(eqn)} was written for a mesh of "
+                f"{dict(eqn.params['mesh'].shape_tuple)}, and its shapes are those of a shard, so it is not resized to "
+                f"{wanted}. Give a function of the mesh that returns the jitted step: "
+                f"pw.adopt(lambda mesh: make_step(mesh), *args, mesh={wanted})."
+            )
+
+    def _value(self, value: Any) -> Any:
+        """Return a parameter on the mesh."""
+        if isinstance(value, NamedSharding):
+            return self._layout(value)
+        if isinstance(value, Mesh) and value.axis_names:
+            return self.mesh
+        if isinstance(value, jex.ClosedJaxpr):
+            return self.closed(value)
+        if isinstance(value, jex.Jaxpr):
+            return self.jaxpr(value)
+        if type(value) in (tuple, list):
+            return type(value)(map(self._value, value))
+        return value
+
+    def _layout(self, found: NamedSharding) -> NamedSharding:
+        """Return a layout on the mesh.
+
+        Raises:
+            ShardingError: it names an axis that the mesh lacks.
+        """
+        if isinstance(found.mesh, AbstractMesh) and AxisType.Manual in found.mesh.axis_types:
+            return found  # inside a shard_map: a type
+        unknown = [axis for entry in found.spec for axis in axes_of(entry) if axis not in self.mesh.axis_names]
+        if unknown:
+            raise ShardingError(
+                f"adopt: the step divides a value over the axis {unknown[0]!r}, and the mesh has "
+                f"{', '.join(self.mesh.axis_names)}. Name that axis in mesh= as well."
+            )
+        return NamedSharding(self.mesh, found.spec)
+
+
+def _line(eqn: Any) -> str:
+    """Return the user's line of an equation."""
+    said = eqn.source_info.traceback
+    return source_lines.innermost(said.frames if said else ()) or "an unknown line"
