@@ -1,7 +1,8 @@
 """The tables of files, lines and stack frames at the head of a compiled module's text.
 
 An instruction says ``stack_frame_id=7``. Frame 7 names a location and the frame that called it, a location names a file
-and a line: four tables, each a title and numbered rows. A frame that names itself as its caller is the outermost one.
+and a line: four tables, each a title and numbered rows. Numbers of callers are printed one too high: 1 is none. So the
+outermost frame, the first one, seems to have called itself, by which this is known.
 Older compilers write file and line at each instruction (``source_file="…" source_line=12``).
 """
 
@@ -60,10 +61,12 @@ class SourceTables:
 
     def _stack(self, frame: int) -> Iterator[tuple[str, int]]:
         """Yield file and line of a frame and of those that called it."""
+        too_high = int(self.frames.get(1, (0, 0))[1] == 1)
         seen = set[int]()
         while frame in self.frames and frame not in seen:
             seen.add(frame)
-            location, frame = self.frames[frame]
+            location, parent = self.frames[frame]
+            frame = parent - too_high
             file, line = self.locations.get(location, (0, 0))
             if file in self.files:
                 yield self.files[file], line

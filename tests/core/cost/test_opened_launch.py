@@ -246,7 +246,8 @@ FileLocations
 
 StackFrames
 1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+3 {file_location_id=2 parent_frame_id=3}
 
 
 ENTRY %main (p: f32[8]) -> f32[8] {
@@ -261,6 +262,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
     [
         ("metadata={stack_frame_id=1}", "train.py:12"),
         ("metadata={stack_frame_id=2}", "train.py:12"),
+        ("metadata={stack_frame_id=3}", "train.py:12"),
         ("metadata={stack_frame_id=9}", ""),
         ('metadata={op_name="a" source_file="/home/me/old.py" source_line=7}', "old.py:7"),
         ("", ""),
