@@ -11,7 +11,7 @@ from typing import Any
 from pathways_nb.adopt.collectives import Collectives, collectives_of
 from pathways_nb.adopt.predicted_seconds import PredictedSeconds
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, read, write
-from pathways_nb.adopt.taken_step import TakenStep, take
+from pathways_nb.adopt.taken_step import TakenStep, no_mesh, take
 from pathways_nb.compilers import packages, presets, targets
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
@@ -175,9 +175,10 @@ class AdoptedStep:
             return found
         taken = self._taken
         function = named(taken.function, taken.name)
-        compiled = compile_blocks(
-            function, taken.structs, taken.donated, self._target, self.options, to_standard_error, lambda: True
-        )
+        with no_mesh():
+            compiled = compile_blocks(
+                function, taken.structs, taken.donated, self._target, self.options, to_standard_error, lambda: True
+            )
         torus = self.chip.interconnect == "torus"
         per_host = self.topology.devices_per_host
         places = compiled.texts[-1].places if torus else tuple(

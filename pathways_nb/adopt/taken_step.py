@@ -8,7 +8,9 @@ step.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +25,18 @@ from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
 from pathways_nb.program.signature import Deferred
 from pathways_nb.program.specs import axes_of
-from pathways_nb.util.words import counted
+from pathways_nb.util.words import a_type_of, counted
 
 _NOTHING = Mesh(np.empty((), object), ())
 """The mesh of a context without one."""
 _JIT = ("jit", "pjit")
 _FEW = 8
 """Equations beside the step's own that a framework may add around it, such as those that make a key."""
+
+
+def no_mesh() -> AbstractContextManager[Any]:
+    """Return a context without the mesh that the user has set around it, which another mesh would not fit."""
+    return jax.set_mesh(_NOTHING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +101,41 @@ def take(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Mappi
         given, named = jax.tree_util.tree_unflatten(tree, filled)
         return [leaf for leaf in jax.tree.leaves(step(*given, **named)) if _is_array(leaf)]
 
-    explicit = AxisType.Explicit in mesh.axis_types
-    typed = arguments if explicit else [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arguments]
-    with jax.set_mesh(_NOTHING), jax.sharding.use_abstract_mesh(mesh):
-        # Axes that the user leaves to the compiler are no part of types: then the layouts come when it is compiled.
-        traced = jax.make_jaxpr(flat)(*typed)
+    traced = _traced(flat, arguments, mesh)
     eqn = _outermost(traced, getattr(step, "__name__", type(step).__name__))
     return _taken(eqn, traced, arguments, [names[at] for at in dynamic], mesh)
+
+
+def _traced(
+    flat: Callable[..., list[Any]], arguments: Sequence[jax.ShapeDtypeStruct], mesh: AbstractMesh
+) -> jex.ClosedJaxpr:
+    """Return the jaxpr of a call, on a mesh of the wanted size if the step asks for the mesh around it.
+
+    Raises:
+        UsageError: it has code per shard for other sizes.
+    """
+    around = jax.sharding.get_abstract_mesh()
+    explicit = AxisType.Explicit in mesh.axis_types
+    # Axes that are left to the compiler are no part of types: then the layouts come when it is compiled.
+    typed = arguments if explicit else [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arguments]
+    if around == mesh or (around.empty and not explicit):
+        try:
+            return jax.make_jaxpr(flat)(*typed)
+        except RuntimeError as error:
+            if "mesh" not in str(error):  # a layout without a mesh asks for one in the context
+                raise
+    # A context's mesh cannot change its size, but one without any can begin anew.
+    with no_mesh(), jax.sharding.use_abstract_mesh(mesh):
+        try:
+            return jax.make_jaxpr(flat)(*typed)
+        except ValueError as error:
+            if "should match the mesh passed to shard_map" not in str(error):
+                raise
+            raise UsageError(
+                f"adopt: a shard_map closes over the mesh that it was written for, so it is not resized to "
+                f"{dict(mesh.shape_tuple)}. Give a function of the mesh that returns the jitted step: "
+                f"pw.adopt(lambda mesh: make_step(mesh), *args, mesh=…)."
+            ) from error
 
 
 def _taken(
@@ -159,22 +194,16 @@ def _jitted(step: Any, mesh: AbstractMesh) -> Any:
     name = getattr(step, "__name__", repr(step))
     if not callable(step):
         raise UsageError(f"adopt({name}): it is no function. Give the jitted step: pw.adopt(step, *args).")
+    fix = f"Give pw.adopt(jax.jit({name}), *args), or a function that takes a mesh and returns a jitted step."
     try:
-        made = step(mesh)
-    except Exception as error:
-        raise UsageError(
-            _not_jitted(name, f"called with the mesh it raises {type(error).__name__}: {error}")
-        ) from error
+        inspect.signature(step).bind(mesh)
+    except (TypeError, ValueError):
+        raise UsageError(f"adopt({name}): it is not jitted. {fix}") from None
+    made = step(mesh)
     if not hasattr(made, "lower"):
-        raise UsageError(_not_jitted(name, f"called with the mesh it returns {type(made).__name__}"))
+        said = f"called with the mesh, it returns {a_type_of(made)} and no jitted step"
+        raise UsageError(f"adopt({name}): it is not jitted; {said}. {fix}")
     return made
-
-
-def _not_jitted(name: str, said: str) -> str:
-    return (
-        f"adopt({name}): it is not jitted, and as a function of the mesh it does not return a jitted step: {said}. "
-        f"Give pw.adopt(jax.jit({name}), *args), or a function that takes a mesh and returns a jitted step."
-    )
 
 
 def _outermost(traced: jex.ClosedJaxpr, name: str) -> Any:
@@ -272,13 +301,15 @@ def _mesh_of(leaves: Sequence[tuple[str, Any]], sizes: Mapping[str, int] | None)
 
 
 def _resized(mesh: AbstractMesh, sizes: Mapping[str, int] | None) -> AbstractMesh:
-    """Return a mesh with other sizes; axes that the step does not know are left to the compiler.
+    """Return a mesh with other sizes, or itself; axes that the step does not know are left to the compiler.
 
     Raises:
         ShardingError: a size is no whole number of at least 1.
     """
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     wanted = dict(mesh.shape_tuple) if sizes is None else dict(sizes)
+    if wanted == dict(mesh.shape_tuple):
+        return mesh
     for axis, size in wanted.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ShardingError(f"adopt(mesh={wanted!r}): {axis!r} needs a whole number of devices, at least 1.")
