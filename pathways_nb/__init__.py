@@ -7,6 +7,7 @@ ground up; each imports only those before it.
 
 from jax.sharding import PartitionSpec as P
 
+from pathways_nb.adopt.adopted_step import AdoptedStep, adopt
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
 from pathways_nb.comparisons.run_comparison import Comparison, compare
@@ -71,6 +72,7 @@ from pathways_nb.trace.causality.critical_path import CriticalPath, Slack
 from pathways_nb.trace.causality.what_if import WhatIf
 
 __all__ = [
+    "AdoptedStep",
     "Bucket",
     "Calibration",
     "CancelledError",
@@ -115,6 +117,7 @@ __all__ = [
     "UsageError",
     "VirtualSlice",
     "WhatIf",
+    "adopt",
     "all_reduce",
     "attach",
     "calibrate",

@@ -8,26 +8,20 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
-from pathways_nb.adopt.collectives import Collectives, collectives_of
+from pathways_nb.adopt.collective_table import Collectives
 from pathways_nb.adopt.predicted_seconds import PredictedSeconds
-from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, read, write
+from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
 from pathways_nb.adopt.taken_step import TakenStep, no_mesh, take
 from pathways_nb.compilers import packages, presets, targets
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
-from pathways_nb.cost.hlo.hlo_schedule import schedule_of
-from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.launch.bands import SecondsBand, band_of
-from pathways_nb.cost.launch.block_extrapolation import extended
-from pathways_nb.cost.launch.constants import LaunchConstants, constants
+from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.launch_memory import LaunchMemory
-from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
-from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
-from pathways_nb.cost.launch.opened_launch import open_launch
+from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import OutOfMemoryError, PlaceError, UsageError, size
 from pathways_nb.plan import source_lines
-from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
+from pathways_nb.program.compiled_blocks import compile_blocks, named
 from pathways_nb.results.launch_runs import launched_run
 from pathways_nb.results.run import Run
 from pathways_nb.util.progress import to_standard_error
@@ -43,6 +37,7 @@ def adopt(
     mesh: Mapping[str, int] | None = None,
     chip: str | PathLike[str] | Chip | None = None,
     options: Mapping[str, Any] | str | None = None,
+    trips: int | None = None,
     **kwargs: Any,
 ) -> AdoptedStep:
     """Return a jitted step as it would run on chips that are not here; nothing in it is rewritten.
@@ -56,6 +51,7 @@ def adopt(
         chip: a name, ``"gpu_h100_sxm"``, with a topology behind a colon, ``"tpu_v5p:4x4x8"``; a ``pw.chip``, or the
             path of a file.
         options: of the compiler, by name; or the name of a preset (``pathways_nb.compilers.presets``).
+        trips: how often loops run that end by their data, such as ``jax.lax.while_loop``.
         **kwargs: further arguments of the call.
 
     Raises:
@@ -71,7 +67,7 @@ def adopt(
         raise UsageError(
             'adopt: name the chip that the step is for: pw.adopt(step, *args, chip="gpu_h100_sxm", mesh={"data": 64}).'
         )
-    return AdoptedStep(taken, mesh, chip, options)
+    return AdoptedStep(taken, mesh, chip, options, trips)
 
 
 class AdoptedStep:
@@ -83,8 +79,9 @@ class AdoptedStep:
         sizes: Mapping[str, int] | None,
         chip: str | PathLike[str] | Chip,
         options: Mapping[str, Any] | str | None,
+        trips: int | None = None,
     ):
-        self._take, self._sizes, self._asked = taken, sizes, chip
+        self._take, self._sizes, self._asked, self._trips = taken, sizes, chip, trips
         self._given = options
         self.options = presets.preset(options) if isinstance(options, str) else dict(options or {})
         """Options of the compiler."""
@@ -123,7 +120,7 @@ class AdoptedStep:
         kept = self._given if chip is None else None
         return AdoptedStep(
             self._take, self._sizes if mesh is None else mesh, self._asked if chip is None else chip,
-            kept if options is None else options,
+            kept if options is None else options, self._trips,
         )  # fmt: skip
 
     @property
@@ -170,7 +167,8 @@ class AdoptedStep:
     def _predicted(self) -> PredictedStep:
         """What follows from the compiled step; from the disk if an equal one was compiled before."""
         known = constants(self.chip.name)
-        digest = digest_of(self._taken, self.topology, self.options, known, packages.version_of(self._target.kind))
+        compiler = packages.version_of(self._target.kind), self._trips
+        digest = digest_of(self._taken, self.topology, self.options, known, compiler)
         if (found := read(digest)) is not None:
             return found
         taken = self._taken
@@ -184,7 +182,8 @@ class AdoptedStep:
         places = compiled.texts[-1].places if torus else tuple(
             {"process": number // per_host} for number in range(self.topology.devices)
         )  # fmt: skip
-        made = _predicted(compiled, LaunchPlace(self.chip, places, per_host), known, self.mesh, taken.notes)
+        place = LaunchPlace(self.chip, places, per_host)
+        made = predicted(compiled, place, known, self.mesh, taken.notes, self._trips)
         write(digest, made)
         return made
 
@@ -227,45 +226,3 @@ def _topology(asked: str | PathLike[str] | Chip, devices: int) -> Topology:
             f"adopt(chip={asked!r}): this topology has {has} devices, and the mesh {devices}. Change one of them."
         )
     return make_topology(chip, devices, topology=shape)
-
-
-def _predicted(
-    compiled: CompiledBlocks,
-    place: LaunchPlace,
-    known: LaunchConstants,
-    mesh: Mapping[str, int],
-    notes: tuple[str, ...],
-) -> PredictedStep:
-    """Return what follows from a compiled step.
-
-    Args:
-        compiled: the step.
-        place: its devices.
-        known: constants of their chip.
-        mesh: devices along each axis.
-        notes: on what was left out.
-    """
-    launch = compiled.opened(place, known)
-    modules = [parse(text.text) for text in compiled.texts if text.text]
-    if not modules:
-        empty = SecondsBand(0.0, 0.0, 0.0)
-        return PredictedStep(launch, empty, Collectives(()), notes)
-    schedules = [schedule_of(module, len(place.places)) for module in modules]
-
-    def seconds_with(values: LaunchConstants) -> LaunchSeconds:
-        """Return the seconds of all blocks with some constants."""
-        each = [launch_seconds(schedule, price_of(place, values)) for schedule in schedules]
-        exposed, ordered, hidden = (
-            extended([getattr(one, name) for one in each], compiled.depths, compiled.blocks)
-            for name in ("exposed", "ordered", "hidden")
-        )
-        return LaunchSeconds(exposed, ordered, hidden, each[-1].busy)
-
-    band = band_of(seconds_with, known, place.chip.name)
-    price = price_of(place, known)
-    opened = [
-        open_launch(text.text, place, known, buffers="", memory="", live="", compiler=text.compiler)
-        for text in compiled.texts
-    ]
-    found = collectives_of(modules, [one.ops for one in opened], compiled.depths, compiled.blocks, place, price, mesh)
-    return PredictedStep(launch, band, found, notes)

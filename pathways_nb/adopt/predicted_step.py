@@ -6,14 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.adopt.collectives import CollectiveLine, Collectives
+from pathways_nb.adopt.collective_table import CollectiveLine, Collectives, collectives_of
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.hardware.topology import Topology
-from pathways_nb.cost.launch.bands import SecondsBand
+from pathways_nb.cost.hlo.hlo_schedule import UNKNOWN_TRIPS, schedule_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.launch.bands import SecondsBand, band_of
+from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.constants import LaunchConstants
 from pathways_nb.cost.launch.launch_forms import LAUNCH
+from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
+from pathways_nb.cost.launch.unrolled_ops import ops_of
+from pathways_nb.errors import UsageError
+from pathways_nb.program.compiled_blocks import CompiledBlocks
 from pathways_nb.program.items import lines_in
 from pathways_nb.runtime.sim import kept_estimates
 from pathways_nb.util.json_forms import Form, list_of, record, row
@@ -35,6 +43,51 @@ class PredictedStep:
     band: SecondsBand
     collectives: Collectives
     notes: tuple[str, ...] = ()
+
+
+def predicted(
+    compiled: CompiledBlocks,
+    place: LaunchPlace,
+    known: LaunchConstants,
+    mesh: Mapping[str, int],
+    notes: tuple[str, ...],
+    trips: int | None,
+) -> PredictedStep:
+    """Return what follows from a compiled step.
+
+    Args:
+        compiled: the step.
+        place: its devices.
+        known: constants of their chip.
+        mesh: devices along each axis.
+        notes: on what was left out.
+        trips: of loops that end by their data.
+
+    Raises:
+        UsageError: it has such a loop, and nobody says how often it runs.
+    """
+    launch = compiled.opened(place, known, trips)
+    if unknown := next((note for note in launch.notes if UNKNOWN_TRIPS in note), ""):
+        said = unknown.partition(" and is")[0]
+        raise UsageError(f"adopt: {said}, as its data decides. Say how often: pw.adopt(…, trips=100).")
+    modules = [parse(text.text) for text in compiled.texts if text.text]
+    if not modules:  # refused before anything was scheduled
+        return PredictedStep(launch, SecondsBand(0.0, 0.0, 0.0), Collectives(()), notes)
+    schedules = [schedule_of(module, len(place.places), trips) for module in modules]
+
+    def seconds_with(values: LaunchConstants) -> LaunchSeconds:
+        """Return the seconds of all blocks with some constants."""
+        each = [launch_seconds(schedule, price_of(place, values)) for schedule in schedules]
+        exposed, ordered, hidden = (
+            extended([getattr(one, name) for one in each], compiled.depths, compiled.blocks)
+            for name in ("exposed", "ordered", "hidden")
+        )
+        return LaunchSeconds(exposed, ordered, hidden, each[-1].busy)
+
+    band, price = band_of(seconds_with, known, place.chip.name), price_of(place, known)
+    ops = [ops_of(schedule, price)[0] for schedule in schedules]
+    found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh)
+    return PredictedStep(launch, band, found, notes)
 
 
 _LINE: Form[CollectiveLine] = record(
@@ -61,7 +114,7 @@ STEP: Form[PredictedStep] = record(
 
 
 def digest_of(
-    taken: TakenStep, topology: Topology, options: Mapping[str, Any], known: LaunchConstants, compiler: str
+    taken: TakenStep, topology: Topology, options: Mapping[str, Any], known: LaunchConstants, compiler: Any
 ) -> str:
     """Return the name under which a prediction is kept; empty where the step cannot be named.
 
@@ -70,7 +123,7 @@ def digest_of(
         topology: its devices.
         options: of the compiler.
         known: constants of the chip.
-        compiler: name and version.
+        compiler: name and version, and what else decides.
     """
     layouts = [str(one.sharding.spec) for one in taken.structs], list(map(str, taken.results))
     key = (

@@ -35,17 +35,19 @@ class CompiledBlocks(NamedTuple):
     blocks: int
     results: tuple[int, ...]
 
-    def opened(self, place: LaunchPlace, known: LaunchConstants) -> OpenedLaunch:
+    def opened(self, place: LaunchPlace, known: LaunchConstants, trips: int | None = None) -> OpenedLaunch:
         """Return the launch from inside, of all blocks.
 
         Args:
             place: the devices.
             known: constants of their chip.
+            trips: of loops that end by their data; None if nobody knows.
         """
         each = [
             open_launch(
                 text.text, place, known,
                 buffers=text.buffers, memory=text.memory, live=text.live, compiler=text.compiler, refused=text.refused,
+                trips=trips,
             )
             for text in self.texts
         ]  # fmt: skip

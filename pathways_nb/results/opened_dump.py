@@ -63,7 +63,10 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     priced.sort(key=lambda one: -one.seconds)
     chosen, name, place, _ = _chosen(priced, module, where)
     known = constants(place.chip.name)
-    opened = open_launch(chosen.text, place, known, **chosen.texts, compiler=_compiler(chosen))
+    opened = open_launch(
+        chosen.text, place, known, compiler=_compiler(chosen),
+        **chosen.texts,  # type: ignore[arg-type]  # buffers, memory and live ranges, as far as they are there
+    )  # fmt: skip
     more = []
     if chosen.kind == "CPU":
         more += [f"the schedule is that of the CPU's compiler, the times are those of {place.chip.name}"]

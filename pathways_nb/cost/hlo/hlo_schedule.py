@@ -36,6 +36,8 @@ host's network to other slices."""
 Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _HOST_SPACE = 5
+UNKNOWN_TRIPS = "runs an unknown number of times"
+"""What a note says of a loop that ends by its data."""
 """HLO's number of the host's memory."""
 
 
@@ -131,14 +133,15 @@ class LaunchSchedule:
         return math.fsum((one.work.flops + one.work.attention) * times for one, times in self.runs())
 
 
-def schedule_of(module: HloModule, devices: int) -> LaunchSchedule:
+def schedule_of(module: HloModule, devices: int, trips: int | None = None) -> LaunchSchedule:
     """Return the schedule of a module's entry.
 
     Args:
         module: scheduled, as a compiler for accelerators writes it.
         devices: number of devices of the program.
+        trips: of loops that end by their data; None if nobody knows, then a note says so and they are counted once.
     """
-    return _ScheduleReader(module, devices).read(module.entry)
+    return _ScheduleReader(module, devices, trips).read(module.entry)
 
 
 class _ScheduleReader:
@@ -147,10 +150,11 @@ class _ScheduleReader:
     Args:
         module: scheduled.
         devices: number of devices of the program.
+        trips: of loops that end by their data; None if nobody knows.
     """
 
-    def __init__(self, module: HloModule, devices: int):
-        self.module, self.devices = module, devices
+    def __init__(self, module: HloModule, devices: int, trips: int | None):
+        self.module, self.devices, self.trips = module, devices, trips
         self._read: dict[str, LaunchSchedule] = {}
         self._phases = phases_in(module)
 
@@ -196,8 +200,10 @@ class _ScheduleReader:
         said = functools.partial(LaunchAction, instruction.name, source=origin.op_name, line=line, phase=phase)
         if opcode == "while":
             trips = trips_of(self.module, computation, instruction)
-            if trips is None:
-                notes[f"the loop {instruction.name} runs an unknown number of times and is counted once"] = None
+            if trips is None and self.trips is None:
+                at_line = f" at {line}" if line else ""
+                notes[f"the loop {instruction.name}{at_line} {UNKNOWN_TRIPS} and is counted once"] = None
+            trips = self.trips if trips is None else trips
             body = self.read(instruction.called[0])
             notes.update(dict.fromkeys(body.notes))
             yield said(queue="compute", role="loop", body=body, trips=1 if trips is None else trips)

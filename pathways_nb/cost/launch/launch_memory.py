@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from pathways_nb.cost.hlo.buffers import BufferValue, buffers_in, live_ranges_in
 from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule
 from pathways_nb.cost.launch.memory_levels import MemoryLevels, levels_of
 from pathways_nb.errors import size
+from pathways_nb.plan.memory_categories import ARGUMENTS, RESULTS, TEMPORARIES
 from pathways_nb.trace.launch_ops import Ops
 
 LARGEST = 20
@@ -65,6 +68,19 @@ class LaunchMemory:
     available: int | None = None
     refused: str = ""
     levels: MemoryLevels | None = None
+
+    @property
+    def by_category(self) -> dict[str, int]:
+        """Bytes by what they are for, at the time when most is held, the most first.
+
+        Without the times, temporaries are all one.
+        """
+        if self.levels is None:
+            found = {ARGUMENTS: self.arguments, RESULTS: self.results, TEMPORARIES: self.temporaries}
+        else:
+            at = int(np.argmax(sum(self.levels.bytes.values())))
+            found = {name: int(held[at]) for name, held in self.levels.bytes.items()}
+        return {name: held for name, held in sorted(found.items(), key=lambda one: -one[1]) if held}
 
     @property
     def fits(self) -> bool:

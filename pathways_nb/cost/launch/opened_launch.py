@@ -87,6 +87,7 @@ def open_launch(
     live: str = "",
     compiler: str = "",
     refused: str = "",
+    trips: int | None = None,
 ) -> OpenedLaunch:
     """Return a launch from inside.
 
@@ -99,12 +100,13 @@ def open_launch(
         live: how long each value lives, as XLA dumps it.
         compiler: name and version.
         refused: the compiler's words if the program does not fit.
+        trips: of loops that end by their data; None if nobody knows.
 
     Raises:
         ValueError: the text is no compiled module.
     """
     module = parse(text) if text else None
-    schedule = schedule_of(module, len(place.places)) if module else LaunchSchedule(())
+    schedule = schedule_of(module, len(place.places), trips) if module else LaunchSchedule(())
     price = price_of(place, known)
     ops, left_out = ops_of(schedule, price)
     device = place.chip.device

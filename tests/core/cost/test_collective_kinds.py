@@ -13,6 +13,7 @@ from tests.conftest import ROOT
 
 TABLE = Path("pathways_nb", "cost", "collectives", "kinds.py")
 LISTS = {
+    "adopt/flags.py": {"all-gather", "all-reduce"},  # says of each of these what is wrong with it
     "bench/fsdp.py": {"all-gather", "reduce-scatter", "all-reduce"},  # counts what the compiler made of its step
     "calibration/kernels.py": {"all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute"},  # runs each
     "cost/calibration/this_machine.py": {"all-gather", "broadcast"},  # the first stands for the second

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.adopt.flags import flags_in
-from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule, schedule_of
+from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
 from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.launch_timing import Price
@@ -100,6 +100,7 @@ def _cells(row: CollectiveLine) -> tuple[str, ...]:
 
 def collectives_of(
     modules: Sequence[HloModule],
+    schedules: Sequence[LaunchSchedule],
     ops: Sequence[Ops],
     depths: Sequence[int],
     blocks: int,
@@ -111,6 +112,7 @@ def collectives_of(
 
     Args:
         modules: of each depth that was compiled.
+        schedules: of each.
         ops: of each.
         depths: blocks of each.
         blocks: of the step.
@@ -118,8 +120,10 @@ def collectives_of(
         price: seconds of an action.
         mesh: devices along each axis.
     """
-    each = [_lines(schedule_of(module, len(place.places)), module, known, place, price, mesh)
-            for module, known in zip(modules, ops, strict=True)]  # fmt: skip
+    each = [
+        _lines(schedule, module, known, place, price, mesh)
+        for schedule, module, known in zip(schedules, modules, ops, strict=True)
+    ]
     rows = []
     for key, row in each[-1].items():
         found = [_total(one.get(key)) for one in each]
@@ -151,16 +155,16 @@ def _lines(
             exchange.bytes, times, took, shares.get(action.name, 1.0) * took, flag,
         )  # fmt: skip
         key = one.line, one.kind
-        found[key] = _joined(found[key], one) if key in found else one
+        found[key] = _joined(found[key], one, mesh) if key in found else one
     return found
 
 
-def _joined(one: CollectiveLine, other: CollectiveLine) -> CollectiveLine:
+def _joined(one: CollectiveLine, other: CollectiveLine, mesh: Mapping[str, int]) -> CollectiveLine:
     """Return two rows of the same line and kind as one."""
     count = one.count + other.count
     parts = [a for a, b in zip(one.scope.split("/"), other.scope.split("/"), strict=False) if a == b]
     return replace(
-        one, scope="/".join(parts), axes=tuple(dict.fromkeys((*one.axes, *other.axes))),
+        one, scope="/".join(parts), axes=tuple(axis for axis in mesh if axis in (*one.axes, *other.axes)),
         devices=max(one.devices, other.devices), hosts=max(one.hosts, other.hosts),
         bytes=(one.count * one.bytes + other.count * other.bytes) / count, count=count,
         seconds=one.seconds + other.seconds, exposed=one.exposed + other.exposed,

@@ -1,0 +1,1 @@
+"""Adopted steps, from what compilers wrote: collectives by line, flags, forms on disk."""

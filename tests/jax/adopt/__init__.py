@@ -1,0 +1,1 @@
+"""Steps of several frameworks, adopted as they are."""
