@@ -8,26 +8,19 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
-from pathways_nb.adopt.collective_table import Collectives
-from pathways_nb.adopt.predicted_seconds import PredictedSeconds
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
+from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.taken_step import TakenStep, no_mesh, take
 from pathways_nb.compilers import packages, presets, targets
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
-from pathways_nb.cost.launch.constants import constants
-from pathways_nb.cost.launch.launch_memory import LaunchMemory
+from pathways_nb.cost.launch.constants import constants_for
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
-from pathways_nb.errors import OutOfMemoryError, PlaceError, UsageError, size
+from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import compile_blocks, named
-from pathways_nb.results.launch_runs import launched_run
-from pathways_nb.results.run import Run
 from pathways_nb.util.progress import to_standard_error
-
-_LISTED = 5
-"""Buffers that an error lists."""
 
 
 @source_lines.users_view
@@ -70,7 +63,7 @@ def adopt(
     return AdoptedStep(taken, mesh, chip, options, trips)
 
 
-class AdoptedStep:
+class AdoptedStep(StepAnswers):
     """A step on chips that are not here: made by ``pw.adopt``."""
 
     def __init__(
@@ -86,12 +79,10 @@ class AdoptedStep:
         self.options = presets.preset(options) if isinstance(options, str) else dict(options or {})
         """Options of the compiler."""
         self._taken = taken(sizes)
-        self.name = self._taken.name
-        """Name of the function."""
-        self.mesh: dict[str, int] = dict(self._taken.mesh.shape_tuple)
-        """Devices along each axis."""
-        self.topology = _topology(chip, math.prod(self.mesh.values()))
+        mesh = dict(self._taken.mesh.shape_tuple)
+        self.topology = _topology(chip, math.prod(mesh.values()))
         """The devices."""
+        super().__init__(self._taken.name, self.topology.chip.name, mesh)
         self._target = targets.target(self.topology)
         if not packages.is_installed(self._target.kind):
             raise UsageError(
@@ -123,50 +114,10 @@ class AdoptedStep:
             kept if options is None else options, self._trips,
         )  # fmt: skip
 
-    @property
-    def seconds(self) -> PredictedSeconds:
-        """Seconds of one step, a number with ``.low`` and ``.high``.
-
-        Raises:
-            OutOfMemoryError: the step does not fit; by how much, and the largest buffers with their lines.
-        """
-        made = self._predicted
-        memory = made.launch.memory
-        if memory is not None and not memory.fits:
-            raise OutOfMemoryError(self._too_large(memory))
-        return PredictedSeconds(made.band)
-
-    def collectives(self) -> Collectives:
-        """Return the collectives, one row for each line of the user's code and kind, the longest exposed first."""
-        return self._predicted.collectives
-
-    def memory(self) -> LaunchMemory:
-        """Return the memory of one device: ``.peak``, ``.fits``, ``.by_category``, ``.buffers`` with their lines.
-
-        Raises:
-            UsageError: the compiler said nothing of it.
-        """
-        found = self._predicted.launch.memory
-        if found is None:
-            raise UsageError(f"{self.name}: the compiler said nothing of its memory.")
-        return found
-
-    def timeline(self) -> Run:
-        """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""
-        return launched_run(self._predicted.launch, self.name, self.chip.name, self.topology.devices)
-
-    def show(self, views: str = "ops,memory") -> None:
-        """Draw the step.
-
-        Args:
-            views: as in ``pw.Run.show``.
-        """
-        self.timeline().show(views)
-
     @cached_property
     def _predicted(self) -> PredictedStep:
         """What follows from the compiled step; from the disk if an equal one was compiled before."""
-        known = constants(self.chip.name)
+        known = constants_for(self.chip, self.topology.network)
         compiler = packages.version_of(self._target.kind), self._trips
         digest = digest_of(self._taken, self.topology, self.options, known, compiler)
         if (found := read(digest)) is not None:
@@ -186,19 +137,6 @@ class AdoptedStep:
         made = predicted(compiled, place, known, self.mesh, taken.notes, self._trips)
         write(digest, made)
         return made
-
-    def _too_large(self, memory: LaunchMemory) -> str:
-        """Return the text of the error on a step that does not fit."""
-        has = memory.available or 0
-        listed = "; ".join(map(str, memory.buffers[:_LISTED]))
-        return (
-            f"{self.name} does not fit on {self.topology.devices} × {self.chip.name}: a device has {size(has)}, and it "
-            f"needs {size(memory.peak)}, {size(memory.peak - has)} more. Its largest buffers: {listed}."
-        )
-
-    def __repr__(self) -> str:
-        axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
-        return f"<adopted step {self.name}: {self.topology.devices} × {self.chip.name}, {axes}>"
 
 
 def _topology(asked: str | PathLike[str] | Chip, devices: int) -> Topology:

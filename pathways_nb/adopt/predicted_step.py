@@ -14,7 +14,7 @@ from pathways_nb.cost.hlo.hlo_schedule import UNKNOWN_TRIPS, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand, band_of
 from pathways_nb.cost.launch.block_extrapolation import extended
-from pathways_nb.cost.launch.constants import LaunchConstants
+from pathways_nb.cost.launch.constants import LaunchConstants, in_table
 from pathways_nb.cost.launch.launch_forms import LAUNCH
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
@@ -84,7 +84,7 @@ def predicted(
         )
         return LaunchSeconds(exposed, ordered, hidden, each[-1].busy)
 
-    band, price = band_of(seconds_with, known, place.chip.name), price_of(place, known)
+    band, price = band_of(seconds_with, known, in_table(place.chip).name), price_of(place, known)
     ops = [ops_of(schedule, price)[0] for schedule in schedules]
     found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh)
     return PredictedStep(launch, band, found, notes)

@@ -25,7 +25,12 @@ _LINES = 3
 
 
 def launched_run(
-    opened: OpenedLaunch, name: str, chip: str, devices: int, modules: Sequence[tuple[str, float]] = ()
+    opened: OpenedLaunch,
+    name: str,
+    chip: str,
+    devices: int,
+    modules: Sequence[tuple[str, float]] = (),
+    exposed: Sequence[tuple[str, float]] | None = None,
 ) -> Run:
     """Return an opened launch as a run.
 
@@ -35,8 +40,9 @@ def launched_run(
         chip: name of the chip.
         devices: number of devices of the launch.
         modules: name and seconds of each program that was there, the longest first.
+        exposed: lines with their seconds of exposed communication, the longest first; None if the operations say it.
     """
-    memory, said = opened.memory, summary_of(opened)
+    memory, said = opened.memory, summary_of(opened, exposed)
     about: dict[str, Any] = {
         "options": {"kind": "sim", "chip": chip, "devices": devices},
         "opened": {"summary": f"{devices} × {chip} · {said}", "basis": opened.basis, "notes": list(opened.notes)},
@@ -72,14 +78,19 @@ def run_of(opened: OpenedLaunch, name: str, program: str, client: str) -> Run:
     return run
 
 
-def summary_of(opened: OpenedLaunch) -> str:
-    """Return in one line: seconds with their band, exposed communication by line, memory, what is not known."""
+def summary_of(opened: OpenedLaunch, exposed: Sequence[tuple[str, float]] | None = None) -> str:
+    """Return in one line: seconds with their band, exposed communication by line, memory, what is not known.
+
+    Args:
+        opened: the launch.
+        exposed: as in ``launched_run``.
+    """
     found, memory = opened.seconds, opened.memory
     parts = [
         f"predicted {duration(found.ordered)} in the compiler's order "
         f"(all hidden {duration(found.hidden)} … nothing hidden {duration(found.exposed)})"
     ]
-    exposed = exposed_by_line(opened.ops)
+    exposed = exposed_by_line(opened.ops) if exposed is None else exposed
     if exposed:
         most = ", ".join(f"{line} {duration(took)}" for line, took in exposed[:_LINES])
         more = f" and {len(exposed) - _LINES} more" if len(exposed) > _LINES else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.errors import UsageError
@@ -25,17 +27,30 @@ class _Runs(dict[str, "Run"]):
         raise UsageError(f"pw.runs[{name!r}]: there is no run of that name. Known: {known}; see %%pathways --run NAME.")
 
 
+_others: list[Callable[[Path], Any]] = []
+
+
+def read_also(reads: Callable[[Path], Any]) -> None:
+    """Register another kind of file for ``load``, of which later packages know what is in it.
+
+    Args:
+        reads: returns what is in a file, None if it is of another kind.
+    """
+    _others.append(reads)
+
+
 runs: dict[str, Run] = _Runs()
 """The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
 
 
-def load(path: str | Path, *, chip: str | PathLike[str] | Chip | None = None, module: str | int | None = None) -> Run:
+def load(path: str | Path, *, chip: str | PathLike[str] | Chip | None = None, module: str | int | None = None) -> Any:
     """Return a run that ``run.save`` wrote, or one launch from inside, of a program that XLA dumped.
 
-    ``pw.load("a.run")`` reads a saved run. ``pw.load("folder")`` opens what ``xla_dump_to`` wrote on any machine, for a
-    GPU, a TPU or the CPU, and ``pw.load("file.txt", chip="gpu_h100_sxm")`` one scheduled program, such as the text of
-    ``compiled.as_text()``. The program did not run here: times are estimated from its schedule, for one device that
-    stands for all, and the summary says between what. ``run.ops`` has its operations.
+    ``pw.load("a.run")`` reads a saved run, or the saved answers of an adopted step. ``pw.load("folder")`` opens what
+    ``xla_dump_to`` wrote on any machine, for a GPU, a TPU or the CPU, and ``pw.load("file.txt", chip="gpu_h100_sxm")``
+    one scheduled program, such as the text of ``compiled.as_text()``. The program did not run here: times are estimated
+    from its schedule, for one device that stands for all, and the summary says between what. ``run.ops`` has its
+    operations.
 
     Nothing in a file is executed, and only the parts of a run are unpacked.
 
@@ -52,6 +67,9 @@ def load(path: str | Path, *, chip: str | PathLike[str] | Chip | None = None, mo
     """
     if not isinstance(path, (str, Path)):
         raise UsageError(f"load({path!r}): {a_type_of(path)} is no path; write pw.load('a.run').")
+    for reads in _others:
+        if Path(path).is_file() and (made := reads(Path(path))) is not None:
+            return made
     if is_dump(Path(path)):
         return open_dump(Path(path), chip, module)
     for name, value in (("chip", chip), ("module", module)):

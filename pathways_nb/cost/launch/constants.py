@@ -13,6 +13,10 @@ from functools import cache
 from typing import Self
 
 import pathways_datasets
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.tables import names
 from pathways_nb.errors import UsageError
 
 
@@ -109,3 +113,28 @@ def constants(chip: str, stack: str = "jax") -> LaunchConstants:
     """
     known = table(chip, stack)
     return LaunchConstants(**{field.name: known[field.name].value for field in fields(LaunchConstants)})
+
+
+def constants_for(chip: Chip, network: Network) -> LaunchConstants:
+    """Return the constants of a chip, with its links and its network as the user has changed them.
+
+    Args:
+        chip: of the table, or changed from one of it.
+        network: between its hosts.
+    """
+    like = in_table(chip)
+    found = constants(like.name)
+    links = chip.link_bw_effective * chip.links / (like.link_bw_effective * like.links)
+    rate = network.host_bw_effective / like.network.host_bw_effective
+    return found.changed(
+        link_bw=found.link_bw * links, node_bw=found.node_bw * rate, replica_bw=found.replica_bw * rate,
+        slice_bw=found.slice_bw * rate,
+    )  # fmt: skip
+
+
+def in_table(chip: Chip) -> Chip:
+    """Return the chip of the table that a chip was made from, or that the same compiler knows."""
+    known = names("chips")
+    if chip.base in known:
+        return chip_of(chip.base)
+    return next(one for one in map(chip_of, known) if one.compiler == chip.compiler)

@@ -18,14 +18,11 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.compilers.compiling import CompilerError
-from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hardware.chips import chip as chip_of
-from pathways_nb.cost.hardware.tables import names
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.hlo.compiled import CompiledMemory
 from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
-from pathways_nb.cost.launch.constants import LaunchConstants, constants
+from pathways_nb.cost.launch.constants import constants_for
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import CostModel, NodeCost
@@ -106,7 +103,7 @@ class ChipEstimator:
 
     def __init__(self, model: CostModel, choice: CompilerChoice):
         self.model, self.choice = model, choice
-        self._known = _constants(model)
+        self._known = constants_for(model.chip, model.network)
 
     @classmethod
     def of(cls, model: CostModel, choice: CompilerChoice) -> ChipEstimator | None:
@@ -219,26 +216,6 @@ def _written(code: Code) -> Hashable:
         str(x.value) for item in code.items for x in item.inputs if isinstance(x, Const) and np.size(x.value) == 1
     ]
     return tuple(item.title for item in code.items), lines_in(item.jaxpr for item in code.items), tuple(consts)
-
-
-def _constants(model: CostModel) -> LaunchConstants:
-    """Return the constants of a chip, with its links and its network as the user has changed them."""
-    chip, like = model.chip, _in_table(model.chip)
-    found = constants(like.name)
-    links = chip.link_bw_effective * chip.links / (like.link_bw_effective * like.links)
-    network = model.network.host_bw_effective / like.network.host_bw_effective
-    return found.changed(
-        link_bw=found.link_bw * links, node_bw=found.node_bw * network, replica_bw=found.replica_bw * network,
-        slice_bw=found.slice_bw * network,
-    )  # fmt: skip
-
-
-def _in_table(chip: Chip) -> Chip:
-    """Return the chip of the table that a chip was made from, or that the same compiler knows."""
-    known = names("chips")
-    if chip.base in known:
-        return chip_of(chip.base)
-    return next(one for one in map(chip_of, known) if one.compiler == chip.compiler)
 
 
 def _memory(node: _OpenedNode, layout: NodeLayout) -> CompiledMemory:

@@ -13,7 +13,7 @@ import pathways_nb as pw
 from pathways_datasets import recorded
 from pathways_nb.compilers import packages, targets
 from pathways_nb.cost.efficiency import EFFICIENCY
-from pathways_nb.cost.launch.constants import constants
+from pathways_nb.cost.launch.constants import constants, constants_for
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.model import CostModel, NodeCost
@@ -135,14 +135,14 @@ def test_the_layout_of_a_result_follows_from_its_shape_on_a_device(local, shape,
 
 def test_constants_follow_what_the_user_changes_of_a_chip():
     usual = constants("gpu_h100_sxm")
-    assert chip_estimates._constants(H100) == usual
+    assert constants_for(H100.chip, H100.network) == usual
     faster = pw.chip("gpu_h100_sxm").replace(link_bw=2 * pw.chip("gpu_h100_sxm").link_bw)
-    assert chip_estimates._constants(CostModel.of(faster)) == usual.changed(link_bw=2 * usual.link_bw)
+    assert constants_for(faster, H100.network) == usual.changed(link_bw=2 * usual.link_bw)
     network = H100.network.replace(host_bw=H100.network.host_bw / 2)
-    found = chip_estimates._constants(CostModel.of("gpu_h100_sxm", network))
+    found = constants_for(H100.chip, network)
     assert (found.node_bw, found.link_bw) == (usual.node_bw / 2, usual.link_bw)
     named = pw.chip("gpu_h100_sxm").replace(name="mine", hbm_bw=1e12)
-    assert chip_estimates._constants(CostModel.of(named)) == usual
+    assert constants_for(named, H100.network) == usual
 
 
 # ---- ops of simulated runs

@@ -1,0 +1,157 @@
+"""What an adopted step answers, and how that is kept in a file: seconds, collectives, memory, a timeline."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from pathways_nb.adopt.collective_table import Collectives
+from pathways_nb.adopt.predicted_seconds import PredictedSeconds
+from pathways_nb.adopt.predicted_step import STEP, PredictedStep
+from pathways_nb.cost.launch.launch_memory import LaunchMemory
+from pathways_nb.errors import OutOfMemoryError, UsageError, size
+from pathways_nb.results import opened_runs
+from pathways_nb.results.launch_runs import launched_run
+from pathways_nb.results.run import Run
+from pathways_nb.util.json_text import DamagedError, Field, parse
+
+_LISTED = 5
+"""Buffers that an error lists."""
+_FORMAT, _VERSION = "pathways_nb step", 1
+_MOST_BYTES = 2**28
+"""Limit for a file when it is unpacked."""
+
+
+class StepAnswers:
+    """What a step answers on some chips: those of an adopted step, or of a saved one.
+
+    Args:
+        name: of the function.
+        chip: name of the chip.
+        mesh: devices along each axis.
+    """
+
+    def __init__(self, name: str, chip: str, mesh: Mapping[str, int]):
+        self.name = name
+        """Name of the function."""
+        self.chip_name = chip
+        """Name of the chip."""
+        self.mesh = dict(mesh)
+        """Devices along each axis."""
+
+    @cached_property
+    def _predicted(self) -> PredictedStep:
+        raise NotImplementedError
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def seconds(self) -> PredictedSeconds:
+        """Seconds of one step, a number with ``.low`` and ``.high``.
+
+        Raises:
+            OutOfMemoryError: the step does not fit; by how much, and the largest buffers with their lines.
+        """
+        made = self._predicted
+        memory = made.launch.memory
+        if memory is not None and not memory.fits:
+            raise OutOfMemoryError(self._too_large(memory))
+        return PredictedSeconds(made.band)
+
+    def collectives(self) -> Collectives:
+        """Return the collectives, one row for each line of the user's code and kind, the longest exposed first."""
+        return self._predicted.collectives
+
+    def memory(self) -> LaunchMemory:
+        """Return the memory of one device: ``.peak``, ``.fits``, ``.by_category``, ``.buffers`` with their lines.
+
+        Raises:
+            UsageError: the compiler said nothing of it.
+        """
+        found = self._predicted.launch.memory
+        if found is None:
+            raise UsageError(f"{self.name}: the compiler said nothing of its memory.")
+        return found
+
+    def timeline(self) -> Run:
+        """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""
+        made = self._predicted
+        exposed: dict[str, float] = {}
+        for row in made.collectives.rows:
+            where = row.line or row.scope or row.kind
+            exposed[where] = exposed.get(where, 0.0) + row.exposed
+        found = sorted(((where, took) for where, took in exposed.items() if took), key=lambda one: -one[1])
+        return launched_run(made.launch, self.name, self.chip_name, self.devices, exposed=found)
+
+    def show(self, views: str = "ops,memory") -> None:
+        """Draw the step.
+
+        Args:
+            views: as in ``pw.Run.show``.
+        """
+        self.timeline().show(views)
+
+    def save(self, path: str | Path) -> None:
+        """Write all answers to one file, which ``pw.load`` reads without a compiler."""
+        said = {
+            "format": _FORMAT, "version": _VERSION, "name": self.name, "chip": self.chip_name, "mesh": self.mesh,
+            "step": STEP.write(self._predicted),
+        }  # fmt: skip
+        Path(path).write_bytes(gzip.compress(json.dumps(said).encode(), mtime=0))
+
+    def _too_large(self, memory: LaunchMemory) -> str:
+        """Return the text of the error on a step that does not fit."""
+        has = memory.available or 0
+        listed = "; ".join(map(str, memory.buffers[:_LISTED]))
+        return (
+            f"{self.name} does not fit on {self.devices} × {self.chip_name}: a device has {size(has)}, and it needs "
+            f"{size(memory.peak)}, {size(memory.peak - has)} more. Its largest buffers: {listed}."
+        )
+
+    def __repr__(self) -> str:
+        axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
+        return f"<step {self.name}: {self.devices} × {self.chip_name}, {axes}>"
+
+
+class SavedStep(StepAnswers):
+    """The answers of a step, from a file."""
+
+    def __init__(self, name: str, chip: str, mesh: Mapping[str, int], made: PredictedStep):
+        super().__init__(name, chip, mesh)
+        self._predicted = made
+
+
+def read_step(path: Path) -> SavedStep | None:
+    """Return the answers in a file; None if it is of another kind.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UsageError: it is damaged, or of a newer version.
+    """
+    with path.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return None
+    try:
+        with gzip.open(path) as unpacked:
+            text = unpacked.read(_MOST_BYTES)
+        if not text.startswith(b'{"format": "pathways_nb step"'):
+            return None
+        found = Field(parse(text.decode()))
+        if found["version"].whole(1) > _VERSION:
+            raise DamagedError("it is of a newer version of pathways_nb")
+        mesh = {name: found["mesh"][name].whole(1) for name in found["mesh"].table()}
+        return SavedStep(found["name"].text(), found["chip"].text(), mesh, STEP.read(found["step"]))
+    except (DamagedError, OSError, EOFError, ValueError) as error:
+        raise UsageError(f"load({str(path)!r}): this saved step cannot be read: {error}.") from None
+
+
+opened_runs.read_also(read_step)
