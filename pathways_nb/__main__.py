@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.schedules.registry import schedules
 
 try:
@@ -177,6 +177,28 @@ def predict_steps(options: argparse.Namespace) -> int:
     return 0
 
 
+def adopt(options: argparse.Namespace) -> int:
+    """Print what a jitted step does on chips that are not here, and check it.
+
+    Returns:
+        Exit status; 1 if it is more than agreed, or cannot be adopted.
+    """
+    from pathways_nb.adopt import step_check
+
+    try:
+        mesh = None if options.mesh is None else step_check.mesh_of(options.mesh)
+        step = step_check.adopt_from(options.step, options.chip, mesh, options.preset)
+        before = None if options.against is None else step_check.saved(options.against)
+        found = step_check.problems(step, step_check.Budget.of(options.budget or ""), before)
+        print(step_check.report(step, found))
+        if options.save is not None:
+            step.save(options.save)
+    except PathwaysError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 1 if found else 0
+
+
 def _bench_name(text: str) -> str:
     """Return the name of a bench, or any text where there are no benches.
 
@@ -240,6 +262,16 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("file", type=Path, metavar="FILE", help="JSON file with a list of rows")
     one.add_argument("--json", action="store_true", help="one JSON object: id, seconds, low, high, peak_bytes, basis")
     one.set_defaults(run=predict_steps)
+
+    one = commands.add_parser("adopt", help="Check a jitted step on chips that are not here, for a pull request.")
+    one.add_argument("step", metavar="FILE.py::STEP", help="a jitted step; STEP_args are its arguments")
+    one.add_argument("--chip", required=True, help="such as gpu_h100_sxm or tpu_v5p:4x4x8")
+    one.add_argument("--mesh", metavar="AXIS=N,…", help="devices along each axis; default: as written")
+    one.add_argument("--preset", metavar="NAME", help="compiler options of a published run")
+    one.add_argument("--budget", metavar="memory=95GB,exposed=0.05", help="of a device, of a step")
+    one.add_argument("--against", type=Path, metavar="FILE", help="what --save wrote before")
+    one.add_argument("--save", type=Path, metavar="FILE", help="keep the answers")
+    one.set_defaults(run=adopt)
 
     one = commands.add_parser("terapipe-plan", help="Print the optimal token slicing of every case of a file.")
     one.add_argument("file", type=Path, metavar="FILE", help="JSON file of cases: tables, formulas, measured files")

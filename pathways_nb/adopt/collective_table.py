@@ -34,6 +34,7 @@ class CollectiveLine:
 
     Args:
         line: such as ``"model.py:12"``; empty where the compiler names none.
+        function: of the user's, that the line is in; empty where the compiler names none.
         scope: of the user's modules and named scopes; empty without one.
         kind: in HLO's words, such as ``"all-gather"``.
         axes: of the mesh, over which a group extends.
@@ -48,6 +49,7 @@ class CollectiveLine:
     """
 
     line: str
+    function: str
     scope: str
     kind: str
     axes: tuple[str, ...]
@@ -151,8 +153,8 @@ def _lines(
         hosts = len(set(place.hosts[exchange.groups[0]].tolist()))
         flag = flags.get(action.name, "") or ("blocking" if action.role == "run" else "")
         one = CollectiveLine(
-            action.line, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh), exchange.size, hosts,
-            exchange.bytes, times, took, shares.get(action.name, 1.0) * took, flag,
+            action.line, action.function, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh),
+            exchange.size, hosts, exchange.bytes, times, took, shares.get(action.name, 1.0) * took, flag,
         )  # fmt: skip
         key = one.line, one.kind
         found[key] = _joined(found[key], one, mesh) if key in found else one

@@ -93,6 +93,7 @@ def predicted(
 _LINE: Form[CollectiveLine] = record(
     CollectiveLine,
     line=Field.text,
+    function=Field.text,
     scope=Field.text,
     kind=Field.text,
     axes=Form(Field.texts, list),

@@ -77,6 +77,7 @@ class LaunchAction(NamedTuple):
         source: JAX's name stack and operation; empty if the text does not say.
         line: the innermost line of the user's code; empty if the text does not say.
         phase: part of the training step; empty if the text does not say.
+        function: the user's function that the line is in; empty if the text does not say.
         of: position of what a ``"done"`` waits for; else -1.
         body: of a loop.
         trips: of a loop.
@@ -90,6 +91,7 @@ class LaunchAction(NamedTuple):
     source: str = ""
     line: str = ""
     phase: Phase = ""
+    function: str = ""
     of: int = -1
     body: LaunchSchedule | None = None
     trips: int = 1
@@ -197,7 +199,10 @@ class _ScheduleReader:
         origin = self._origin(computation, instruction)
         line = self.module.sources.line_of(origin.attributes)
         phase = self._phases.get(origin.name, "")
-        said = functools.partial(LaunchAction, instruction.name, source=origin.op_name, line=line, phase=phase)
+        said = functools.partial(
+            LaunchAction, instruction.name, source=origin.op_name, line=line, phase=phase,
+            function=self.module.sources.function_of(origin.attributes),
+        )  # fmt: skip
         if opcode == "while":
             trips = trips_of(self.module, computation, instruction)
             if trips is None and self.trips is None:

@@ -27,12 +27,14 @@ class SourceTables:
 
     Args:
         files: names by number.
-        locations: number of the file, and line, by number.
+        functions: names by number.
+        locations: number of the file, line, and number of the function, by number.
         frames: number of the location, and of the frame that called it, by number.
     """
 
     files: dict[int, str] = field(default_factory=dict)
-    locations: dict[int, tuple[int, int]] = field(default_factory=dict)
+    functions: dict[int, str] = field(default_factory=dict)
+    locations: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     frames: dict[int, tuple[int, int]] = field(default_factory=dict)
     _title: str = field(default="", repr=False)
 
@@ -42,10 +44,13 @@ class SourceTables:
             self._title = line
         elif self._title == "FileNames" and (found := _NAMED.match(line)):
             self.files[int(found[1])] = found[2]
+        elif self._title == "FunctionNames" and (found := _NAMED.match(line)):
+            self.functions[int(found[1])] = found[2]
         elif self._title in _TITLES[2:] and (found := _NUMBERED.match(line)):
             said = dict(part.split("=", 1) for part in found[2].split() if "=" in part)
             if self._title == "FileLocations":
-                self.locations[int(found[1])] = int(said.get("file_name_id", 0)), int(said.get("line", 0))
+                file, at, function = (int(said.get(name, 0)) for name in ("file_name_id", "line", "function_name_id"))
+                self.locations[int(found[1])] = file, at, function
             else:
                 self.frames[int(found[1])] = int(said.get("file_location_id", 0)), int(said.get("parent_frame_id", 0))
 
@@ -55,18 +60,30 @@ class SourceTables:
         Args:
             attributes: text of the instruction's attributes.
         """
-        frame, at = _FRAME.search(attributes), _AT.search(attributes)
-        stack = self._stack(int(frame[1])) if frame else iter([(at[1], int(at[2] or 0))] if at else ())
-        return next((describe(name, line) for name, line in stack if is_users(name)), "")
+        return next((describe(name, line) for name, line, _ in self._users(attributes)), "")
 
-    def _stack(self, frame: int) -> Iterator[tuple[str, int]]:
-        """Yield file and line of a frame and of those that called it."""
+    def function_of(self, attributes: str) -> str:
+        """Return the user's function that line is in, such as ``"Block.__call__"``; empty if there is none.
+
+        Args:
+            attributes: text of the instruction's attributes.
+        """
+        return next((name for *_, name in self._users(attributes)), "")
+
+    def _users(self, attributes: str) -> Iterator[tuple[str, int, str]]:
+        """Yield file, line and function of the frames of an instruction that are the user's, the innermost first."""
+        frame, at = _FRAME.search(attributes), _AT.search(attributes)
+        stack = self._stack(int(frame[1])) if frame else iter([(at[1], int(at[2] or 0), "")] if at else ())
+        return (found for found in stack if is_users(found[0]))
+
+    def _stack(self, frame: int) -> Iterator[tuple[str, int, str]]:
+        """Yield file, line and function of a frame and of those that called it."""
         too_high = int(self.frames.get(1, (0, 0))[1] == 1)
         seen = set[int]()
         while frame in self.frames and frame not in seen:
             seen.add(frame)
             location, parent = self.frames[frame]
             frame = parent - too_high
-            file, line = self.locations.get(location, (0, 0))
+            file, line, function = self.locations.get(location, (0, 0, 0))
             if file in self.files:
-                yield self.files[file], line
+                yield self.files[file], line, self.functions.get(function, "")

@@ -1,0 +1,203 @@
+"""The table of collectives: where they come from, over which axes, what the compiler's text shows to be wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.adopt.collective_table import axes_of_groups, collectives_of, scope_of
+from pathways_nb.adopt.flags import INVARIANT, SCATTER, flags_in
+from pathways_nb.adopt.predicted_step import STEP, PredictedStep
+from pathways_nb.adopt.step_answers import SavedStep
+from pathways_nb.adopt.step_check import Budget, mesh_of, problems
+from pathways_nb.cost.hlo.hlo_schedule import HloExchange, schedule_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.launch.bands import SecondsBand
+from pathways_nb.cost.launch.constants import constants
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
+from pathways_nb.cost.launch.opened_launch import open_launch
+from pathways_nb.cost.launch.unrolled_ops import ops_of
+from pathways_nb.util.json_text import Field
+
+SCOPES = {
+    "jit(step)/jvp(L)/Dense_0/dot_general": "L/Dense_0",
+    "jit(step)/transpose(jvp(jvp()))/checkpoint/rematted_computation/mlp/dot_general": "mlp",
+    "jit(step)/while/body/closed_call/attention/mul": "closed_call/attention",
+    "jit(step)/transpose(jvp(eqx.nn.MLP))/eqx.nn.Linear/add": "eqx.nn.MLP/eqx.nn.Linear",
+    "jit(step)/add": "",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("source", "scope"), SCOPES.items())
+def test_a_scope_is_what_the_user_named(source, scope):
+    assert scope_of(source) == scope
+
+
+def test_the_axes_of_a_group_are_those_in_which_its_devices_differ():
+    mesh = {"data": 2, "model": 4}
+    ids = np.arange(8).reshape(2, 4)
+
+    def over(groups: np.ndarray) -> tuple[str, ...]:
+        return axes_of_groups(HloExchange("all-gather", 1.0, groups, "f32", 1), mesh)
+
+    assert over(ids) == ("model",)
+    assert over(ids.T) == ("data",)
+    assert over(ids.reshape(1, 8)) == ("data", "model")
+    assert over(np.array([[0, 1], [1, 2]])) == ("model",)
+    assert axes_of_groups(HloExchange("all-gather", 1.0, np.arange(2).reshape(1, 2), "f32", 1), {}) == ()
+
+
+# A loop of 3 passes gathers the same weights in each; a sum of which each device keeps a part.
+TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=8
+
+FileNames
+1 "/home/me/train.py"
+
+FunctionNames
+1 "step"
+2 "block"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=30 end_line=30 column=1 end_column=2}
+2 {file_name_id=1 function_name_id=2 line=12 end_line=12 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+%body (p: (s32[], f32[64,512], f32[64,512])) -> (s32[], f32[64,512], f32[64,512]) {
+  %p = (s32[], f32[64,512], f32[64,512]) parameter(0)
+  %n = s32[] get-tuple-element(%p), index=0
+  %w = f32[64,512] get-tuple-element(%p), index=1
+  %x = f32[64,512] get-tuple-element(%p), index=2
+  %c = f32[64,512] copy(%w)
+  %gather = f32[512,512] all-gather(%c), replica_groups=[1,8]<=[8], dimensions={0}, metadata={op_name="jit(step)/while/body/mlp/dot_general" stack_frame_id=2}
+  %y = f32[64,512] dot(%x, %gather), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(step)/while/body/mlp/dot_general" stack_frame_id=2}
+  %one = s32[] constant(1)
+  %m = s32[] add(%n, %one)
+  ROOT %t = (s32[], f32[64,512], f32[64,512]) tuple(%m, %w, %y)
+}
+
+%cond (p: (s32[], f32[64,512], f32[64,512])) -> pred[] {
+  %p = (s32[], f32[64,512], f32[64,512]) parameter(0)
+  %n = s32[] get-tuple-element(%p), index=0
+  %three = s32[] constant(3)
+  ROOT %less = pred[] compare(%n, %three), direction=LT
+}
+
+ENTRY %main (w: f32[64,512], x: f32[64,512], at: s32[]) -> f32[8,512] {
+  %w = f32[64,512] parameter(0)
+  %x = f32[64,512] parameter(1)
+  %at = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[64,512], f32[64,512]) tuple(%zero, %w, %x)
+  %loop = (s32[], f32[64,512], f32[64,512]) while(%start), condition=%cond, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %y = f32[64,512] get-tuple-element(%loop), index=2
+  %sum = f32[64,512] all-reduce-start(%y), replica_groups=[1,8]<=[8], to_apply=%add, metadata={op_name="jit(step)/transpose(jvp())/add" stack_frame_id=1}
+  %done = f32[64,512] all-reduce-done(%sum)
+  ROOT %part = f32[8,512] dynamic-slice(%done, %at, %zero), dynamic_slice_sizes={8,512}
+}
+"""
+H100 = pw.chip("gpu_h100_sxm")
+
+
+def made() -> PredictedStep:
+    """What follows from the text on 8 H100."""
+    module, known = parse(TEXT), constants("gpu_h100_sxm")
+    place = LaunchPlace(H100, [{"process": 0}] * 8, 8)
+    schedule, price = schedule_of(module, 8), price_of(place, known)
+    found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
+    launch = open_launch(TEXT, place, known)
+    return PredictedStep(launch, SecondsBand(launch.seconds.ordered, 0.0, 1.0), found, ("a note",))
+
+
+def test_each_line_has_its_collectives_with_their_bytes_times_and_flags():
+    gather, total = sorted(made().collectives.rows, key=lambda row: row.kind)
+    assert (gather.line, gather.function, gather.scope, gather.kind) == ("train.py:12", "block", "mlp", "all-gather")
+    assert (gather.bytes, gather.count, gather.devices, gather.hosts) == (512 * 512 * 4, 3, 8, 1)
+    assert (gather.axes, gather.flag) == (("d",), INVARIANT)
+    assert gather.exposed == pytest.approx(gather.seconds), "nothing runs meanwhile"
+    assert (total.line, total.function, total.kind, total.count) == ("train.py:30", "step", "all-reduce", 1)
+    assert total.flag == SCATTER
+    text, html = repr(made().collectives), made().collectives._repr_html_()
+    assert "train.py:12  mlp    all-gather  d     8 of 1 host  1.05 MB  3" in text
+    assert f"<td>{INVARIANT}</td>" in html
+
+
+def test_a_gather_of_what_changes_and_a_sum_that_is_read_whole_are_not_flagged():
+    other = TEXT.replace("tuple(%m, %w, %y)", "tuple(%m, %y, %x)").replace(
+        "ROOT %part = f32[8,512] dynamic-slice(%done, %at, %zero), dynamic_slice_sizes={8,512}",
+        "ROOT %part = f32[64,512] negate(%done)",
+    )
+    assert flags_in(parse(TEXT)) == {"gather": INVARIANT, "sum": SCATTER}
+    assert flags_in(parse(other)) == {}
+
+
+def test_answers_are_read_as_they_were_written(tmp_path):
+    found = made()
+    again = STEP.read(Field(json.loads(json.dumps(STEP.write(found)))))
+    assert (again.collectives, again.band, again.notes) == (found.collectives, found.band, found.notes)
+    step = SavedStep("step", "gpu_h100_sxm", {"d": 8}, found)
+    step.save(tmp_path / "a.step")
+    loaded = pw.load(tmp_path / "a.step")
+    assert repr(loaded) == "<step step: 8 × gpu_h100_sxm, d 8>"
+    assert loaded.collectives() == step.collectives()
+    assert loaded.seconds == step.seconds
+    assert (loaded.seconds.low, loaded.seconds.high) == (0.0, 1.0)
+    assert "exposed communication" in loaded.timeline().summary_line()
+    data = (tmp_path / "a.step").read_bytes()
+    (tmp_path / "b.step").write_bytes(data[: len(data) // 2])
+    with pytest.raises(pw.UsageError, match=r"load\('.*b\.step'\): this saved step cannot be read"):
+        pw.load(tmp_path / "b.step")
+
+
+def checked(text: str, budget: str, before: str | None) -> list[str]:
+    """What is more than agreed, of a changed text."""
+    steps = []
+    for one in (text, before):
+        if one is None:
+            steps.append(None)
+            continue
+        module, known = parse(one), constants("gpu_h100_sxm")
+        place = LaunchPlace(H100, [{"process": 0}] * 8, 8)
+        schedule, price = schedule_of(module, 8), price_of(place, known)
+        found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
+        launch = open_launch(one, place, known, memory="Memory Space: default\nTotal bytes: 1000000000")
+        steps.append(SavedStep("step", "gpu_h100_sxm", {"d": 8}, PredictedStep(launch, SecondsBand(1, 1, 1), found)))
+    return problems(steps[0], Budget.of(budget), steps[1])
+
+
+def test_a_line_above_changes_nothing_and_a_new_collective_is_named_by_its_line():
+    moved = TEXT.replace("line=12", "line=14").replace("line=30", "line=32")
+    assert checked(moved, "", TEXT) == []
+    without = TEXT.replace("all-gather(%c), replica_groups=[1,8]<=[8], dimensions={0}", "broadcast(%c), dimensions={0}")
+    (found,) = [one for one in checked(moved, "", without) if one.startswith("new")]
+    assert found == "new: all-gather at train.py:14 (mlp in block): 3 times in a step, 1.05 MB each"
+
+
+def test_a_budget_is_kept_or_said_with_what_takes_most():
+    assert checked(TEXT, "memory=2GB,exposed=1", None) == []
+    memory, exposed = checked(TEXT, "memory=500MB,exposed=1e-6", None)
+    assert memory.startswith("memory: 1 GB is more than 500 MB; the largest: ")
+    assert re.fullmatch(
+        r"exposed: [\d.]+ µs is more than 1 µs; the longest: all-gather at train\.py:12 \(mlp in block\), [\d.]+ µs",
+        exposed,
+    )
+    assert Budget.of("memory=2GiB") == Budget(2**31)
+    for wrong in ("memory", "memory=much", "speed=3"):
+        with pytest.raises(pw.UsageError, match=rf"--budget {wrong}: write memory=95GB, exposed=0\.05"):
+            Budget.of(wrong)
+    assert mesh_of("data=16,model=8") == {"data": 16, "model": 8}
+    with pytest.raises(pw.UsageError, match="write the devices along each axis, such as data=16,model=8"):
+        mesh_of("data=16,model")

@@ -1,0 +1,192 @@
+"""Steps that were not written for this package, compiled for chips that are not here, by those chips' compilers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+import pathways_nb as pw
+from pathways_nb.__main__ import main
+from pathways_nb.adopt import adopted_step
+from pathways_nb.adopt.adopted_step import adopt
+
+P = PartitionSpec
+MESH = AbstractMesh((1, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+SIZES = {"data": 4, "model": 4}
+D = 1024
+CHIPS = ("gpu_h100_sxm", "tpu_v5p:2x2x4")
+
+
+def on(tree: Any, spec: Any) -> Any:
+    """A tree whose arrays are shapes with layouts."""
+
+    def placed(leaf: Any) -> Any:
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            return leaf
+        layout = NamedSharding(MESH, spec(leaf) if callable(spec) else spec)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
+
+    return jax.tree.map(placed, tree)
+
+
+def columns(leaf: Any) -> PartitionSpec:
+    return P(None, "model") if leaf.ndim == 2 else P()
+
+
+class Model(nnx.Module):
+    """Two layers of Flax."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.up, self.down = nnx.Linear(D, 4 * D, rngs=rngs), nnx.Linear(4 * D, D, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.down(nnx.relu(self.up(x)))
+
+
+def flax_step() -> tuple[Any, ...]:
+    """A step of Flax NNX with its arguments; shapes only."""
+    model = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
+    optimizer = nnx.eval_shape(lambda: nnx.Optimizer(Model(nnx.Rngs(0)), optax.adam(1e-3), wrt=nnx.Param))
+
+    @nnx.jit(donate_argnums=(0, 1))
+    def train_step(model: Any, optimizer: Any, x: Any) -> Any:
+        loss, gradients = nnx.value_and_grad(lambda model: (model(x) ** 2).mean())(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    batch = on(jax.ShapeDtypeStruct((256, D), jnp.float32), P("data"))
+    return train_step, on(model, columns), on(optimizer, columns), batch
+
+
+def equinox_step() -> tuple[Any, ...]:
+    """A step of Equinox with its arguments."""
+    model = eqx.nn.MLP(D, D, 4 * D, 2, key=jax.random.key(0))
+    adam = optax.adam(1e-3)
+    state = adam.init(eqx.filter(model, eqx.is_array))
+
+    @eqx.filter_jit(donate="all")
+    def make_step(model: Any, state: Any, x: Any) -> Any:
+        loss, gradients = eqx.filter_value_and_grad(lambda model: (jax.vmap(model)(x) ** 2).mean())(model)
+        updates, state = adam.update(gradients, state, model)
+        return eqx.apply_updates(model, updates), state, loss
+
+    batch = on(jax.ShapeDtypeStruct((256, D), jnp.float32), P("data"))
+    return make_step, on(model, columns), on(state, columns), batch
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("made", [flax_step, equinox_step])
+def test_a_frameworks_step_says_which_line_exchanges_what(chip, made, tmp_path):
+    step = adopt(*made(), chip=chip, mesh=SIZES)
+    assert 0 < step.seconds.low < step.seconds < step.seconds.high
+    rows = step.collectives().rows
+    assert rows, "gradients of replicas are added up"
+    assert all(row.line.startswith("test_adopted_steps.py:") for row in rows if row.bytes > 1e4)
+    assert [row.exposed for row in rows] == sorted((row.exposed for row in rows), reverse=True)
+    # Gradients of the parameters, each of its model's part, are added up over the data.
+    weights = sum(one.size * 4 for one in jax.tree.leaves(made()[1]) if hasattr(one, "size")) / 4
+    moved = sum(
+        row.bytes * row.count for row in rows if "data" in row.axes and row.kind in ("all-reduce", "reduce-scatter")
+    )
+    assert 0.9 * weights < moved < 1.6 * weights
+    memory = step.memory()
+    assert memory.fits
+    # Parameters and two moments, donated, of this device's part.
+    assert memory.peak > 3 * weights
+    assert sum(memory.by_category.values()) <= 1.05 * memory.peak
+    run = step.timeline()
+    assert len(run.ops)
+    assert run.events["end"].max() == pytest.approx(step.seconds)
+    step.save(tmp_path / "a.step")
+    assert pw.load(tmp_path / "a.step").collectives() == step.collectives()
+
+
+def test_elsewhere_and_from_the_cache(monkeypatch):
+    here = adopt(*flax_step(), chip="gpu_h100_sxm", mesh=SIZES)
+    other = here.on(mesh={"data": 16, "model": 1})
+    assert other.mesh == {"data": 16, "model": 1}
+    assert {axis for row in other.collectives().rows for axis in row.axes} == {"data"}
+    assert other.seconds != here.seconds
+    monkeypatch.setattr(adopted_step, "compile_blocks", None)
+    again = adopt(*flax_step(), chip="gpu_h100_sxm", mesh={"data": 16, "model": 1})
+    assert again.seconds == other.seconds
+    assert again.collectives() == other.collectives()
+
+
+def test_what_does_not_fit_says_by_how_much_and_which_buffers():
+    rows = 1 << 22
+    step = jax.jit(lambda w, x: x @ w @ w.T)
+    layout = on(jax.ShapeDtypeStruct((4096, 8192), jnp.float32), P())
+    wide = on(jax.ShapeDtypeStruct((rows, 4096), jnp.float32), P("data"))
+    adopted = adopt(step, layout, wide, chip="gpu_h100_sxm", mesh=SIZES)
+    assert not adopted.memory().fits
+    with pytest.raises(
+        pw.OutOfMemoryError,
+        match=r"<lambda> does not fit on 16 × gpu_h100_sxm: a device has 80 GB, and it needs [\d.]+ GB, [\d.]+ GB more\. "
+        r"Its largest buffers: 34\.4 GB f32\[1048576,8192\]",
+    ):
+        _ = adopted.seconds
+
+
+def test_a_loop_that_ends_by_its_data_asks_how_often_it_runs():
+    step = jax.jit(lambda w, x: jax.lax.while_loop(lambda c: c.sum() < 9.0, lambda c: jnp.tanh(c @ w) @ w.T, x))
+    arguments = on(jnp.ones((D, D)), columns), on(jnp.ones((64, D)), P("data"))
+    with pytest.raises(
+        pw.UsageError,
+        match=r"adopt: the loop \S+ at test_adopted_steps\.py:\d+ runs an unknown number of times, as its data "
+        r"decides\. Say how often: pw\.adopt\(…, trips=100\)\.",
+    ):
+        _ = adopt(step, *arguments, chip="gpu_h100_sxm", mesh=SIZES).seconds
+    few, many = (adopt(step, *arguments, chip="gpu_h100_sxm", mesh=SIZES, trips=trips).seconds for trips in (10, 100))
+    assert many == pytest.approx(10 * few, rel=0.1)
+
+
+def test_chips_topologies_and_options_that_do_not_exist_say_what_does(monkeypatch):
+    step = flax_step()
+    with pytest.raises(
+        pw.PlaceError, match=r"'tpu_v5p:2x2x2'\): this topology has 8 devices, and the mesh 16\. Change one"
+    ):
+        adopt(*step, chip="tpu_v5p:2x2x2", mesh=SIZES)
+    with pytest.raises(pw.PlaceError, match=r"'tpu_v5p:four'\): write the topology as tpu_v5p:4x4x8\."):
+        adopt(*step, chip="tpu_v5p:four", mesh=SIZES)
+    with pytest.raises(pw.UsageError, match="did you mean 'gpu_h100_sxm'"):
+        adopt(*step, chip="gpu_h100", mesh=SIZES)
+    with pytest.raises(pw.UsageError, match=r"preset\('nvidia'\): there are no such compiler options; there is"):
+        adopt(*step, chip="gpu_h100_sxm", mesh=SIZES, options="nvidia")
+    with pytest.raises(
+        pw.UsageError, match=r'name the chip that the step is for: pw\.adopt\(step, \*args, chip="gpu_h100_sxm"'
+    ):
+        adopt(*step, mesh=SIZES)
+
+
+def test_the_command_checks_a_step_against_what_it_was(tmp_path, capsys):
+    source = Path(__file__).read_text()
+    code = source[source.index("import equinox") : source.index('@pytest.mark.parametrize("chip", CHIPS)')]
+    code = code.replace("from pathways_nb.adopt.adopted_step import adopt\n", "").replace("import pytest\n", "")
+    (tmp_path / "mine.py").write_text(
+        f"from __future__ import annotations\nfrom typing import Any\n{code}\nstep = flax_step\n"
+    )
+    asked = ["adopt", f"{tmp_path}/mine.py::step", "--chip", "gpu_h100_sxm", "--mesh", "data=4,model=4"]
+    try:
+        assert main([*asked, "--save", f"{tmp_path}/old.step", "--budget", "memory=1GB,exposed=1"]) == 0
+        assert "train_step on 16 × gpu_h100_sxm: " in capsys.readouterr().out
+        assert main([*asked, "--against", f"{tmp_path}/old.step"]) == 0
+        assert "TOO MUCH" not in capsys.readouterr().out
+        assert main([*asked, "--budget", "exposed=1e-9"]) == 1
+        assert "TOO MUCH exposed: " in capsys.readouterr().out
+        assert main(["adopt", f"{tmp_path}/mine.py::nothing", "--chip", "gpu_h100_sxm"]) == 1
+        assert "mine.py has no nothing." in capsys.readouterr().err
+        assert main([*asked, "--against", f"{tmp_path}/mine.py"]) == 1
+        assert "this is no file that adopt --save wrote" in capsys.readouterr().err
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("mine")
