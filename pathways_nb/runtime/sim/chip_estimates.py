@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.compilers.compiling import CompilerError
@@ -34,7 +33,7 @@ from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.build import Code
-from pathways_nb.program.items import Const, equations
+from pathways_nb.program.items import equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.runtime.sim import chip_compiler
@@ -231,17 +230,14 @@ class ChipEstimator:
 
 
 def _written(code: Code) -> Hashable:
-    """Return what codes with equal operations may differ by: names and lines, which ops have, and small constants."""
-    lines: dict[Any, str] = {}
+    """Return what codes with equal operations may differ by: names, lines and scopes, which ops have."""
+    lines: dict[Any, tuple[str, str]] = {}
     for item in code.items:
         for eqn in equations(item.jaxpr):
-            said = eqn.source_info.traceback
-            if said not in lines:
-                lines[said] = source_lines.innermost(said.frames if said else ())
-    consts = [
-        str(x.value) for item in code.items for x in item.inputs if isinstance(x, Const) and np.size(x.value) == 1
-    ]
-    return tuple(item.title for item in code.items), tuple(lines.values()), tuple(consts)
+            said, scope = eqn.source_info.traceback, eqn.source_info.name_stack
+            if (said, scope) not in lines:
+                lines[said, scope] = source_lines.innermost(said.frames if said else ()), str(scope)
+    return tuple(item.title for item in code.items), tuple(lines.values())
 
 
 def _constants(model: CostModel) -> LaunchConstants:
