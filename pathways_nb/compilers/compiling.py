@@ -58,6 +58,7 @@ _REFUSED = "*.after_optimizations_before_buffer_assignment.txt"
 _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 """Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
 _KERNEL = re.compile(rb"ipykernel_\d+")
+_FATAL = re.compile(r"^F\d{4} [^\]]*\] (.+)$", re.MULTILINE)
 _EXPORTED = re.compile(r'"jit\(call\)/call_exported/?')
 
 
@@ -196,7 +197,10 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Ca
             process.kill()
             process.wait()
             _running.discard(process)
-    told, code = printed.read_text(errors="replace")[-2000:].strip(), process.returncode
+    text, code = printed.read_text(errors="replace"), process.returncode
+    # What a failed check says stands before a long stack.
+    fatal = _FATAL.search(text)
+    told = fatal[1].strip() if fatal else text[-2000:].strip()
     if code == 0 or _is_scheduled(folder / "dump", _TEXT[target.platform]):
         return Ending(told, True)
     # Nobody but the system ends a process without a word.

@@ -218,6 +218,8 @@ class ChipEstimator:
             UsageError: only that compiler is wanted.
         """
         said = str(error).strip().removesuffix(".") or type(error).__name__
+        if "AbstractMesh cannot be used" in said:
+            said = "JAX lowers custom_partitioning, and callbacks over several devices, only where there are devices"
         if self.choice == "own":
             label = request.label
             where = f" ({label.line})" if label.line else ""

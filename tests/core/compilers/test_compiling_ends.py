@@ -48,6 +48,10 @@ def test_half_of_what_a_compiler_writes_is_not_taken_if_it_dies(compiler):
     compiler(WRITES + "print('bad access', flush=True); os.kill(os.getpid(), signal.SIGSEGV)")
     with pytest.raises(CompilerError, match=r"the end of what it printed: SIGSEGV: bad access$"):
         compile_for(PROGRAM, TARGET)
+    fatal = "F1128 07:41:53.2    8579 target.cc:1737] Check failed: y <= 16 (32 vs. 16)"
+    compiler(WRITES + f"print({fatal!r}, 'stack' * 999, sep='\\n', flush=True); os.abort()")
+    with pytest.raises(CompilerError, match=r"printed: SIGABRT: Check failed: y <= 16 \(32 vs\. 16\)$"):
+        compile_for(PROGRAM, TARGET)
     assert not disk_cache.compiler_cache().entries
 
 

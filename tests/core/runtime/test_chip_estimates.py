@@ -243,3 +243,13 @@ def test_nodes_with_other_constants_or_scopes_are_others():
     assert len({key(three, "a"), key(nine, "a"), key(three, "b"), key(nine, "a", True)}) == 4
     assert mesh_compiler.constants(code(three, "a", True)) == mesh_compiler.constants(code(three, "a"))
     assert key(large, "a") == key(large + 1, "a"), "of a large constant the shape counts"
+
+
+def test_what_needs_devices_to_be_lowered_is_named():
+    estimator = chip_estimates.ChipEstimator(H100, "auto")
+    error = NotImplementedError("AbstractMesh cannot be used when jaxpr contains primitives that require devices.")
+    request: Any = SimpleNamespace(label=None)
+    assert estimator._without(request, error).note == (
+        "not compiled by its chip's compiler: NotImplementedError: JAX lowers custom_partitioning, and callbacks over "
+        "several devices, only where there are devices"
+    )
