@@ -269,7 +269,8 @@ def _part(said: Mapping[str, Any], field: str, known: Collection[str], name: str
     if not isinstance(found, Mapping):
         raise UsageError(f"{name}: {field} is {found!r}; write an object with {', '.join(known)}.")
     for key, value in found.items():
-        if key not in known and value not in (None, False, 0, 1):
+        # Words, such as a model's name, change no step; a number of something that is not known does.
+        if key not in known and not isinstance(value, str) and value not in (None, False, 0, 1):
             raise UsageError(
                 f"{name}: {field} has {key} {value!r}, which no prediction follows; known are {', '.join(known)}."
             )
