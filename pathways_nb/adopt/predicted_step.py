@@ -22,8 +22,9 @@ from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.errors import UsageError
 from pathways_nb.program.compiled_blocks import CompiledBlocks
-from pathways_nb.program.items import lines_in
+from pathways_nb.program.items import closed_over, origins_in
 from pathways_nb.runtime.sim import kept_estimates
+from pathways_nb.runtime.sim.mesh_compiler import constant_key
 from pathways_nb.util.json_forms import Form, list_of, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
@@ -127,8 +128,10 @@ def digest_of(
         compiler: name and version, and what else decides.
     """
     layouts = [str(one.sharding.spec) for one in taken.structs], list(map(str, taken.results))
+    jaxpr = taken.jaxpr
+    values = tuple(map(constant_key, closed_over(jaxpr)))
     key = (
-        "adopt", taken.name, str(taken.jaxpr), lines_in([taken.jaxpr]), layouts, taken.donated, taken.mesh, topology,
+        "adopt", taken.name, str(jaxpr), origins_in([jaxpr]), values, layouts, taken.donated, taken.mesh, topology,
         sorted(options.items()), known, compiler, taken.notes,
     )  # fmt: skip
     return kept_estimates.digest_of(key)

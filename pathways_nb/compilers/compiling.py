@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 from pathways_nb.compilers import child, disk_cache, packages
 from pathways_nb.compilers.lowered import LoweredText
@@ -58,9 +58,12 @@ _REFUSED = "*.after_optimizations_before_buffer_assignment.txt"
 _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 """Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
 _KERNEL = re.compile(rb"ipykernel_\d+")
+_FATAL = re.compile(r"^F\d{4} [^\]]*\] (.+)$", re.MULTILINE)
 _EXPORTED = re.compile(r'"jit\(call\)/call_exported/?')
 
 
+_FIELDS = {**dict.fromkeys(("text", "memory", "buffers", "live", "compiler", "refused"), str), "places": list}
+"""What an entry of the cache has; another one is of another form, and counts as none."""
 _running: set[subprocess.Popen[bytes]] = set()
 """Compilers that run, of all threads."""
 
@@ -135,7 +138,8 @@ def compile_for(
     }
     # A cell's file is named by its text, in a folder that is named by the kernel's process.
     key = disk_cache.key_of(request, _KERNEL.sub(rb"ipykernel_0", lowered.program))
-    if (found := disk_cache.read(key)) is not None:
+    found = disk_cache.read(key)
+    if found is not None and _FIELDS.keys() == found.keys() and all(isinstance(found[n], _FIELDS[n]) for n in found):
         text = _KERNEL.sub(f"ipykernel_{os.getpid()}".encode(), found["text"].encode()).decode()
         return CompiledText(**{**found, "text": text, "places": tuple(found["places"])})
     began = monotonic()
@@ -144,18 +148,30 @@ def compile_for(
         (folder / "program.bin").write_bytes(lowered.program)
         asked = {**request, "environment": _ENVIRONMENT, "search_path": str(where or "")}
         (folder / "request.json").write_text(json.dumps(asked))
-        output = _run(folder, target, Progress(say), is_wanted)
-        made = _read(folder, target, output, compiler)
-    fields = {name: getattr(made, name) for name in CompiledText.__dataclass_fields__ if name != "seconds"}
+        ending = _run(folder, target, Progress(say), is_wanted)
+        made = _read(folder, target, ending, compiler)
+    fields = {name: getattr(made, name) for name in _FIELDS}
     disk_cache.write(key, fields)
     return CompiledText(**fields, seconds=monotonic() - began)
 
 
-def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Callable[[], bool]) -> str:
+class Ending(NamedTuple):
+    """How a compiler ended.
+
+    Args:
+        told: the end of what it printed, after the signal that ended it, if it was one.
+        is_whole: whether its files are whole; one that died may have written half of them.
+    """
+
+    told: str
+    is_whole: bool
+
+
+def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Callable[[], bool]) -> Ending:
     """Run the process until it has written its schedule, or has ended.
 
     Returns:
-        The end of what it printed.
+        How it ended.
 
     Raises:
         CancelledError: it is no longer wanted.
@@ -181,9 +197,15 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Ca
             process.kill()
             process.wait()
             _running.discard(process)
-    code = process.returncode
-    told = printed.read_text(errors="replace")[-2000:]
-    return f"{signal.Signals(-code).name}: {told}" if code < 0 and code != -signal.SIGKILL else told
+    text, code = printed.read_text(errors="replace"), process.returncode
+    # What a failed check says stands before a long stack.
+    fatal = _FATAL.search(text)
+    told = fatal[1].strip() if fatal else text[-2000:].strip()
+    if code == 0 or _is_scheduled(folder / "dump", _TEXT[target.platform]):
+        return Ending(told, True)
+    # Nobody but the system ends a process without a word.
+    why = "; perhaps the memory of this machine was used up" if code == -signal.SIGKILL and not told else ""
+    return Ending(f"{signal.Signals(-code).name}{why}: {told}".rstrip(": ") if code < 0 else told, False)
 
 
 def _is_scheduled(dump: Path, text: str) -> bool:
@@ -202,7 +224,7 @@ def _is_scheduled(dump: Path, text: str) -> bool:
     return False
 
 
-def _read(folder: Path, target: CompilerTarget, output: str, compiler: str) -> CompiledText:
+def _read(folder: Path, target: CompilerTarget, ending: Ending, compiler: str) -> CompiledText:
     """Return what is in the folder.
 
     Raises:
@@ -225,8 +247,10 @@ def _read(folder: Path, target: CompilerTarget, output: str, compiler: str) -> C
         if "RESOURCE_EXHAUSTED" not in error["text"]:
             raise CompilerError(f"{compiler} does not take this program ({error['stage']}): {error['text'].strip()}")
         refused, texts["text"] = error["text"].strip(), texts["text"] or _only(dump, _REFUSED)
-    elif not texts["text"]:
-        raise CompilerError(f"{compiler} ended without a word about the program; the end of what it printed: {output}")
+    elif not texts["text"] or not ending.is_whole:
+        raise CompilerError(
+            f"{compiler} ended without a word about the program; the end of what it printed: {ending.told or 'nothing'}"
+        )
     places = json.loads((folder / "devices.json").read_text())
     texts["text"] = _EXPORTED.sub('"', texts["text"])
     text, memory, buffers, live = (texts[name] for name in ("text", "memory", "buffers", "live"))

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import warnings
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ def read(key: str) -> dict[str, Any] | None:
     try:
         found = json.loads(gzip.decompress(path.read_bytes()))
         os.utime(path)  # the time of last use decides what is removed first
-    except (OSError, EOFError, ValueError):
+    except (OSError, EOFError, ValueError, zlib.error):
         return None
     return found if isinstance(found, dict) else None
 

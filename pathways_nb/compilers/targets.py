@@ -60,8 +60,9 @@ def _described() -> dict[str, Any]:
 
 def kind_of(chip: Chip) -> CompilerKind | None:
     """Return which compiler knows a chip; None if none does."""
-    known = _described()
-    return "gpu" if chip.compiler in known["gpu"] else "tpu" if chip.compiler in known["tpu"] else None
+    # Chips of a torus are TPUs; another chip that names a TPU's compiler, or the reverse, has none.
+    kind: CompilerKind = "tpu" if chip.interconnect == "torus" else "gpu"
+    return kind if chip.compiler in _described()[kind] else None
 
 
 def target(topology: Topology, islands: int = 1) -> CompilerTarget:

@@ -5,7 +5,8 @@ these must hold:
 
 - *local*: each block reads what its own node of another role makes;
 - *shared*: all read the same value, which no block makes;
-- *own*: each reads another value that no block makes and that nothing else reads: a parameter, a state;
+- *own*: each reads another value that no block makes and that nothing else reads: a parameter, a state; whole
+  numbers that are known must be equal, because loops may run so often;
 - *chain*: each reads what another block's node of one role makes, the first one something else, and the blocks form one
   line: activations forward, gradients backward, a sum over all blocks in any order.
 
@@ -18,10 +19,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from pathways_nb.jaxpr.block_alignment import BlockAlignment
 from pathways_nb.jaxpr.block_level import BlockLevel
 
+_MOST_BYTES = 1 << 12
+"""Bytes up to which a constant of whole numbers may say how often loops run."""
 Slot = tuple[int, int]
 """An operand of a role: the role, and which of its operands."""
 
@@ -99,15 +105,22 @@ def removal(level: BlockLevel, alignment: BlockAlignment, stays: Iterable[int] =
 
 
 def _is_outside(level: BlockLevel, alignment: BlockAlignment, role: int, values: Sequence[int]) -> bool:
-    """Return whether operands that no block makes are shared or own: literals must be equal."""
+    """Return whether operands that no block makes are shared or own: literals and whole numbers must be equal."""
+    # A number of a block that only makes its random key another one changes no work.
+    makes_key = level.ops[alignment.nodes[alignment.roles[role][0]].op].name.startswith("random_")
     literals = [level.literals.get(value) for value in values]
     if not any(one is not None for one in literals):
-        return True
+        return makes_key or len({_whole_numbers(level.consts.get(value)) for value in values}) == 1
     if any(one is None for one in literals):
         return False
-    # A number of a block that only makes its random key another one changes no work.
-    name = level.ops[alignment.nodes[alignment.roles[role][0]].op].name
-    return name.startswith("random_") or len({repr(getattr(one, "val", None)) for one in literals}) == 1
+    return makes_key or len({repr(getattr(one, "val", None)) for one in literals}) == 1
+
+
+def _whole_numbers(const: Any) -> bytes | None:
+    """Return the values of a small constant of whole numbers, by which a loop may run; None of anything else."""
+    if getattr(getattr(const, "dtype", None), "kind", "") not in ("i", "u") or const.nbytes > _MOST_BYTES:
+        return None
+    return bytes(np.asarray(const).tobytes())
 
 
 def _is_local(made: Sequence[tuple[int, int, int] | None]) -> bool:

@@ -299,15 +299,15 @@ def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def lines_in(jaxprs: Iterable[jex.ClosedJaxpr]) -> tuple[str, ...]:
-    """Return the user's lines of all equations, in the order of their first use."""
-    lines: dict[Any, str] = {}
+def origins_in(jaxprs: Iterable[jex.ClosedJaxpr]) -> tuple[tuple[str, str], ...]:
+    """Return the user's line and the scope of equations, in the order of their first use."""
+    found: dict[Any, tuple[str, str]] = {}
     for jaxpr in jaxprs:
         for eqn in equations(jaxpr):
-            said = eqn.source_info.traceback
-            if said not in lines:
-                lines[said] = source_lines.innermost(said.frames if said else ())
-    return tuple(lines.values())
+            said, scope = eqn.source_info.traceback, eqn.source_info.name_stack
+            if (said, scope) not in found:
+                found[said, scope] = source_lines.innermost(said.frames if said else ()), str(scope)
+    return tuple(found.values())
 
 
 def _ends_mean(eqn: Any) -> bool:

@@ -215,9 +215,10 @@ def predict(
     found = priced(row, steps, known)
     band = band_of(lambda values: priced(row, steps, values), known, row.chip, row.stack)
     names = ", ".join(f"{step.layers} blocks {step.digest}" for step in steps)
+    assumed = row.assumed and f"; {row.assumed}"
     return StepPrediction(
         *band, found.hidden, found.exposed, memory_of(row, steps),
-        f"{steps[0].compiler}; compiled text of {names}; {known.rates}; in the compiler's order",
+        f"{steps[0].compiler}; compiled text of {names}; {known.rates}; in the compiler's order{assumed}",
     )  # fmt: skip
 
 
@@ -239,8 +240,10 @@ def predictions(rows: Sequence[PublishedStep | UnreadRow], say: Callable[[str], 
                 number = waiting[future]
                 try:
                     found[number] = future.result()
-                except (PathwaysError, ValueError) as error:
+                except PathwaysError as error:
                     found[number] = str(error)
+                except Exception as error:  # of one row, not of the others
+                    found[number] = f"{rows[number].id}: {type(error).__name__}: {error}"
                 done += 1
                 say(f"{done} of {len(rows)}: {rows[number].id}")
         except BaseException:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pathways_nb.errors import UsageError
+from pathways_nb.util.words import counted
 
 Remat = Literal["full", "none", "dots", "save"]
+_OTHER_PRODUCTS = re.compile(r"\b(?:fp16|fp8|fp4|int8|int4|mxfp\w*|nvfp4)\b", re.IGNORECASE)
 _MESH = ("dp", "fsdp", "tp")
+_MODEL = ("layers", "d_model", "d_ff", "heads", "kv_heads", "head_dim", "vocab", "gated_mlp", "tied_embeddings")
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class PublishedStep:
         fp32_gradients: whether gradients are accumulated in float32; parameters are bfloat16 then, and the optimizer
             has a float32 copy of them, divided over the replicas as its state is (Megatron's distributed optimizer).
         remat: what the backward pass computes again.
+        assumed: how words of the row are read that say nothing known; empty without such.
         seconds: measured; None if not known.
         peak: measured bytes of memory; None if not known.
         family: rows that may be compared; empty if not known.
@@ -99,6 +104,7 @@ class PublishedStep:
     bf16_weights: bool
     fp32_gradients: bool
     remat: Remat
+    assumed: str
     seconds: float | None
     peak: float | None
     family: str
@@ -146,16 +152,18 @@ def read_rows(path: Path) -> list[PublishedStep | UnreadRow]:
         raise UsageError(f"{path}: {error}; give a JSON file with a list of rows.") from None
     if isinstance(found, Mapping):
         found = found.get("rows")
-    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+    if not isinstance(found, list):
         raise UsageError(f"{path}: this is no list of rows; each row is an object with id, chip, devices, model, …")
     return [_row_or_reason(one, number) for number, one in enumerate(found)]
 
 
-def _row_or_reason(said: Mapping[str, Any], number: int) -> PublishedStep | UnreadRow:
+def _row_or_reason(said: Any, number: int) -> PublishedStep | UnreadRow:
     """Return one row, or why it is none: one wrong row must not take the others along."""
+    if not isinstance(said, Mapping):
+        return UnreadRow(f"row {number}", f"row {number} is {said!r}; write an object with id, chip, devices, model, …")
     try:
         return row_of(said, number)
-    except (UsageError, TypeError, ValueError, AttributeError) as error:
+    except (UsageError, TypeError, ValueError, AttributeError, OverflowError, LookupError) as error:
         return UnreadRow(str(said.get("id") or f"row {number}"), str(error))
 
 
@@ -167,65 +175,144 @@ def row_of(said: Mapping[str, Any], number: int = 0) -> PublishedStep:
         number: of the row, for the error.
 
     Raises:
-        UsageError: a field that decides the step is absent, or none of its values.
+        UsageError: a field that decides the step is absent, or none of its values, or what it says cannot be.
     """
     name = str(said.get("id") or f"row {number}")
 
-    def need(field: str, where: Mapping[str, Any]) -> int:
+    def need(field: str, where: Mapping[str, Any], usual: int | None = None) -> int:
         value = where.get(field)
+        value = usual if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"{name}: {field} is {value!r}; write a whole number of at least 1.")
         return value
 
-    model = said.get("model") or {}
-    mesh = said.get("mesh") or {}
-    sizes = {axis: int(mesh.get(axis) or 1) for axis in _MESH}
+    model, mesh = _part(said, "model", _MODEL, name), _part(said, "mesh", _MESH, name)
+    sizes = {axis: need(axis, mesh, 1) for axis in _MESH}
     devices = need("devices", said)
-    if math.prod(sizes.values()) != devices:
-        named = " × ".join(f"{axis} {size}" for axis, size in sizes.items())
-        raise UsageError(f"{name}: the mesh of {named} has {math.prod(sizes.values())} devices, not {devices}.")
     heads, width = need("heads", model), need("d_model", model)
     precision, schedule = str(said.get("precision") or "bf16"), str(said.get("schedule") or "")
-    shards = said.get("optimizer_shards")
-    if shards is not None and (int(shards) < 1 or sizes["dp"] % int(shards)):
-        raise UsageError(f"{name}: optimizer_shards {shards} does not divide the {sizes['dp']} replicas (dp).")
+    if other := _OTHER_PRODUCTS.search(precision):
+        raise UsageError(f"{name}: precision is {precision!r}; products in bf16 are predicted, none in {other[0]}.")
+    remat, assumed = _remat(said.get("remat") or "none", name)
+    shards = need("optimizer_shards", said, 1)
     stack = str(said.get("stack") or "jax")
     if stack not in ("jax", "torch"):
         raise UsageError(f"{name}: the stack is {stack!r}; write 'jax' or 'torch'.")
-    return PublishedStep(
+    found = PublishedStep(
         id=name,
         stack=stack,
         chip=str(said.get("chip") or ""),
         devices=devices,
         **sizes,
-        optimizer_shards=None if shards is None else int(shards),
+        optimizer_shards=None if said.get("optimizer_shards") is None else shards,
         zero2="ZeRO-2" in schedule,
         fsdp2="FSDP2" in schedule,
         model=DecoderShape(
             layers=need("layers", model), d_model=width, d_ff=need("d_ff", model), heads=heads,
-            kv_heads=int(model.get("kv_heads") or heads), head_dim=int(model.get("head_dim") or width // heads),
-            vocab=need("vocab", model), gated=bool(model.get("gated_mlp", True)),
+            kv_heads=need("kv_heads", model, heads), head_dim=need("head_dim", model, width // heads),
+            vocab=need("vocab", model),
             # A published model that does not say shares nothing, as Llama.
-            tied=bool(model.get("tied_embeddings")),
+            gated=_flag(model, "gated_mlp", True, name), tied=_flag(model, "tied_embeddings", False, name),
         ),
         seq=need("seq", said),
         batch=need("batch", said),
-        accumulate=int(said.get("accumulate") or 1),
+        accumulate=need("accumulate", said, 1),
         bf16_weights="bf16 weights" in precision or precision == "bf16 mixed",
         fp32_gradients="fp32 gradient" in precision,
-        remat=_remat(str(said.get("remat") or "none")),
-        seconds=None if said.get("step_seconds") is None else float(said["step_seconds"]),
+        remat=remat,
+        assumed=assumed,
+        seconds=_seconds(said.get("step_seconds"), name),
         peak=_bytes(said.get("peak_memory"), name),
         family=str(said.get("family") or ""),
         source=str(said.get("source") or "").split(" ")[0],
     )  # fmt: skip
+    _check_division(found)
+    return found
 
 
-def _remat(text: str) -> Remat:
-    """Return what is computed again; words that name what is saved are ``"save"``."""
-    if text in ("full", "none", "dots"):
-        return text  # type: ignore[return-value]  # just checked
-    return "save" if "save" in text else "full"
+def _check_division(row: PublishedStep) -> None:
+    """Check that a row's devices, sequences and heads can be divided as it says.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    model, shards, replicas = row.model, row.optimizer_shards or 1, row.dp * row.fsdp
+    if replicas * row.tp != row.devices:
+        named = f"dp {row.dp} × fsdp {row.fsdp} × tp {row.tp}"
+        raise UsageError(f"{row.id}: the mesh of {named} has {replicas * row.tp} devices, not {row.devices}.")
+    if row.dp % shards:
+        raise UsageError(f"{row.id}: optimizer_shards {shards} does not divide the {row.dp} replicas (dp).")
+    if row.batch % row.accumulate:
+        raise UsageError(
+            f"{row.id}: accumulate {row.accumulate} does not divide the {counted(row.batch, 'sequence')} of a step "
+            f"(batch)."
+        )
+    if row.microbatch % replicas:
+        raise UsageError(
+            f"{row.id}: a microbatch of {counted(row.microbatch, 'sequence')} (batch / accumulate) cannot be divided "
+            f"over {replicas} devices (dp × fsdp)."
+        )
+    for field, size in (("tp", row.tp), ("kv_heads", model.kv_heads)):
+        if model.heads % size:
+            raise UsageError(f"{row.id}: {field} {size} does not divide the {counted(model.heads, 'head')}.")
+
+
+def _part(said: Mapping[str, Any], field: str, known: Collection[str], name: str) -> Mapping[str, Any]:
+    """Return an object of a row.
+
+    Raises:
+        UsageError: it is none, or says what changes a step and is not followed, such as experts or another axis.
+    """
+    found = said.get(field)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{name}: {field} is {found!r}; write an object with {', '.join(known)}.")
+    for key, value in found.items():
+        # Words, such as a model's name, change no step; a number of something that is not known does.
+        if key not in known and not isinstance(value, str) and value not in (None, False, 0, 1):
+            raise UsageError(
+                f"{name}: {field} has {key} {value!r}, which no prediction follows; known are {', '.join(known)}."
+            )
+    return found
+
+
+def _flag(said: Mapping[str, Any], field: str, usual: bool, name: str) -> bool:
+    """Return a truth value of a row.
+
+    Raises:
+        UsageError: it is none.
+    """
+    value = said.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise UsageError(f"{name}: {field} is {value!r}; write true or false.")
+    return usual if value is None else value
+
+
+def _remat(said: Any, name: str) -> tuple[Remat, str]:
+    """Return what is computed again, and what is assumed of it; words that name what is saved are ``"save"``.
+
+    Raises:
+        UsageError: it is no text.
+    """
+    if not isinstance(said, str):
+        raise UsageError(f"{name}: remat is {said!r}; write full, none, dots, or in words what is saved.")
+    if said in ("full", "none", "dots"):
+        return said, ""  # type: ignore[return-value]  # just checked
+    return ("save", "") if "save" in said else ("full", f"remat {said!r} is read as full")
+
+
+def _seconds(said: Any, name: str) -> float | None:
+    """Return measured seconds.
+
+    Raises:
+        UsageError: they are no positive number.
+    """
+    if said is None:
+        return None
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 < said < math.inf:
+        raise UsageError(f"{name}: step_seconds is {said!r}; write seconds above 0, or leave it out.")
+    return float(said)
 
 
 _UNITS = {"MB": 2**20, "MiB": 2**20, "GB": 2**30, "GiB": 2**30, "TB": 2**40, "TiB": 2**40}
@@ -240,7 +327,9 @@ def _bytes(said: Any, name: str) -> float | None:
     """
     if said is None:
         return None
-    unit = str(said[1]).split()[0].rstrip(",")
+    if not isinstance(said, Sequence) or len(said) != 2:
+        raise UsageError(f'{name}: peak_memory is {said!r}; write a number and a unit, such as [80.7, "GB"].')
+    unit = next(iter(str(said[1]).split()), "").rstrip(",")
     if unit not in _UNITS:
         raise UsageError(f"{name}: peak_memory has the unit {said[1]!r}; write one of {', '.join(_UNITS)}.")
     return float(said[0]) * _UNITS[unit]

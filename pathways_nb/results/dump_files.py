@@ -12,6 +12,7 @@ import errno
 import gzip
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,9 +136,17 @@ def module_of(path: Path) -> DumpedModule:
 
 
 def read_text(path: Path) -> str:
-    """Return a text, which may be compressed."""
+    """Return a text, which may be compressed.
+
+    Raises:
+        UsageError: it is compressed, and damaged.
+    """
     data = path.read_bytes()
-    return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode(errors="replace")
+    try:
+        plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, OSError, zlib.error) as error:
+        raise UsageError(f"load({str(path)!r}): this compressed file is damaged ({error}); copy it again.") from None
+    return plain.decode("utf-8-sig", errors="replace")
 
 
 def scheduled_text(path: Path) -> str:
@@ -162,6 +171,9 @@ def scheduled_text(path: Path) -> str:
             f"{where}: this program has no schedule (its first line does not say is_scheduled=true), as before "
             f"optimizations; the text after optimizations is read: {HOW}."
         )
+    entries = [found.end() for found in re.finditer(r"^ENTRY ", text, re.MULTILINE)]
+    if entries and not re.search(r"^\}", text[entries[-1] :], re.MULTILINE):
+        raise UsageError(f"{where}: this text ends in the middle of the program; dump or copy it again, whole.")
     return text
 
 

@@ -68,8 +68,8 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
         **chosen.texts,  # type: ignore[arg-type]  # buffers, memory and live ranges, as far as they are there
     )  # fmt: skip
     more = []
-    if chosen.kind == "CPU":
-        more += [f"the schedule is that of the CPU's compiler, the times are those of {place.chip.name}"]
+    if chosen.kind not in ("", "TPU" if place.chip.interconnect == "torus" else "GPU"):
+        more += [f"the schedule is that of the {chosen.kind}'s compiler, the times are those of {place.chip.name}"]
     if place.slices > 1:
         more += [f"it sends between slices, whose number a dump does not say: {place.slices} are assumed"]
     if failed:

@@ -13,6 +13,7 @@ from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_work import OpWork
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
+from pathways_nb.published import prediction
 from pathways_nb.published.prediction import CompiledRow, constants_of, predict, priced
 from pathways_nb.published.row_layouts import state_specs
 from pathways_nb.published.step_fits import FittedRows
@@ -133,6 +134,21 @@ def test_a_row_without_what_decides_it_names_the_field(field, value):
         ({"mesh": {"dp": 8}, "optimizer_shards": 3}, "optimizer_shards 3 does not divide the 8 replicas (dp)."),
         ({"stack": "pytorch"}, "the stack is 'pytorch'; write 'jax' or 'torch'."),
         ({"peak_memory": [5, "pages"]}, "peak_memory has the unit 'pages'; write one of MB, MiB, GB, GiB, TB, TiB."),
+        ({"peak_memory": 5}, 'peak_memory is 5; write a number and a unit, such as [80.7, "GB"].'),
+        ({"step_seconds": "fast"}, "step_seconds is 'fast'; write seconds above 0, or leave it out."),
+        ({"mesh": {"fsdp": 4}}, "the mesh of dp 1 × fsdp 4 × tp 1 has 4 devices, not 8."),
+        ({"mesh": {"fsdp": 8, "pp": 2}}, "mesh has pp 2, which no prediction follows; known are dp, fsdp, tp."),
+        ({"mesh": {"fsdp": float("inf")}}, "fsdp is inf; write a whole number of at least 1."),
+        ({"mesh": [8]}, "mesh is [8]; write an object with dp, fsdp, tp."),
+        ({"model": MODEL | {"gated_mlp": "no"}}, "gated_mlp is 'no'; write true or false."),
+        ({"model": MODEL | {"kv_heads": 5}}, f"kv_heads 5 does not divide the {MODEL['heads']} heads."),
+        ({"accumulate": 3}, "accumulate 3 does not divide the 8 sequences of a step (batch)."),
+        (
+            {"accumulate": 2},
+            "a microbatch of 4 sequences (batch / accumulate) cannot be divided over 8 devices (dp × fsdp).",
+        ),
+        ({"precision": "fp8"}, "precision is 'fp8'; products in bf16 are predicted, none in fp8."),
+        ({"remat": ["dots"]}, "remat is ['dots']; write full, none, dots, or in words what is saved."),
     ],
 )
 def test_what_a_row_cannot_mean_is_refused(changed, said):
@@ -149,3 +165,43 @@ def test_the_optimizers_state_is_divided_over_replicas_and_as_the_parameters_are
                   "model": MODEL, "seq": 1024, "batch": 16, "precision": "bf16, fp32 gradient accumulation"})  # fmt: skip
     assert state_specs(one, 1)["block0/query"] == pw.P(("zero", "fsdp"), "tp")
     assert state_specs(one, 1)["block0/norm1"] == pw.P(None)
+
+
+def test_one_wrong_row_takes_no_other_along(tmp_path, monkeypatch):
+    usual = {
+        "id": "r",
+        "chip": "gpu_a100_80",
+        "devices": 8,
+        "mesh": {"fsdp": 8},
+        "model": MODEL,
+        "seq": 1024,
+        "batch": 8,
+    }
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([5, {}, usual | {"mesh": {"fsdp": float("inf")}}, usual, usual | {"id": "s"}]))
+    found = read_rows(path)
+    assert [type(one).__name__ for one in found] == ["UnreadRow"] * 3 + ["PublishedStep"] * 2
+    assert found[0].reason == "row 0 is 5; write an object with id, chip, devices, model, …"
+
+    def predicted(row):
+        if row.id == "r":
+            raise IndexError("list index out of range")
+        return "done"
+
+    monkeypatch.setattr(prediction, "predict", predicted)
+    assert prediction.predictions(found, print)[3:] == ["r: IndexError: list index out of range", "done"]
+
+
+def test_words_that_name_nothing_known_are_read_as_full_and_the_basis_says_so():
+    usual = {
+        "id": "r",
+        "chip": "gpu_a100_80",
+        "devices": 8,
+        "mesh": {"fsdp": 8},
+        "model": MODEL,
+        "seq": 1024,
+        "batch": 8,
+    }
+    found = row_of(usual | {"remat": "selective"})
+    assert (found.remat, found.assumed) == ("full", "remat 'selective' is read as full")
+    assert row_of(usual | {"remat": "save q and k"}).assumed == ""

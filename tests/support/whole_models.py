@@ -105,11 +105,26 @@ def u_net(n: int) -> Made:
     return plain_step(loss), ([weights(rng, a=(D, D)) for _ in range(n)], weights(rng, x=(4, D))["x"])
 
 
+def counted_in_arrays(n: int) -> Made:
+    """A loop in each block that runs as often as an array says, in one block more often."""
+
+    def loss(params: Any, tokens: Any) -> Any:
+        x = params["embed"][tokens]
+        for number, p in enumerate(params["blocks"]):
+            x = llama_layer(p, x, tables_of(SEQ), causal())
+            trips = jnp.asarray(np.array([100 if number == n // 2 else 1], np.int32))[0]
+            x += jax.lax.stop_gradient(jax.lax.fori_loop(0, trips, lambda _, y: jnp.sin(y), x))
+        return nll(params, x, tokens)
+
+    return plain_step(loss), (params_of(n), tokens_of(2, SEQ))
+
+
 UNCHANGED: dict[str, Callable[[int], Made]] = {
     "a scan over blocks": scanned_blocks,
     "blocks take theirs from a stack": indexed_blocks,
     "losses of all routers are stacked": functools.partial(mixture, summed=False),
     "a loss reads all blocks": all_hidden_states,
     "layers that grow": growing,
+    "loops counted in arrays": counted_in_arrays,
 }
 """Steps of blocks that cannot be taken out one by one."""

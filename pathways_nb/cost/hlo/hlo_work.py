@@ -129,6 +129,8 @@ def _custom_call(computation: HloComputation, call: HloInstruction) -> OpWork:
         return _dot(computation, call, [int(axis) for axis in numbers["lhs_contracting_dimensions"]])
     if "fmha" in target or target.startswith("pathways_nb.attention"):
         return OpWork(attention=_attention(computation, call, target, config))
+    if target.startswith("__cudnn$conv"):
+        return _convolution(computation, call)
     if target == "tpu_custom_call":
         return OpWork(attention=_pallas(computation, call, config))
     return OpWork()
@@ -167,11 +169,20 @@ def _pallas(computation: HloComputation, call: HloInstruction, config: Any) -> f
 
 
 def _convolution(computation: HloComputation, conv: HloInstruction) -> OpWork:
-    """Return the FLOPs of a convolution, which a TPU also makes of products: pairs of taps that meet an element.
+    """Return the FLOPs of a convolution, a kernel's of cuDNN too: pairs of taps that meet an element.
+
+    A TPU makes convolutions also of products.
 
     Padding, holes of a dilation, and strides make taps that meet nothing; they are no work of the program.
     """
     left, right = (computation.instructions[name].shapes[0] for name in conv.operands[:2])
+    made, target = conv.shapes[0], custom_call_target(conv)
+    # Gradients by cuDNN have the labels and the window of the forward pass: its output is an operand, by which follows
+    # the gradient of its input, or of its kernel.
+    if "convBackwardInput" in target:
+        left, made = made, left
+    elif "convBackwardFilter" in target:
+        right, made = made, right
     labels = _LABELS.search(conv.attributes)
     if labels is None:
         return OpWork(dtype=left.dtype)
@@ -182,11 +193,11 @@ def _convolution(computation: HloComputation, conv: HloInstruction) -> OpWork:
     for letter in spatial:
         # The digit is the dimension's number in the window, in whatever order the labels name them.
         taken = {name: _part(text, int(letter)) for name, text in window.items()}
-        sizes = left.dims[labels[1].index(letter)], conv.shapes[0].dims[labels[3].index(letter)]
+        sizes = left.dims[labels[1].index(letter)], made.dims[labels[3].index(letter)]
         pairs *= _taps(*sizes, right.dims[labels[2].index(letter)], taken)
     features = right.dims[labels[2].index("i")]
-    out = conv.shapes[0].dims[labels[3].index("f")]
-    batch = conv.shapes[0].dims[labels[3].index("b")]
+    out = made.dims[labels[3].index("f")]
+    batch = made.dims[labels[3].index("b")]
     groups = {name: int(count) for name, count in _GROUPS.findall(conv.attributes)}
     flops = 2.0 * pairs * features * out * batch / groups.get("batch", 1)
     return OpWork(flops, left.dtype, precision=_precision(conv.attributes))

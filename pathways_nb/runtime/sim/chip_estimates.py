@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.compilers.compiling import CompilerError
@@ -28,7 +27,7 @@ from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program.build import Code
-from pathways_nb.program.items import Const, lines_in
+from pathways_nb.program.items import origins_in
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.runtime.sim import chip_compiler
@@ -199,6 +198,8 @@ class ChipEstimator:
             UsageError: only that compiler is wanted.
         """
         said = str(error).strip().removesuffix(".") or type(error).__name__
+        if "AbstractMesh cannot be used" in said:
+            said = "JAX lowers custom_partitioning, and callbacks over several devices, only where there are devices"
         if self.choice == "own":
             label = request.label
             where = f" ({label.line})" if label.line else ""
@@ -211,11 +212,8 @@ class ChipEstimator:
 
 
 def _written(code: Code) -> Hashable:
-    """Return what codes with equal operations may differ by: names and lines, which ops have, and small constants."""
-    consts = [
-        str(x.value) for item in code.items for x in item.inputs if isinstance(x, Const) and np.size(x.value) == 1
-    ]
-    return tuple(item.title for item in code.items), lines_in(item.jaxpr for item in code.items), tuple(consts)
+    """Return what codes with equal operations may differ by: names, lines and scopes, which ops have."""
+    return tuple(item.title for item in code.items), origins_in(item.jaxpr for item in code.items)
 
 
 def _memory(node: _OpenedNode, layout: NodeLayout) -> CompiledMemory:

@@ -34,7 +34,7 @@ def test_a_damaged_entry_counts_as_none():
     disk_cache.write(key, {"text": "HloModule" * 100})
     (path,) = compiler_cache().folder.glob("*.json.gz")
     whole = path.read_bytes()
-    for damaged in (b"", whole[:30], whole[:-1], b"x" + whole[1:]):
+    for damaged in (b"", whole[:30], whole[:-1], b"x" + whole[1:], whole[:10] + b"\xff" * 8 + whole[18:]):
         path.write_bytes(damaged)
         assert disk_cache.read(key) is None
 

@@ -72,3 +72,8 @@ def test_a_chip_without_a_compiler_is_refused_with_those_that_have_one():
         UsageError, match=r"mine: no compiler knows this chip \(compiler=None\); the compilers know .*h100_sxm.*v5p"
     ):
         target(make_topology(unknown, 8))
+
+
+def test_a_chip_that_names_a_compiler_of_the_other_kind_has_none():
+    assert kind_of(pw.chip("gpu_h100_sxm").replace(compiler="v5p")) is None
+    assert kind_of(pw.chip("tpu_v5p").replace(compiler=pw.chip("gpu_h100_sxm").compiler)) is None

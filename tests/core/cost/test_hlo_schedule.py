@@ -66,6 +66,24 @@ def test_a_product_that_is_written_as_a_convolution_counts_as_the_product(out, l
     assert action.work.flops == flops
 
 
+@pytest.mark.parametrize(
+    ("target", "out", "left", "right"),
+    [
+        ("convForward", "[16,48,48,512]", "[16,48,48,256]", "[512,3,3,256]"),
+        ("convBackwardInput", "[16,48,48,256]", "[16,48,48,512]", "[512,3,3,256]"),
+        ("convBackwardFilter", "[512,3,3,256]", "[16,48,48,256]", "[16,48,48,512]"),
+    ],
+)
+def test_a_convolution_of_a_gpus_library_counts_as_in_its_forward_pass(target, out, left, right):
+    (action,) = schedule(
+        f"  %a = bf16{left}{{3,2,1,0}} parameter(0)\n  %b = bf16{right}{{3,2,1,0}} parameter(1)\n"
+        f"  ROOT %c = (bf16{out}{{3,2,1,0}}, u8[0]{{0}}) custom-call(%a, %b), window={{size=3x3 pad=1_1x1_1}}, "
+        f'dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn${target}"'
+    ).actions
+    inside = (3 * 48 - 2) ** 2  # at an edge one tap of three meets padding
+    assert (action.work.flops, action.work.dtype) == (2 * 16 * inside * 256 * 512, "bf16")
+
+
 def test_a_slice_of_a_stacked_weight_is_read_and_not_the_whole():
     before = """%fused (p0: bf16[32,64,64], p1: s32[]) -> bf16[64,64] {
   %p0 = bf16[32,64,64]{2,1,0} parameter(0)

@@ -236,6 +236,30 @@ def test_a_damaged_text_is_refused(tmp_path):
     )
 
 
+def test_a_text_that_ends_in_the_middle_is_refused(tmp_path):
+    path = tmp_path / "step.txt"
+    path.write_text(SMALL[: SMALL.index("  ROOT")])
+    said = "load('PATH'): this text ends in the middle of the program; dump or copy it again, whole."
+    assert refused(path, chip="tpu_v5p") == said
+
+
+@pytest.mark.parametrize("kept", [60, 5])
+def test_a_damaged_compressed_text_is_refused(tmp_path, kept):
+    path = tmp_path / "step.txt.gz"
+    path.write_bytes(gzip.compress(SMALL.encode())[:kept] + b"x" * 40)
+    assert re.fullmatch(
+        r"load\('PATH'\): this compressed file is damaged \(.*\); copy it again\.", refused(path, chip="tpu_v5p")
+    )
+
+
+def test_a_schedule_of_another_kind_of_chip_says_so(tmp_path):
+    path = tmp_path / "module_0007.jit_init.sm_9.0a_gpu_after_optimizations.txt"
+    path.write_text(SMALL)
+    note = "the schedule is that of the GPU's compiler, the times are those of tpu_v5p"
+    assert note in pw.load(path, chip="tpu_v5p").about["opened"]["notes"]
+    assert pw.load(path, chip="gpu_h100_sxm").about["opened"]["notes"] == []
+
+
 def test_a_program_that_is_not_there_is_refused_with_those_that_are(dump):
     assert refused(dump, module="jit_stop") == (
         "load('PATH'): there is no program module='jit_stop'; there are module_0123.jit_step, module_0007.jit_init."

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -18,7 +20,7 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
-from pathways_nb.runtime.sim import chip_compiler, chip_estimates, simulated_ops
+from pathways_nb.runtime.sim import chip_compiler, chip_estimates, mesh_compiler, simulated_ops
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 
@@ -220,3 +222,34 @@ def test_a_run_keeps_the_plans_of_its_programs_and_a_saved_one_their_ops(opened,
     loaded = pw.load(tmp_path / "a.run")
     assert np.array_equal(loaded.ops["start"], run.ops["start"])
     assert loaded.ops.note == run.ops.note
+
+
+def test_nodes_with_other_constants_or_scopes_are_others():
+    def code(trips: Any, scope: str, inner: bool = False) -> Any:
+        def looped(x: Any) -> Any:
+            with jax.named_scope(scope):
+                return jax.lax.fori_loop(0, jnp.asarray(trips, int)[0], lambda _, x: jnp.tanh(x), x)
+
+        closed = jax.make_jaxpr(jax.jit(looped) if inner else looped)(1.0)
+        return SimpleNamespace(items=[SimpleNamespace(title="looped", jaxpr=closed, inputs=())])
+
+    three, nine = np.array([3, 7]), np.array([9, 7])
+    large = np.zeros(1 << 16, int)
+
+    def key(*each: Any) -> Any:
+        return mesh_compiler.constants(code(*each)), chip_estimates._written(code(*each))
+
+    assert key(three, "a") == key(three.copy(), "a")
+    assert len({key(three, "a"), key(nine, "a"), key(three, "b"), key(nine, "a", True)}) == 4
+    assert mesh_compiler.constants(code(three, "a", True)) == mesh_compiler.constants(code(three, "a"))
+    assert key(large, "a") == key(large + 1, "a"), "of a large constant the shape counts"
+
+
+def test_what_needs_devices_to_be_lowered_is_named():
+    estimator = chip_estimates.ChipEstimator(H100, "auto")
+    error = NotImplementedError("AbstractMesh cannot be used when jaxpr contains primitives that require devices.")
+    request: Any = SimpleNamespace(label=None)
+    assert estimator._without(request, error).note == (
+        "not compiled by its chip's compiler: NotImplementedError: JAX lowers custom_partitioning, and callbacks over "
+        "several devices, only where there are devices"
+    )
