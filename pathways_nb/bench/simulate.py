@@ -58,7 +58,9 @@ def run(short: bool = False) -> dict[str, Any]:
     figures["static_million_tasks_seconds"] = median(static["pipeline"])
     figures["static_tasks_over_array"] = ratio(static, "pipeline", "running maximum")
     if not short and packages.is_installed("tpu"):
-        figures |= _deep_step.figures()
+        figures |= _deep_step.simulated()
+    if not short and packages.is_installed("gpu"):
+        figures |= _deep_step.adopted()
     detail |= {f"seconds, whole simulation on {devices} devices": spread(found) for devices, found in times.items()}
     detail |= {f"seconds, static {what}, {STAGES} x {MICROBATCHES}": spread(found) for what, found in static.items()}
     return {"figures": figures, "detail": detail}

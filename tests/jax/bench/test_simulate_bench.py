@@ -28,14 +28,16 @@ def test_every_figure_has_its_name(small, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "simpy", fake)
     monkeypatch.setattr(simulate.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(simulate, "simpy_operations", lambda count: count * simulate.LASTS)
-    monkeypatch.setattr(simulate.packages, "is_installed", lambda kind: kind == "tpu")
-    monkeypatch.setattr(simulate._deep_step, "seconds_of", lambda blocks, cache: float(blocks))
+    monkeypatch.setattr(simulate.packages, "is_installed", lambda kind: True)
+    monkeypatch.setattr(simulate._deep_step, "seconds_of", lambda what, blocks, cache: float(blocks))
     found = simulate.run()
     assert found["figures"]["simulate_seconds_32_over_2_blocks"] == 16
     assert set(found["figures"]) == {
         "simulate_seconds_8b_128",
         "simulate_seconds_8b_128_cached",
         "simulate_seconds_32_over_2_blocks",
+        "adopt_seconds_8b",
+        "adopt_seconds_cached",
         "gang_ops_per_second",
         "gang_ops_over_simpy",
         "growth_exponent",
