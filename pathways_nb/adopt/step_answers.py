@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
+import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +23,8 @@ from pathways_nb.util.json_text import DamagedError, Field, parse
 
 _LISTED = 5
 """Buffers that an error lists."""
-_FORMAT, _VERSION = "pathways_nb step", 1
+_BEGIN, _VERSION = b"pathways_nb step\n", 1
+"""The first bytes of a file, in front of what is compressed, and the version that is written."""
 _MOST_BYTES = 2**28
 """Limit for a file when it is unpacked."""
 
@@ -101,10 +104,10 @@ class StepAnswers:
     def save(self, path: str | Path) -> None:
         """Write all answers to one file, which ``pw.load`` reads without a compiler."""
         said = {
-            "format": _FORMAT, "version": _VERSION, "name": self.name, "chip": self.chip_name, "mesh": self.mesh,
+            "version": _VERSION, "name": self.name, "chip": self.chip_name, "mesh": self.mesh,
             "step": STEP.write(self._predicted),
         }  # fmt: skip
-        Path(path).write_bytes(gzip.compress(json.dumps(said).encode(), mtime=0))
+        Path(path).write_bytes(_BEGIN + gzip.compress(json.dumps(said).encode(), mtime=0))
 
     def _too_large(self, memory: LaunchMemory) -> str:
         """Return the text of the error on a step that does not fit."""
@@ -138,20 +141,30 @@ def read_step(path: Path) -> SavedStep | None:
         UsageError: it is damaged, or of a newer version.
     """
     with path.open("rb") as file:
-        if file.read(2) != b"\x1f\x8b":
+        if file.read(len(_BEGIN)) != _BEGIN:
             return None
+        packed = file.read()
     try:
-        with gzip.open(path) as unpacked:
-            text = unpacked.read(_MOST_BYTES)
-        if not text.startswith(b'{"format": "pathways_nb step"'):
-            return None
-        found = Field(parse(text.decode()))
+        found = Field(parse(_unpacked(packed).decode()))
         if found["version"].whole(1) > _VERSION:
             raise DamagedError("it is of a newer version of pathways_nb")
         mesh = {name: found["mesh"][name].whole(1) for name in found["mesh"].table()}
         return SavedStep(found["name"].text(), found["chip"].text(), mesh, STEP.read(found["step"]))
-    except (DamagedError, OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UsageError(f"load({str(path)!r}): this saved step cannot be read: {error}.") from None
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Return unpacked bytes.
+
+    Raises:
+        DamagedError: they are more than any step has.
+    """
+    with gzip.open(io.BytesIO(packed)) as file:
+        found = file.read(_MOST_BYTES + 1)
+    if len(found) > _MOST_BYTES:
+        raise DamagedError(f"it unpacks to more than {_MOST_BYTES >> 20} MiB")
+    return found
 
 
 opened_runs.read_also(read_step)

@@ -51,7 +51,7 @@ def adopted() -> dict[str, float]:
     return {"adopt_seconds_8b": first, "adopt_seconds_cached": again}
 
 
-class _Step(NamedTuple):
+class _DeepStep(NamedTuple):
     """The step with the shapes and layouts of its arguments."""
 
     function: Any
@@ -59,7 +59,7 @@ class _Step(NamedTuple):
     layouts: tuple[Any, ...]
 
 
-def _step(blocks: int, rows: int, length: int) -> _Step:
+def _step(blocks: int, rows: int, length: int) -> _DeepStep:
     """Return the step, not jitted.
 
     Args:
@@ -88,7 +88,7 @@ def _step(blocks: int, rows: int, length: int) -> _Step:
         return optax.apply_updates(params, updates), state, value
 
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    return _Step(step, (params, state, tokens), (specs, states, pw.P("data")))
+    return _DeepStep(step, (params, state, tokens), (specs, states, pw.P("data")))
 
 
 def simulate(blocks: int) -> float:

@@ -56,7 +56,9 @@ def levels_of(ops: Ops, buffers: Buffers, ranges: LiveRanges, backward: str) -> 
     computes = np.array([labels[name].kind == "compute" if name in labels else False for name in ranges.sequence], bool)
     if not buffers.values or not computes.any():
         return None
-    level = {name: _folded(one, computes) for name, one in _by_position(labels, buffers, ranges, backward).items()}
+    held = _by_position(labels, buffers, ranges, backward)
+    fullest = _fullest(np.sum(list(held.values()), axis=0), computes)
+    level = {name: one[fullest] for name, one in held.items()}
     # Of each position that computes, which of those it is.
     number = {ranges.sequence[at]: n for n, at in enumerate(np.flatnonzero(computes))}
     of_label = np.array([number.get(label.name, -1) if label.kind == "compute" else -1 for label in ops.labels])
@@ -70,16 +72,22 @@ def levels_of(ops: Ops, buffers: Buffers, ranges: LiveRanges, backward: str) -> 
     times, at = times[runs], at[chosen]
     times = np.concatenate([[0.0], times[1:]])  # what is held at the first op is held from the begin on
     constant = {ARGUMENTS: buffers.bytes["arguments"], RESULTS: buffers.bytes["results"]}
-    bytes = {name: np.full(len(times), held) for name, held in constant.items()}
+    bytes = {name: np.full(len(times), always) for name, always in constant.items()}
     bytes |= {name: one[at] for name, one in level.items()}
     return MemoryLevels(times, float(ops["end"].max()), {name: one for name, one in bytes.items() if one.any()})
 
 
-def _folded(level: np.ndarray, computes: np.ndarray) -> np.ndarray:
-    """Return the most at each op that computes, of all instructions since the one before it."""
+def _fullest(total: np.ndarray, computes: np.ndarray) -> np.ndarray:
+    """Return where most is held of all instructions from behind one op that computes up to the next, for each such op.
+
+    Args:
+        total: (positions,) bytes at each instruction.
+        computes: (positions,) whether it is such an op.
+    """
     ends = np.flatnonzero(computes)
     begins = np.concatenate([[0], ends[:-1] + 1])
-    return np.maximum.reduceat(level[: ends[-1] + 1], begins)
+    # One position for all categories: memory that goes over from one to another in between is held once.
+    return np.array([low + int(total[low : high + 1].argmax()) for low, high in zip(begins, ends, strict=True)])
 
 
 def _by_position(

@@ -101,3 +101,30 @@ def test_of_very_many_times_the_highest_of_neighbours_stands_for_all(monkeypatch
     assert found is not None
     assert found.times.tolist() == [0, 3, 6]
     assert np.sum(list(found.bytes.values()), axis=0).tolist() == [178, 178, 168]
+
+
+def test_memory_that_goes_over_to_another_use_between_two_ops_is_held_once() -> None:
+    """A sum of gradients takes the place of their parts, all before the next op that computes."""
+    text = """BufferAssignment:
+allocation 0: size 8, output shape is |f32[2]|, maybe-live-out:
+ value: <1 update @0> (size=8,offset=0): f32[2]{0}
+allocation 1: size 40, preallocated-temp:
+ value: <2 back @0> (size=40,offset=0): f32[10]{0}
+ value: <3 total @0> (size=40,offset=0): f32[10]{0}
+"""
+    live = """HloLiveRange (max 4):
+  InstructionSequence:
+    0:first
+    1:back
+    2:total
+    3:update
+  BufferLiveRange:
+    back{}:1-2
+    total{}:2-3
+    update{}:3-4
+"""
+    total = op("total", 1.0, "backward")._replace(kind="collective")
+    ops = Ops.from_rows([op("first", -1.0), op("back", 0.0, "backward"), total, op("update", 2.0, "optimizer")])
+    found = levels_of(ops, buffers_in(text), live_ranges_in(live), "")
+    assert found is not None
+    assert found.peak == 8 + 40
