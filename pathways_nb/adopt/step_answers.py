@@ -83,6 +83,12 @@ class StepAnswers:
             raise UsageError(f"{self.name}: the compiler said nothing of its memory.")
         return found
 
+    @property
+    def where(self) -> str:
+        """Where it is, such as ``"64 × gpu_h100_sxm, data 16 × model 4"``."""
+        axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
+        return f"{self.devices} × {self.chip_name}, {axes}"
+
     def timeline(self) -> Run:
         """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""
         made = self._predicted
@@ -119,8 +125,7 @@ class StepAnswers:
         )
 
     def __repr__(self) -> str:
-        axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
-        return f"<step {self.name}: {self.devices} × {self.chip_name}, {axes}>"
+        return f"<step {self.name}: {self.where}>"
 
 
 class SavedStep(StepAnswers):

@@ -15,6 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
@@ -231,7 +232,7 @@ class RunScheduleComparison:
 
 
 @overload
-def compare(a: Run, b: Run) -> Comparison: ...
+def compare(a: Run | StepAnswers, b: Run | StepAnswers) -> Comparison: ...
 @overload
 def compare(a: Schedule, b: Schedule) -> ScheduleComparison: ...
 @overload
@@ -241,13 +242,16 @@ def compare(a: Schedule, b: Run, *, call: int | None = None) -> RunScheduleCompa
 def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | ScheduleComparison | RunScheduleComparison:
     """Return two runs, two pipeline schedules, or a run and the schedule of its pipeline, on one axis.
 
+    An adopted step, or a saved one, is compared by its timeline, with another step or with a profile of it: operations
+    are matched by scope, line and order.
+
     A run and a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
     operation and transfer. In both pictures the first action that came in another order is marked, and the first that
     began later than planned by more than a tenth of the median action.
 
     Args:
-        a: a run, recorded or loaded; or a schedule.
-        b: a run or a schedule.
+        a: a run, recorded or loaded; a step; or a schedule.
+        b: a run, a step or a schedule.
         call: for a run and a schedule: which call of the pipeline, from 0 in the order of time, counted from the end
             if negative; None for the last. Only calls with all actions of the schedule count.
 
@@ -256,6 +260,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
         UsageError: one of them is neither, ``call`` is given for something else, or the run has no call of a pipeline
             with exactly the actions of the schedule.
     """
+    a, b = (_run_of(one) if isinstance(one, StepAnswers) else one for one in (a, b))
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
@@ -268,3 +273,10 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
         two = "runs" if isinstance(a, Run) else "schedules"
         raise UsageError(f"compare: call={call!r} chooses a call of a run beside its schedule; these are two {two}.")
     return Comparison(a, b) if isinstance(a, Run) else ScheduleComparison(a, b)
+
+
+def _run_of(step: StepAnswers) -> Run:
+    """Return the timeline of a step, under the name of the place where it is: both steps of two have one name."""
+    run = step.timeline()
+    run.name = step.where
+    return run

@@ -162,6 +162,17 @@ def test_answers_are_read_as_they_were_written(tmp_path):
         pw.load(tmp_path / "b.step")
 
 
+def test_two_steps_are_compared_by_their_timelines():
+    here = SavedStep("step", "gpu_h100_sxm", {"d": 8}, made())
+    found = pw.compare(here, SavedStep("step", "gpu_h100_sxm", {"d": 4, "m": 2}, made()))
+    assert found.name == ("8 × gpu_h100_sxm, d 8 (simulated) above, 8 × gpu_h100_sxm, d 4 × m 2 (simulated) below")
+    assert (found.op_difference.only_a, found.op_difference.only_b) == (0, 0)
+    assert len(found.op_difference) == len(here.timeline().ops) > 0
+    assert len(found.difference) == 1, "the launches are one program"
+    with pytest.raises(pw.UsageError, match="the second argument is an int, not a run"):
+        pw.compare(here, 3)
+
+
 def checked(text: str, budget: str, before: str | None) -> list[str]:
     """What is more than agreed, of a changed text."""
     steps = []
