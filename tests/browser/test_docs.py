@@ -31,9 +31,12 @@ print("kernel of", sys.executable)
 """
 
 
-DEEPER = {f"pathways_nb.parallel.fsdp.{name}" for name in (
-    "step_planner.Planner", "timeline.StepTimeline", "measured.MeasuredStep",
-    "passes.edits.StepCollectives", "passes.edits.Gather", "passes.edits.Reduction",
+DEEPER = {f"pathways_nb.{name}" for name in (
+    "parallel.fsdp.step_planner.Planner", "parallel.fsdp.timeline.StepTimeline", "parallel.fsdp.measured.MeasuredStep",
+    "parallel.fsdp.passes.edits.StepCollectives", "parallel.fsdp.passes.edits.Gather",
+    "parallel.fsdp.passes.edits.Reduction", "adopt.collective_table.Collectives",
+    "adopt.collective_table.CollectiveLine", "adopt.predicted_seconds.PredictedSeconds",
+    "cost.launch.launch_memory.LaunchMemory", "cost.launch.launch_memory.LargeBuffer",
 )}  # fmt: skip
 """Documented names that a user meets and rarely writes."""
 
