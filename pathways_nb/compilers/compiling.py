@@ -74,8 +74,17 @@ def end_all() -> None:
         process.kill()
 
 
+_UNKNOWN_OPTION = re.compile(r"No such compile option: '(\w+)'")
+
+
 class CompilerError(UsageError):
     """A compiler refused a program, or died; the text has its own words."""
+
+    @property
+    def unknown_option(self) -> str | None:
+        """The name of the option that the compiler does not know, if that is why; else None."""
+        found = _UNKNOWN_OPTION.search(str(self))
+        return found[1] if found else None
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,8 @@ def _make(
     if not isinstance(compiler_options, Mapping | None):
         raise UsageError(
             f"compiler_options={compiler_options!r} is {a_type_of(compiler_options)}; give a dictionary, such as "
-            f'{{"xla_disable_hlo_passes": "cse_barrier_expander"}}.'
+            '{"xla_disable_hlo_passes": "cse_barrier_expander"}, or a published one by its name, '
+            'pathways_nb.compilers.presets.preset("nvidia-maxtext").'
         )
 
     def make(fn: Callable[..., Any]) -> Computation:

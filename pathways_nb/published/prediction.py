@@ -6,7 +6,6 @@ difference is one block; JAX's as one scan.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ from pathways_nb.published.step_rows import PublishedStep, UnreadRow
 
 _AT_ONCE = 2
 """Rows that are compiled at the same time."""
-_UNKNOWN_OPTION = re.compile(r"No such compile option: '(\w+)'")
 _DEPTHS = (2, 4)
 """Blocks of the two programs that are compiled where blocks are written one by one."""
 
@@ -117,9 +115,8 @@ def _with_known_options(text: LoweredText, target: CompilerTarget, options: dict
         try:
             return compiling.compile_for(text, target, options, say=lambda line: None)
         except compiling.CompilerError as error:
-            unknown = _UNKNOWN_OPTION.search(str(error))
-            if unknown and unknown[1] in options:
-                options = {name: value for name, value in options.items() if name != unknown[1]}
+            if error.unknown_option in options:
+                options = {name: value for name, value in options.items() if name != error.unknown_option}
             elif "FAILED_PRECONDITION" in str(error) and options:
                 options = {}  # libtpu 0.0.50 forbids some of them together, and does not name them
             else:

@@ -195,8 +195,16 @@ class ChipEstimator:
         """Return the note on a node that the compiler of its chip does not take.
 
         Raises:
-            UsageError: only that compiler is wanted.
+            UsageError: only that compiler is wanted, or it does not know an option of the node.
         """
+        if isinstance(error, CompilerError) and error.unknown_option:
+            # An estimate has no options: it would hide the typo behind seconds of another kind.
+            name = error.unknown_option
+            raise UsageError(
+                f"{request.label.name} of {request.label.program}: the compiler of {self.model.chip.name} has no "
+                f"option {name!r} (compiler_options=). Correct its name; an option of one platform only is written "
+                f'"gpu:NAME", "tpu:NAME" or "cpu:NAME".'
+            ) from error
         said = str(error).strip().removesuffix(".") or type(error).__name__
         if "AbstractMesh cannot be used" in said:
             said = "JAX lowers custom_partitioning, and callbacks over several devices, only where there are devices"

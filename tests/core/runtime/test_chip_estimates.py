@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 import pathways_nb as pw
 from pathways_datasets import recorded
 from pathways_nb.compilers import packages, targets
+from pathways_nb.compilers.compiling import CompilerError
 from pathways_nb.cost.efficiency import EFFICIENCY
 from pathways_nb.cost.launch.constants import constants, constants_for
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
@@ -243,6 +244,18 @@ def test_nodes_with_other_constants_or_scopes_are_others():
     assert len({key(three, "a"), key(nine, "a"), key(three, "b"), key(nine, "a", True)}) == 4
     assert mesh_compiler.constants(code(three, "a", True)) == mesh_compiler.constants(code(three, "a"))
     assert key(large, "a") == key(large + 1, "a"), "of a large constant the shape counts"
+
+
+def test_an_option_that_the_compiler_does_not_know_is_an_error_and_no_estimate():
+    estimator = chip_estimates.ChipEstimator(H100, "auto")
+    error = CompilerError("it does not take this program (compile): No such compile option: 'xla_gpu_x'")
+    request: Any = SimpleNamespace(label=SimpleNamespace(name="train", program="step"))
+    with pytest.raises(pw.UsageError) as refused:
+        estimator._without(request, error)
+    assert str(refused.value) == (
+        "train of step: the compiler of gpu_h100_sxm has no option 'xla_gpu_x' (compiler_options=). Correct its name; an "
+        'option of one platform only is written "gpu:NAME", "tpu:NAME" or "cpu:NAME".'
+    )
 
 
 def test_what_needs_devices_to_be_lowered_is_named():
