@@ -10,7 +10,7 @@ Devices of this process are in ``local_attach``, simulated ones in ``simulator``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, Literal, get_args
@@ -208,14 +208,13 @@ def _shape(topology: Sequence[int]) -> tuple[int, ...]:
     """Return ``topology`` as a tuple, which options need so that they can be compared.
 
     Raises:
-        PlaceError: it is no sequence.
+        PlaceError: it is no sequence, or text such as ``"4x4x4"``, whose letters are no sizes.
     """
-    try:
-        return tuple(topology)
-    except TypeError:
+    if isinstance(topology, str) or not isinstance(topology, Iterable):
         raise PlaceError(
             f"attach(topology={topology!r}): write how many chips there are along each axis, such as topology=(4, 4)."
-        ) from None
+        )
+    return tuple(topology)
 
 
 def _refuse_for_real(kind: str, asked: SimulatorOptions) -> None:

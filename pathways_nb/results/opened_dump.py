@@ -47,10 +47,13 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     where = f"load({str(path)!r})"
     said = chip if chip is not None else next((name for one in found if (name := one.chip_name)), None)
     if said is None:
-        raise UsageError(
-            f"{where}: {found[0].path.name} does not say which chip it is for; add chip=, one of "
-            f"{', '.join(tables.names('chips'))}."
+        on_cpu = ".cpu_after_" in found[0].path.name
+        why = (
+            "was compiled for CPUs, and its schedule is priced for a chip"
+            if on_cpu
+            else "does not say which chip it is for"
         )
+        raise UsageError(f"{where}: {found[0].path.name} {why}; add chip=, one of {', '.join(tables.names('chips'))}.")
     priced, failed = list[PricedModule](), dict[str, UsageError]()
     for one in found:
         try:

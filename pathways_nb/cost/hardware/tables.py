@@ -62,6 +62,9 @@ def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
     asked, known = asked or f"{cls.__name__.lower()}({what!r})", names(section)
     near = nearest(what, known) if isinstance(what, str) else []
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    if isinstance(what, str) and what.partition(":")[0] in known and ":" in what:  # as ``pw.adopt`` takes it
+        name, _, behind = what.partition(":")
+        meant = f"; write {name!r}, and in attach {behind!r} as topology=(4, 4, 4), one number for each axis."
     raise UsageError(f"{asked}: there is none of this name{meant} Known: {', '.join(known)}; or a path to .json.")
 
 

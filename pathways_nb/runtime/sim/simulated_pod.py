@@ -58,7 +58,9 @@ class SimulatedIsland:
     def about(self) -> str:
         """How its chips are connected, as text that follows a number of devices; empty for one device."""
         topology = self.topology
-        joined = f", {times(topology.shape)} {topology.chip.interconnect} of chips, {counted(topology.hosts, 'host')}"
+        switched = topology.chip.interconnect == "switch"
+        chips = "joined by switches" if switched else f"{times(topology.shape)} {topology.chip.interconnect} of chips"
+        joined = f", {chips}, {counted(topology.hosts, 'host')}"
         return joined if topology.devices > 1 else ""
 
     @cached_property

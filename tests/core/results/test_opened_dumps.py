@@ -226,6 +226,11 @@ def test_a_text_without_a_chip_is_refused_with_those_that_are_known(tmp_path):
     assert said.startswith(
         "load('PATH'): step.txt does not say which chip it is for; add chip=, one of tpu_v2, tpu_v3,"
     )
+    of_cpu = tmp_path / "module_0000.jit_step.cpu_after_optimizations.txt"
+    of_cpu.write_text(SMALL)
+    assert refused(of_cpu).startswith(
+        f"load('PATH'): {of_cpu.name} was compiled for CPUs, and its schedule is priced for a chip; add chip=, one of tpu"
+    )
 
 
 def test_a_damaged_text_is_refused(tmp_path):

@@ -38,6 +38,8 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("sim:tpu_v3:1x32", {"topology": (3, 5)}, pw.PlaceError, "topology=(3, 5) has 15 chips, but devices_per_island=32: 16"),
     ("sim:tpu_v3", {"topology": (-4, 1)}, pw.PlaceError, "topology=(-4, 1): write whole numbers of at least 1, such as"),
     ("sim:tpu_v3", {"topology": 4}, pw.PlaceError, "attach(topology=4): write how many chips there are along each axis, s"),
+    ("sim:tpu_v3", {"topology": "4x4"}, pw.PlaceError, "attach(topology='4x4'): write how many chips there are along each"),
+    ("sim", {"chip": "tpu_v5p:4x4x4"}, pw.UsageError, "write 'tpu_v5p', and in attach '4x4x4' as topology=(4, 4, 4), one"),
     ("sim:gpu_h200_sxm", {"topology": (4, 2)}, pw.PlaceError, "gpu_h200_sxm is joined by a switch of"),
     ("sim", {"chip": 42}, pw.UsageError, "attach(chip=42): there is none of this name."),
     ("sim", {"chip": "mine.json"}, pw.UsageError, "mine.json: cannot be read"),
