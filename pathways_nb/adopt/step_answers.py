@@ -91,13 +91,7 @@ class StepAnswers:
 
     def timeline(self) -> Run:
         """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""
-        made = self._predicted
-        exposed: dict[str, float] = {}
-        for row in made.collectives.rows:
-            where = row.line or row.scope or row.kind
-            exposed[where] = exposed.get(where, 0.0) + row.exposed
-        found = sorted(((where, took) for where, took in exposed.items() if took), key=lambda one: -one[1])
-        return launched_run(made.launch, self.name, self.chip_name, self.devices, exposed=found)
+        return launched_run(self._predicted.launch, self.name, self.chip_name, self.devices)
 
     def show(self, views: str = "ops,memory") -> None:
         """Draw the step.

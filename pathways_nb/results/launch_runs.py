@@ -13,15 +13,13 @@ from pathways_nb.errors import size
 from pathways_nb.results.run import Run
 from pathways_nb.trace.memory_history import held_rows
 from pathways_nb.trace.metrics import duration
-from pathways_nb.trace.op_hiding import exposed_by_line
+from pathways_nb.trace.op_hiding import exposed_words
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import Label, Row
 
 _CLIENT = "predicted"
 _MODULES = 5
 """Programs of a dump that are named in the summary; ``about`` has all."""
-_LINES = 3
-"""Lines of code whose exposed communication is named."""
 
 
 def launched_run(
@@ -30,7 +28,6 @@ def launched_run(
     chip: str,
     devices: int,
     modules: Sequence[tuple[str, float]] = (),
-    exposed: Sequence[tuple[str, float]] | None = None,
 ) -> Run:
     """Return an opened launch as a run.
 
@@ -40,9 +37,8 @@ def launched_run(
         chip: name of the chip.
         devices: number of devices of the launch.
         modules: name and seconds of each program that was there, the longest first.
-        exposed: lines with their seconds of exposed communication, the longest first; None if the operations say it.
     """
-    memory, said = opened.memory, summary_of(opened, exposed)
+    memory, said = opened.memory, summary_of(opened)
     about: dict[str, Any] = {
         "options": {"kind": "sim", "chip": chip, "devices": devices},
         "opened": {"summary": f"{devices} × {chip} · {said}", "basis": opened.basis, "notes": list(opened.notes)},
@@ -78,23 +74,15 @@ def run_of(opened: OpenedLaunch, name: str, program: str, client: str) -> Run:
     return run
 
 
-def summary_of(opened: OpenedLaunch, exposed: Sequence[tuple[str, float]] | None = None) -> str:
-    """Return in one line: seconds with their band, exposed communication by line, memory, what is not known.
-
-    Args:
-        opened: the launch.
-        exposed: as in ``launched_run``.
-    """
+def summary_of(opened: OpenedLaunch) -> str:
+    """Return in one line: seconds with their band, exposed communication by line, memory, what is not known."""
     found, memory = opened.seconds, opened.memory
     parts = [
         f"predicted {duration(found.ordered)} in the compiler's order "
         f"(all hidden {duration(found.hidden)} … nothing hidden {duration(found.exposed)})"
     ]
-    exposed = exposed_by_line(opened.ops) if exposed is None else exposed
-    if exposed:
-        most = ", ".join(f"{line} {duration(took)}" for line, took in exposed[:_LINES])
-        more = f" and {len(exposed) - _LINES} more" if len(exposed) > _LINES else ""
-        parts.append(f"exposed communication {duration(sum(took for _, took in exposed))}: {most}{more}")
+    if opened.exposed:
+        parts.append(exposed_words(opened.exposed))
     elif found.busy["network"]:
         parts.append("all communication hidden")
     if memory is not None:

@@ -18,7 +18,7 @@ from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
 from pathways_nb.results import saved_run
 from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
-from pathways_nb.runtime.sim.simulated_ops import simulated_ops
+from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
 from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
@@ -196,8 +196,8 @@ class Run:
         """Return the summary in one line of plain text, or ``note`` while there is one."""
         if said := self.note or self.about.get("opened", {}).get("summary"):
             return str(said)
-        where = self.about.get("options", {}).get("chip")
-        return " · ".join(map(str, filter(None, (where, self.summary(), self.about.get("shares"), self.stamps))))
+        parts = self.about.get("options", {}).get("chip"), self.summary(), exposed_inside(self.opened)
+        return " · ".join(map(str, filter(None, (*parts, self.about.get("shares"), self.stamps))))
 
     def critical_path(self) -> CriticalPath:
         """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""

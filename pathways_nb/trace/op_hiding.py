@@ -5,9 +5,12 @@ The same for ops that a profiler saw and for those of a launch that was predicte
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.metrics import duration
 from pathways_nb.util.intervals import overlaps, union
 
 BESIDE = ("collective", "gather", "reduce", "dcn", "host", "prefetch")
@@ -15,6 +18,8 @@ BESIDE = ("collective", "gather", "reduce", "dcn", "host", "prefetch")
 COMMUNICATION = BESIDE[:4]
 """Those that are communication between devices."""
 _UNDER = ("compute", "copy")
+_LINES = 3
+"""Lines of code whose exposed communication is named."""
 
 
 def exposed_seconds(ops: Ops) -> np.ndarray:
@@ -47,6 +52,17 @@ def exposed_by_line(ops: Ops) -> list[tuple[str, float]]:
     for label, seconds in zip(ops["label"][chosen].tolist(), exposed[chosen].tolist(), strict=True):
         total[names[label]] = total.get(names[label], 0.0) + seconds
     return sorted(total.items(), key=lambda item: -item[1])
+
+
+def exposed_words(exposed: Sequence[tuple[str, float]]) -> str:
+    """Return exposed communication in words: how long in all, and the lines that it comes from most.
+
+    Args:
+        exposed: lines and seconds, the longest first.
+    """
+    most = ", ".join(f"{line} {duration(took)}" for line, took in exposed[:_LINES])
+    more = f" and {len(exposed) - _LINES} more" if len(exposed) > _LINES else ""
+    return f"exposed communication {duration(sum(took for _, took in exposed))}: {most}{more}"
 
 
 def hidden_behind(ops: Ops, exposed: np.ndarray) -> list[str]:

@@ -51,7 +51,10 @@ def deeper(
     what = OpLabel(f"{counted(blocks - depths[-1], 'more block')}", "", "compute", "", "", 0, work=said)
     memory = _memory(launches, buffers, depths, blocks)
     ops = _with_others([one.ops for one in launches[-2:]], depths, blocks, seconds.ordered - last.seconds.ordered, what)
-    return OpenedLaunch(ops, seconds, memory, f"{last.basis}; {said}", last.notes, last.backward)
+    lines = [dict(one.exposed) for one in launches]
+    exposed = [(line, along([one.get(line, 0.0) for one in lines])) for line in lines[-1]]
+    exposed.sort(key=lambda one: -one[1])
+    return OpenedLaunch(ops, seconds, memory, f"{last.basis}; {said}", last.notes, last.backward, tuple(exposed))
 
 
 def _memory(

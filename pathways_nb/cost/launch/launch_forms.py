@@ -12,7 +12,7 @@ from pathways_nb.cost.launch.memory_levels import MemoryLevels
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.trace.launch_ops import OP_STORED, Ops
 from pathways_nb.trace.op_forms import OP_LABELS
-from pathways_nb.util.json_forms import Form, list_of, optional, record
+from pathways_nb.util.json_forms import Form, list_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
 _COLUMNS = ("label", "start", "end")
@@ -65,5 +65,6 @@ LAUNCH: Form[OpenedLaunch] = record(
     basis=Field.text,
     notes=Field.texts,
     backward=Field.text,
+    exposed=list_of(row(tuple, Field.text, Field.number)),
 )
 """The form of a launch whose ops are in seconds since it began, of run 0 and device 0."""

@@ -19,6 +19,7 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.product_rates import product_rate
 from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.op_hiding import exposed_by_line
 
 __all__ = ["LargeBuffer", "LaunchMemory", "OpenedLaunch", "open_launch"]
 
@@ -34,6 +35,8 @@ class OpenedLaunch:
         basis: the compiler, the digest of its text, and the constants.
         notes: what could not be known, what a device is, and which passes of loops are not listed.
         backward: the instruction with which the backward pass begins; empty without one.
+        exposed: lines of the user's code with their seconds of communication that no computation hides, of all blocks,
+            the longest first; what stems from no known line is under its source or its name.
     """
 
     ops: Ops
@@ -42,6 +45,7 @@ class OpenedLaunch:
     basis: str
     notes: tuple[str, ...] = ()
     backward: str = ""
+    exposed: tuple[tuple[str, float], ...] = ()
 
     def placed(
         self,
@@ -117,7 +121,7 @@ def open_launch(
     products = (one.work for one, _ in schedule.runs() if one.work.flops)
     assumed = dict.fromkeys(note for work in products if (note := product_rate(work, place.chip).note))
     notes = *schedule.notes, *assumed, *left_out, *_of_device(place)
-    return OpenedLaunch(ops, launch_seconds(schedule, price), found, basis, notes, begin)
+    return OpenedLaunch(ops, launch_seconds(schedule, price), found, basis, notes, begin, tuple(exposed_by_line(ops)))
 
 
 def _of_device(place: LaunchPlace) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ node it was, when somebody looks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
+from pathways_nb.trace.op_hiding import exposed_words
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label
 from pathways_nb.util.words import counted
@@ -51,6 +53,20 @@ def simulated_ops(events: Events, plans: Mapping[int, CompiledPlan]) -> Ops:
     if len(kept) < len(rows):
         note += f"; those of {counted(len(rows) - len(kept), 'later launch', 'es')} are left out"
     return LateOps(int(counts[events.label[kept]].sum()), lambda: _ops(events, kept, found), note)
+
+
+def exposed_inside(plans: Mapping[int, CompiledPlan]) -> str:
+    """Return in words what communication no computation hides inside the launches of some calls; empty without such.
+
+    Args:
+        plans: by the serial of a run, its plan.
+    """
+    total: dict[str, float] = {}
+    for plan, calls in Counter(plans.values()).items():  # a loop may have called one plan a million times
+        for action in plan.actions:
+            for line, seconds in action.opened.exposed if action.opened is not None else ():
+                total[line] = total.get(line, 0.0) + calls * seconds
+    return exposed_words(sorted(total.items(), key=lambda one: -one[1])) if total else ""
 
 
 def _ops(events: Events, rows: np.ndarray, found: Mapping[int, CompiledStep]) -> Ops:

@@ -60,6 +60,8 @@ def test_a_few_blocks_tell_seconds_and_memory_of_all(name):
     found = deeper(launches, buffers, depths, blocks)
     assert found.seconds.ordered == pytest.approx(wanted.seconds.ordered, rel=0.03)
     assert found.memory.peak == pytest.approx(wanted.memory.peak, rel=0.05)
+    exposed, in_whole = (sum(seconds for _, seconds in one.exposed) for one in (found, wanted))
+    assert exposed == pytest.approx(in_whole, rel=0.1)
     # The ops of the others have room where they are: at the end is what ends the whole.
     assert found.ops["end"].max() == pytest.approx(found.seconds.ordered)
     others = [op for op in found.ops if op.name.endswith("more blocks")]
