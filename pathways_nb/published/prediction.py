@@ -6,6 +6,7 @@ difference is one block; JAX's as one scan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -95,8 +96,7 @@ def compiled_steps(row: PublishedStep) -> list[CompiledRow]:
 
 def _compiled(row: PublishedStep, chip: Chip, layers: int) -> CompiledRow:
     """Return one compiled program."""
-    # Replicas of a TPU are slices, joined by their hosts' network.
-    slices = row.dp if chip.interconnect == "torus" else 1
+    slices = slices_of(row, chip)
     devices = row.devices // slices * chip.devices_per_chip
     target = targets.target(make_topology(chip, devices), slices)
     program = step_program(row, layers, target.platform)
@@ -107,6 +107,15 @@ def _compiled(row: PublishedStep, chip: Chip, layers: int) -> CompiledRow:
     return CompiledRow(
         layers, schedule, place, digest_of(made.text), made.compiler, made.refused, buffers_in(made.buffers).total
     )
+
+
+def slices_of(row: PublishedStep, chip: Chip) -> int:
+    """Return the slices of a row's TPUs, which their hosts' network joins: a replica is one, or several pods."""
+    if chip.interconnect != "torus":
+        return 1
+    each = row.devices // row.dp
+    pods = -(-each // math.prod(chip.pod))
+    return row.dp * pods if each % pods == 0 else row.dp
 
 
 def _with_known_options(text: LoweredText, target: CompilerTarget, options: dict[str, Any]) -> compiling.CompiledText:

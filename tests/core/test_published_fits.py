@@ -14,7 +14,7 @@ from pathways_nb.cost.hlo.hlo_work import OpWork
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
 from pathways_nb.published import prediction
-from pathways_nb.published.prediction import CompiledRow, constants_of, predict, priced
+from pathways_nb.published.prediction import CompiledRow, constants_of, predict, priced, slices_of
 from pathways_nb.published.row_layouts import state_specs
 from pathways_nb.published.step_fits import FittedRows
 from pathways_nb.published.step_rows import PublishedStep, UnreadRow, read_rows, row_of
@@ -165,6 +165,18 @@ def test_the_optimizers_state_is_divided_over_replicas_and_as_the_parameters_are
                   "model": MODEL, "seq": 1024, "batch": 16, "precision": "bf16, fp32 gradient accumulation"})  # fmt: skip
     assert state_specs(one, 1)["block0/query"] == pw.P(("zero", "fsdp"), "tp")
     assert state_specs(one, 1)["block0/norm1"] == pw.P(None)
+
+
+@pytest.mark.parametrize(
+    ("chip", "dp", "fsdp", "slices"),
+    [
+        ("tpu_v6e", 1, 256, 1), ("tpu_v6e", 4, 256, 4), ("tpu_v6e", 1, 512, 2), ("tpu_v6e", 2, 1024, 8),
+        ("tpu_v5p", 1, 512, 1), ("tpu_v6e", 1, 257, 1), ("gpu_h100_sxm", 4, 8, 1),
+    ],
+)  # fmt: skip
+def test_a_replica_that_no_pod_holds_spans_several_slices(chip, dp, fsdp, slices):
+    said = {"chip": chip, "devices": dp * fsdp, "mesh": {"dp": dp, "fsdp": fsdp}, "model": MODEL, "seq": 1024}
+    assert slices_of(row_of(said | {"batch": dp * fsdp}), pw.chip(chip)) == slices
 
 
 def test_one_wrong_row_takes_no_other_along(tmp_path, monkeypatch):
