@@ -14,7 +14,7 @@ from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
 from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.launch_timing import Price
-from pathways_nb.cost.launch.op_seconds import LaunchPlace
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, hosts_of
 from pathways_nb.errors import size
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
@@ -37,9 +37,9 @@ class CollectiveLine:
         function: of the user's, that the line is in; empty where the compiler names none.
         scope: of the user's modules and named scopes; empty without one.
         kind: in HLO's words, such as ``"all-gather"``.
-        axes: of the mesh, over which a group extends.
-        devices: of a group.
-        hosts: of a group.
+        axes: of the mesh, over which a group extends; of several collectives all of theirs.
+        devices: of a group; of several collectives the most.
+        hosts: of a group; of several collectives the most.
         bytes: of one execution, on average: what one device holds after an all-gather, before a reduce-scatter, of an
             all-reduce; what it sends in an all-to-all or a permutation.
         count: executions in a step.
@@ -147,10 +147,10 @@ def _lines(
     shares, flags = _exposed_shares(ops), flags_in(module)
     found: dict[tuple[str, str], CollectiveLine] = {}
     for action, times in schedule.runs():
-        if (exchange := action.exchange) is None:
+        if (exchange := action.exchange) is None or not times:
             continue
         took = times * price(action)
-        hosts = len(set(place.hosts[exchange.groups[0]].tolist()))
+        hosts = hosts_of(exchange, place)
         flag = flags.get(action.name, "") or ("blocking" if action.role == "run" else "")
         one = CollectiveLine(
             action.line, action.function, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh),
@@ -164,13 +164,14 @@ def _lines(
 def _joined(one: CollectiveLine, other: CollectiveLine, mesh: Mapping[str, int]) -> CollectiveLine:
     """Return two rows of the same line and kind as one."""
     count = one.count + other.count
+    # Blocks differ in their number alone, ``layers/0/mlp`` and ``layers/1/mlp``: what is left is ``layers/mlp``.
     parts = [a for a, b in zip(one.scope.split("/"), other.scope.split("/"), strict=False) if a == b]
     return replace(
         one, scope="/".join(parts), axes=tuple(axis for axis in mesh if axis in (*one.axes, *other.axes)),
         devices=max(one.devices, other.devices), hosts=max(one.hosts, other.hosts),
         bytes=(one.count * one.bytes + other.count * other.bytes) / count, count=count,
         seconds=one.seconds + other.seconds, exposed=one.exposed + other.exposed,
-        flag="; ".join(dict.fromkeys(filter(None, (one.flag, other.flag)))),
+        flag="; ".join(dict.fromkeys(filter(None, (*one.flag.split("; "), *other.flag.split("; "))))),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pathways_nb.adopt.collective_table import CollectiveLine, Collectives, collectives_of
@@ -37,13 +37,11 @@ class PredictedStep:
         launch: it from inside.
         band: its seconds.
         collectives: by line.
-        notes: on what was left out.
     """
 
     launch: OpenedLaunch
     band: SecondsBand
     collectives: Collectives
-    notes: tuple[str, ...] = ()
 
 
 def predicted(
@@ -68,12 +66,13 @@ def predicted(
         UsageError: it has such a loop, and nobody says how often it runs.
     """
     launch = compiled.opened(place, known, trips)
+    launch = replace(launch, notes=(*launch.notes, *notes))
     if unknown := next((note for note in launch.notes if UNKNOWN_TRIPS in note), ""):
         said = unknown.partition(" and is")[0]
         raise UsageError(f"adopt: {said}, as its data decides. Say how often: pw.adopt(…, trips=100).")
     modules = [parse(text.text) for text in compiled.texts if text.text]
-    if not modules:  # refused before anything was scheduled
-        return PredictedStep(launch, SecondsBand(0.0, 0.0, 0.0), Collectives(()), notes)
+    if len(modules) < len(compiled.texts):  # refused before anything was scheduled
+        return PredictedStep(launch, SecondsBand(0.0, 0.0, 0.0), Collectives(()))
     schedules = [schedule_of(module, len(place.places), trips) for module in modules]
 
     def seconds_with(values: LaunchConstants) -> LaunchSeconds:
@@ -88,7 +87,7 @@ def predicted(
     band, price = band_of(seconds_with, known, in_table(place.chip).name), price_of(place, known)
     ops = [ops_of(schedule, price)[0] for schedule in schedules]
     found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh)
-    return PredictedStep(launch, band, found, notes)
+    return PredictedStep(launch, band, found)
 
 
 _LINE: Form[CollectiveLine] = record(
@@ -111,7 +110,6 @@ STEP: Form[PredictedStep] = record(
     launch=LAUNCH,
     band=row(SecondsBand._make, *(Field.number,) * 3),
     collectives=record(Collectives, rows=list_of(_LINE)),
-    notes=Form(Field.texts, list),
 )
 
 

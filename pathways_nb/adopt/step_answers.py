@@ -68,6 +68,11 @@ class StepAnswers:
             raise OutOfMemoryError(self._too_large(memory))
         return PredictedSeconds(made.band)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, what could not be known, and what a device is."""
+        return self._predicted.launch.notes
+
     def collectives(self) -> Collectives:
         """Return the collectives, one row for each line of the user's code and kind, the longest exposed first."""
         return self._predicted.collectives
@@ -87,7 +92,7 @@ class StepAnswers:
     def where(self) -> str:
         """Where it is, such as ``"64 × gpu_h100_sxm, data 16 × model 4"``."""
         axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
-        return f"{self.devices} × {self.chip_name}, {axes}"
+        return ", ".join(filter(None, (f"{self.devices} × {self.chip_name}", axes)))
 
     def timeline(self) -> Run:
         """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""

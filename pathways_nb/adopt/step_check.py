@@ -88,7 +88,15 @@ def problems(step: StepAnswers, budget: Budget, before: StepAnswers | None) -> l
 
 
 def _against(step: StepAnswers, before: StepAnswers, budget: Budget) -> list[str]:
-    """Return what a step does that it did not do before."""
+    """Return what a step does that it did not do before.
+
+    Raises:
+        UsageError: it was somewhere else before.
+    """
+    if (step.chip_name, step.mesh) != (before.chip_name, before.mesh):
+        raise UsageError(
+            f"--against: this step is on {step.where}, and what was saved on {before.where}; save it anew."
+        )
     old: dict[tuple[str, str, str], float] = {}
     for row in before.collectives().rows:
         old[_key(row)] = old.get(_key(row), 0.0) + row.count
@@ -183,7 +191,7 @@ def report(step: AdoptedStep, found: Sequence[str]) -> str:
     seconds = repr(step.seconds) if memory.fits else "no seconds"
     lines = [f"{step.name} on {step.devices} × {step.chip_name}: {seconds}, {size(memory.peak)} a device ({fits})",
              repr(step.collectives())]  # fmt: skip
-    return "\n".join([*lines, *(f"TOO MUCH {one}" for one in found)])
+    return "\n".join([*lines, *(f"note: {one}" for one in step.notes), *(f"TOO MUCH {one}" for one in found)])
 
 
 def saved(path: Path) -> StepAnswers:

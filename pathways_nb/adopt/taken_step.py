@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -163,8 +164,9 @@ def _taken(
         if isinstance(said, NamedSharding):
             layout = NamedSharding(mesh, said.spec)
         aval = operand.aval
-        structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=layout, weak_type=aval.weak_type))
         own.append(f"value {number}" if at is None else names[at])
+        _check_division(own[-1], aval.shape, layout.spec, mesh)
+        structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=layout, weak_type=aval.weak_type))
     if not any(axes_of(entry) for one in structs for entry in one.sharding.spec) and mesh.size > 1:
         raise ShardingError(
             f"adopt({eqn.params['name']}): no argument is divided over the {mesh.size} devices of the mesh, so each "
@@ -270,7 +272,24 @@ def _argument(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
             f"adopt: {name} is divided over the axis {unknown[0]!r}, and the mesh has {_words(mesh)}. Name that axis "
             f"in mesh= as well."
         )
+    _check_division(name, leaf.shape, spec, mesh)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+
+def _check_division(name: str, shape: Sequence[int], spec: PartitionSpec, mesh: AbstractMesh) -> None:
+    """Check that axes divide the dimensions of an argument.
+
+    Raises:
+        ShardingError: naming the argument, the dimension and the axes.
+    """
+    sizes = dict(mesh.shape_tuple)
+    for at, (length, entry) in enumerate(zip(shape, spec, strict=False)):
+        axes = axes_of(entry)
+        if length % (ways := math.prod(sizes.get(axis, 1) for axis in axes)):
+            raise ShardingError(
+                f"adopt: {name} has {length} along dimension {at}, which is divided over {' × '.join(axes)}, and "
+                f"{ways} devices do not divide that. Change its shape, its layout, or mesh=."
+            )
 
 
 def _mesh_of(leaves: Sequence[tuple[str, Any]], sizes: Mapping[str, int] | None) -> AbstractMesh:
@@ -306,8 +325,12 @@ def _resized(mesh: AbstractMesh, sizes: Mapping[str, int] | None) -> AbstractMes
     Raises:
         ShardingError: a size is no whole number of at least 1.
     """
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise ShardingError(f"adopt(mesh={sizes!r}): write the devices along each axis, such as mesh={{'data': 16}}.")
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     wanted = dict(mesh.shape_tuple) if sizes is None else dict(sizes)
+    # In the order of the mesh that the step was written for: it decides what is neighbours.
+    wanted = {axis: wanted[axis] for axis in (*mesh.axis_names, *wanted) if axis in wanted}
     if wanted == dict(mesh.shape_tuple):
         return mesh
     for axis, size in wanted.items():
@@ -318,8 +341,6 @@ def _resized(mesh: AbstractMesh, sizes: Mapping[str, int] | None) -> AbstractMes
 
 
 def _words(mesh: AbstractMesh) -> str:
-    return " × ".join(f"{axis} {size}" for axis, size in mesh.shape_tuple)
-
-
-Taker = Callable[[Mapping[str, int] | None], TakenStep]
-"""Takes the same step over for a mesh of other sizes."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    explicit = {axis: " (explicit)" * (kind is AxisType.Explicit) for axis, kind in kinds.items()}
+    return " × ".join(f"{axis} {size}{explicit[axis]}" for axis, size in mesh.shape_tuple)

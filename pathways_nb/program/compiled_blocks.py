@@ -118,6 +118,9 @@ def compile_blocks(
     except CancelledError:
         # Where one depth fails, the others are ended; the reason is the first one's.
         raise failed[0] from None
+    except KeyboardInterrupt as error:
+        failed.append(error)  # which ends the compilers that run
+        raise
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -67,16 +67,17 @@ def load(path: str | Path, *, chip: str | PathLike[str] | Chip | None = None, mo
     """
     if not isinstance(path, (str, Path)):
         raise UsageError(f"load({path!r}): {a_type_of(path)} is no path; write pw.load('a.run').")
-    for reads in _others:
-        if Path(path).is_file() and (made := reads(Path(path))) is not None:
-            return made
-    if is_dump(Path(path)):
+    saved_else = (reads(Path(path)) for reads in _others if Path(path).is_file())
+    made = next((one for one in saved_else if one is not None), None)
+    if made is None and is_dump(Path(path)):
         return open_dump(Path(path), chip, module)
     for name, value in (("chip", chip), ("module", module)):
         if value is not None:
             raise UsageError(
                 f"load({str(path)!r}, {name}={value!r}): this is a saved run; {name}= is for dumps of XLA."
             )
+    if made is not None:
+        return made
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)

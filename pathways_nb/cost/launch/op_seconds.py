@@ -108,8 +108,7 @@ def exchange_seconds(exchange: HloExchange, place: LaunchPlace, known: LaunchCon
     reduces = kind.begins_whole and kind.ends_whole and kind.sums
     if place.chip.interconnect == "torus":
         return _over_torus(exchange, 2 * moved if reduces else moved, reduces, shifts, place, known)
-    rows = exchange.groups if shifts else exchange.groups[:1]  # groups are alike, pairs of a shift are not
-    hosts = max(len(set(place.hosts[row].tolist())) for row in rows)
+    hosts = hosts_of(exchange, place)
     latency, bandwidth = known.latency, known.link_bw
     if hosts > 1:
         # All groups of a mesh exchange at once, so one of them has a share of its hosts' network cards.
@@ -117,6 +116,17 @@ def exchange_seconds(exchange: HloExchange, place: LaunchPlace, known: LaunchCon
         bandwidth = min(bandwidth, known.node_bw * ranks / place.per_host)
         latency += known.node_latency * math.log2(hosts)
     return latency + (2 if reduces else 1) * moved / bandwidth  # an all-reduce scatters, then gathers
+
+
+def hosts_of(exchange: HloExchange, place: LaunchPlace) -> int:
+    """Return how many hosts a group of a collective spans at most: an axis need not divide a host.
+
+    Args:
+        exchange: its groups.
+        place: where the participants lie.
+    """
+    hosts = np.sort(place.hosts[exchange.groups], 1)  # (groups, participants)
+    return 1 + int((hosts[:, 1:] != hosts[:, :-1]).sum(1).max(initial=0))
 
 
 def _over_torus(

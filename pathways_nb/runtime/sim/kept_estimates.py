@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+import pathways_datasets
 from pathways_nb import cost
 from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.launch.launch_forms import LAUNCH
@@ -25,7 +26,7 @@ from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.util.json_forms import Form, list_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
-_ROOMS = ("cost", "compilers", "jaxpr", "timing", "program", "runtime/sim", "adopt")
+_ROOMS = ("cost", "compilers", "jaxpr", "plan", "timing", "trace", "program", "runtime/sim", "adopt")
 """The packages that estimates come from."""
 _RULES = re.compile(r"\b(?:jvp_jaxpr_fun|fwd_jaxpr_thunk|bwd)=<[^<>]*>")
 """Rules of derivatives in the text of a jaxpr: nothing that runs, named by an address."""
@@ -113,6 +114,7 @@ def _sources() -> str:
     """Return a digest of the code that estimates."""
     package = Path(cost.__path__[0]).parent
     found = hashlib.sha256()
-    for path in sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")):
+    tables = sorted(Path(pathways_datasets.__path__[0]).glob("*.json"))
+    for path in [*sorted(path for room in _ROOMS for path in (package / room).rglob("*.py")), *tables]:
         found.update(path.read_bytes())
     return found.hexdigest()

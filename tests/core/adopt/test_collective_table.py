@@ -18,7 +18,7 @@ from pathways_nb.cost.hlo.hlo_schedule import HloExchange, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand
 from pathways_nb.cost.launch.constants import constants
-from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
+from pathways_nb.cost.launch.op_seconds import LaunchPlace, exchange_seconds, hosts_of, price_of
 from pathways_nb.cost.launch.opened_launch import open_launch
 from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.util.json_text import Field
@@ -119,7 +119,7 @@ def made() -> PredictedStep:
     schedule, price = schedule_of(module, 8), price_of(place, known)
     found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
     launch = open_launch(TEXT, place, known)
-    return PredictedStep(launch, SecondsBand(launch.seconds.ordered, 0.0, 1.0), found, ("a note",))
+    return PredictedStep(launch, SecondsBand(launch.seconds.ordered, 0.0, 1.0), found)
 
 
 def test_each_line_has_its_collectives_with_their_bytes_times_and_flags():
@@ -147,7 +147,7 @@ def test_a_gather_of_what_changes_and_a_sum_that_is_read_whole_are_not_flagged()
 def test_answers_are_read_as_they_were_written(tmp_path):
     found = made()
     again = STEP.read(Field(json.loads(json.dumps(STEP.write(found)))))
-    assert (again.collectives, again.band, again.notes) == (found.collectives, found.band, found.notes)
+    assert (again.collectives, again.band, again.launch.notes) == (found.collectives, found.band, found.launch.notes)
     step = SavedStep("step", "gpu_h100_sxm", {"d": 8}, found)
     step.save(tmp_path / "a.step")
     loaded = pw.load(tmp_path / "a.step")
@@ -157,9 +157,12 @@ def test_answers_are_read_as_they_were_written(tmp_path):
     assert (loaded.seconds.low, loaded.seconds.high) == (0.0, 1.0)
     assert "exposed communication" in loaded.timeline().summary_line()
     data = (tmp_path / "a.step").read_bytes()
-    (tmp_path / "b.step").write_bytes(data[: len(data) // 2])
-    with pytest.raises(pw.UsageError, match=r"load\('.*b\.step'\): this saved step cannot be read"):
-        pw.load(tmp_path / "b.step")
+    for damaged in (data[: len(data) // 2], data[:40] + b"damage" + data[46:]):
+        (tmp_path / "b.step").write_bytes(damaged)
+        with pytest.raises(pw.UsageError, match=r"load\('.*b\.step'\): this saved step cannot be read"):
+            pw.load(tmp_path / "b.step")
+    with pytest.raises(pw.UsageError, match=r"chip='tpu_v5p'\): this is a saved run; chip= is for dumps of XLA"):
+        pw.load(tmp_path / "a.step", chip="tpu_v5p")
 
 
 def test_two_steps_are_compared_by_their_timelines():
@@ -197,6 +200,30 @@ def test_a_line_above_changes_nothing_and_a_new_collective_is_named_by_its_line(
     without = TEXT.replace("all-gather(%c), replica_groups=[1,8]<=[8], dimensions={0}", "broadcast(%c), dimensions={0}")
     (found,) = [one for one in checked(moved, "", without) if one.startswith("new")]
     assert found == "new: all-gather at train.py:14 (mlp in block): 3 times in a step, 1.05 MB each"
+
+
+def test_what_was_saved_elsewhere_is_not_compared():
+    here, there = (SavedStep("step", "gpu_h100_sxm", mesh, made()) for mesh in ({"d": 8}, {"d": 4, "m": 2}))
+    memory = open_launch(TEXT, LaunchPlace(H100, [{"process": 0}] * 8, 8), constants("gpu_h100_sxm"),
+                         memory="Memory Space: default\nTotal bytes: 1000")  # fmt: skip
+    here._predicted = PredictedStep(memory, SecondsBand(1, 1, 1), made().collectives)
+    with pytest.raises(
+        pw.UsageError,
+        match=r"--against: this step is on 8 × gpu_h100_sxm, d 8, and what was saved on 8 × gpu_h100_sxm, d 4 × m 2; save",
+    ):
+        problems(here, Budget(), there)
+
+
+def test_a_group_spans_the_most_hosts_of_any():
+    mesh = {"data": 4, "model": 6}
+    place = LaunchPlace(H100, [{"process": n // 8} for n in range(24)], 8)
+    groups = np.arange(24).reshape(4, 6)
+    exchange = HloExchange("all-gather", 6e6, groups, "f32", 1)
+    assert hosts_of(exchange, place) == 2
+    inside = HloExchange("all-gather", 6e6, groups[:1], "f32", 1)
+    known = constants("gpu_h100_sxm")
+    assert exchange_seconds(exchange, place, known) > exchange_seconds(inside, place, known)
+    assert axes_of_groups(exchange, mesh) == ("model",)
 
 
 def test_a_budget_is_kept_or_said_with_what_takes_most():

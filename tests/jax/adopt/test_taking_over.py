@@ -173,6 +173,12 @@ def test_a_layout_without_a_mesh_is_on_that_of_the_context_or_of_the_arguments(m
         assert any(eqn.primitive.name == "sharding_constraint" for eqn in equations(taken.jaxpr))
 
 
+def test_axes_keep_the_order_of_the_mesh_that_the_step_was_written_for(mesh):
+    step = jax.jit(lambda w, x: x @ w)
+    taken = take(step, (on(mesh, jnp.ones((D, D))), batch(mesh)), {}, {"other": 2, "model": 8, "data": 16})
+    assert taken.mesh.shape_tuple == (("data", 16), ("model", 8), ("other", 2))
+
+
 def test_types_of_explicit_axes_are_kept():
     explicit = Mesh(
         np.array(jax.devices("cpu")[:1]).reshape(1, 1), ("data", "model"), axis_types=(AxisType.Explicit,) * 2
@@ -249,5 +255,12 @@ def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
         take(jax.jit(plain), (w, x), {}, {"data": 4})
     with pytest.raises(pw.ShardingError, match=r"adopt\(mesh=\{'data': 0\}\): 'data' needs a whole number of devices"):
         take(jax.jit(plain), (w, x), {}, {"data": 0})
+    with pytest.raises(pw.ShardingError, match=r"adopt\(mesh=\[16, 8\]\): write the devices along each axis"):
+        take(jax.jit(plain), (w, x), {}, [16, 8])  # type: ignore[arg-type]
+    with pytest.raises(
+        pw.ShardingError,
+        match=r"args\[1\] has 32 along dimension 0, which is divided over data, and 3 devices do not divide that\.",
+    ):
+        take(jax.jit(plain), (w, x), {}, {"data": 3, "model": 8})
     with pytest.raises(pw.ShardingError, match=r"no argument is on a mesh, and there is none in the context"):
         take(jax.jit(plain), whole, {}, None)

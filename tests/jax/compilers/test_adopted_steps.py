@@ -150,6 +150,18 @@ def test_a_loop_that_ends_by_its_data_asks_how_often_it_runs():
     assert many == pytest.approx(10 * few, rel=0.1)
 
 
+def test_what_is_left_out_is_said():
+    def loss(w: Any, x: Any) -> Any:
+        jax.debug.print("{}", x.sum())
+        return jnp.tanh(x @ w).sum()
+
+    arguments = on(jnp.ones((D, D)), columns), on(jnp.ones((64, D)), P("data"))
+    step = adopt(jax.jit(jax.grad(loss)), *arguments, chip="gpu_h100_sxm", mesh=SIZES)
+    (note,) = [one for one in step.notes if "printed" in one]
+    assert note.startswith("what is printed at test_adopted_steps.py:")
+    assert note in step.timeline().summary_line()
+
+
 def test_chips_topologies_and_options_that_do_not_exist_say_what_does(monkeypatch):
     step = flax_step()
     with pytest.raises(
