@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def main(folder: Path) -> None:
         stage = "compile"
         options = {"xla_dump_to": str(folder / "dump"), "xla_dump_hlo_as_text": True, **request["options"]}
         lowered.compile(compiler_options=options)
+        _wait_for_files(folder / "dump")
     except Exception as error:
         (folder / "error.json").write_text(
             json.dumps({"stage": stage, "kind": type(error).__name__, "text": str(error)})
@@ -75,6 +77,22 @@ def main(folder: Path) -> None:
         # No clean-up: a compiler that failed may wait for its own threads for ever.
         os._exit(1)
     os._exit(0)
+
+
+def _wait_for_files(dump: Path, most: float = 10.0) -> None:
+    """Wait until the dump's files do not change any more: a compiler may write them in threads of its own.
+
+    Args:
+        dump: the folder.
+        most: seconds to wait at most.
+    """
+    before, end = None, time.monotonic() + most
+    while time.monotonic() < end:
+        now = sorted((path.name, path.stat().st_size) for path in dump.glob("*"))
+        if now and now == before:
+            return
+        before = now
+        time.sleep(0.1)
 
 
 def _tuples(arguments: dict[str, Any]) -> dict[str, Any]:
