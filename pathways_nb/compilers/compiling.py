@@ -185,7 +185,7 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Ca
     Raises:
         CancelledError: it is no longer wanted.
     """
-    printed = folder / "output.txt"
+    printed, begun = folder / "output.txt", dict[str, int]()
     with printed.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, child.__file__, str(folder)],
@@ -196,7 +196,7 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Ca
         )
         _running.add(process)
         try:
-            while process.poll() is None and not _is_scheduled(folder / "dump", _TEXT[target.platform]):
+            while process.poll() is None and not _is_scheduled(folder / "dump", _TEXT[target.platform], begun):
                 if not is_wanted():
                     raise CancelledError(f"compiling for {counted(target.devices, 'device')} was ended.")
                 progress.tell(f"compiling for {counted(target.devices, 'device')}")
@@ -210,26 +210,29 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Ca
     # What a failed check says stands before a long stack.
     fatal = _FATAL.search(text)
     told = fatal[1].strip() if fatal else text[-2000:].strip()
-    if code == 0 or _is_scheduled(folder / "dump", _TEXT[target.platform]):
+    if code == 0 or _is_scheduled(folder / "dump", _TEXT[target.platform], begun):
         return Ending(told, True)
     # Nobody but the system ends a process without a word.
     why = "; perhaps the memory of this machine was used up" if code == -signal.SIGKILL and not told else ""
     return Ending(f"{signal.Signals(-code).name}{why}: {told}".rstrip(": ") if code < 0 else told, False)
 
 
-def _is_scheduled(dump: Path, text: str) -> bool:
+def _is_scheduled(dump: Path, text: str, begun: dict[str, int]) -> bool:
     """Return whether the scheduled program and its memory are written.
 
     Args:
         dump: the folder.
         text: the pattern of the file with the program.
+        begun: when the last file of each program was written first, by its name; filled in.
     """
     for last in dump.glob(_LAST):
-        name = last.name.removesuffix(_LAST[1:])
-        made = [*dump.glob(f"{name}{text}"), *dump.glob(f"{name}{_REPORT}")]
-        # It is written when the compiler begins, too, so its presence alone says nothing.
-        if len(made) > 1 and all(last.stat().st_mtime_ns >= one.stat().st_mtime_ns for one in made):
+        name, ended = last.name.removesuffix(_LAST[1:]), last.stat().st_mtime_ns
+        made = [one.stat().st_mtime_ns for pattern in (text, _REPORT) for one in dump.glob(f"{name}{pattern}")]
+        # It is written when the compiler begins, too, so its presence alone says nothing. Nor does the same time: times
+        # of files go on in steps of milliseconds, within which a small program begins and is half written.
+        if len(made) > 1 and (ended > max(made) or (ended == max(made) and ended > begun.get(name, ended))):
             return True
+        begun.setdefault(name, ended)
     return False
 
 
