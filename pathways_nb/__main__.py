@@ -13,6 +13,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.schedules.registry import schedules
@@ -252,6 +253,20 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--csv", action="store_true", help="a table with a line for each action and its times")
     one.set_defaults(run=schedule)
 
+    _add_chips_not_here(commands)
+    one = commands.add_parser("terapipe-plan", help="Print the optimal token slicing of every case of a file.")
+    one.add_argument("file", type=Path, metavar="FILE", help="JSON file of cases: tables, formulas, measured files")
+    one.add_argument("--json", action="store_true", help="one JSON object: name, latency, scheme, seconds of each case")
+    one.set_defaults(run=terapipe_plan)
+    return top
+
+
+def _add_chips_not_here(commands: Any) -> None:
+    """Add the commands about chips that are not here.
+
+    Args:
+        commands: the subparsers of all commands.
+    """
     one = commands.add_parser("compilers", help="Say which compilers for chips that are not here are installed.")
     one.set_defaults(run=compilers, install=())
     more = one.add_subparsers(metavar="install")
@@ -272,12 +287,6 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--against", type=Path, metavar="FILE", help="what --save wrote before")
     one.add_argument("--save", type=Path, metavar="FILE", help="keep the answers")
     one.set_defaults(run=adopt)
-
-    one = commands.add_parser("terapipe-plan", help="Print the optimal token slicing of every case of a file.")
-    one.add_argument("file", type=Path, metavar="FILE", help="JSON file of cases: tables, formulas, measured files")
-    one.add_argument("--json", action="store_true", help="one JSON object: name, latency, scheme, seconds of each case")
-    one.set_defaults(run=terapipe_plan)
-    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,6 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.launch.constants import constants_for
-from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import compile_blocks, named
@@ -128,12 +127,9 @@ class AdoptedStep(StepAnswers):
             compiled = compile_blocks(
                 function, taken.structs, taken.donated, self._target, self.options, to_standard_error, lambda: True
             )
-        torus = self.chip.interconnect == "torus"
         per_host = self.topology.devices_per_host
-        places = compiled.texts[-1].places if torus else tuple(
-            {"process": number // per_host} for number in range(self.topology.devices)
-        )  # fmt: skip
-        place = LaunchPlace(self.chip, places, per_host)
+        hosts = [number // per_host for number in range(self.topology.devices)]
+        place = compiled.place(self.chip, hosts, per_host)
         made = predicted(compiled, place, known, self.mesh, taken.notes, self._trips)
         write(digest, made)
         return made

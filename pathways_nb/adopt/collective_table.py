@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -209,8 +208,3 @@ def scope_of(source: str) -> str:
                 yield name
 
     return "/".join(parts())
-
-
-def as_rows(found: Collectives) -> list[dict[str, Any]]:
-    """Return the rows as JSON holds them."""
-    return [{**vars(row), "axes": list(row.axes)} for row in found.rows]

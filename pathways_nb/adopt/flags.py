@@ -18,9 +18,11 @@ def flags_in(module: HloModule) -> dict[str, str]:
     Args:
         module: scheduled.
     """
+    every = (one for part in module.computations.values() for one in part.instructions.values())
+    bodies = {one.called[0] for one in every if one.opcode == "while" and one.called}
     found: dict[str, str] = {}
     for computation in module.computations.values():
-        kept = _unchanged(module, computation)
+        kept = _unchanged(computation) if computation.name in bodies else frozenset()
         for one in computation.instructions.values():
             opcode = one.opcode.removesuffix("-start")
             if opcode == "all-gather" and kept and all(_is_kept(computation, name, kept) for name in one.operands):
@@ -30,11 +32,9 @@ def flags_in(module: HloModule) -> dict[str, str]:
     return found
 
 
-def _unchanged(module: HloModule, body: HloComputation) -> frozenset[int]:
-    """Return the elements of a loop's values that each pass returns as it was given them; none if it is no loop."""
-    every = (one for part in module.computations.values() for one in part.instructions.values())
-    is_loop = any(one.opcode == "while" and body.name in one.called[:1] for one in every)
-    if not is_loop or body.root.opcode != "tuple":
+def _unchanged(body: HloComputation) -> frozenset[int]:
+    """Return the elements of a loop's values that each pass returns as it was given them."""
+    if body.root.opcode != "tuple":
         return frozenset()
     elements = ((at, body.instructions.get(name)) for at, name in enumerate(body.root.operands))
     return frozenset(at for at, made in elements if made is not None and _element(body, made) == at)

@@ -26,7 +26,7 @@ from pathways_nb.program.items import closed_over, origins_in
 from pathways_nb.runtime.sim import kept_estimates
 from pathways_nb.runtime.sim.mesh_compiler import constant_key
 from pathways_nb.util.json_forms import Form, list_of, record, row
-from pathways_nb.util.json_text import DamagedError, Field
+from pathways_nb.util.json_text import Field
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +137,7 @@ def digest_of(
 
 def read(digest: str) -> PredictedStep | None:
     """Return the prediction that was kept under a name; None if there is none, or it is damaged."""
-    found = disk_cache.read(digest) if digest else None
-    try:
-        return None if found is None else STEP.read(Field(found))
-    except DamagedError:
-        return None
+    return kept_estimates.read_as(STEP, digest)
 
 
 def write(digest: str, made: PredictedStep) -> None:

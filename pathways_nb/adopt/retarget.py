@@ -127,6 +127,5 @@ class _Retarget:
 
 
 def _line(eqn: Any) -> str:
-    """Return the user's line of an equation."""
-    said = eqn.source_info.traceback
-    return source_lines.innermost(said.frames if said else ()) or "an unknown line"
+    """Return the user's line of an equation, in words."""
+    return source_lines.equation_line(eqn) or "an unknown line"

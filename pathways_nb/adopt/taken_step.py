@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -218,23 +218,17 @@ def _outermost(traced: jex.ClosedJaxpr, name: str) -> Any:
         (1 + sum(1 for sub in eqn.params.values() if hasattr(sub, "jaxpr") for _ in equations(sub)), eqn)
         for eqn in traced.jaxpr.eqns
     ]
-    calls = [(count, eqn) for count, eqn in counts if eqn.primitive.name in _JIT]
-    if calls:
-        most, chosen = max(calls, key=lambda one: one[0])
-        if sum(count for count, _ in counts) - most <= _FEW:
-            return chosen
-    others = [eqn for _, eqn in counts if not calls or eqn is not max(calls, key=lambda one: one[0])[1]]
-    where = source_lines.innermost(_frames(others[0])) if others else ""
+    calls = [one for one in counts if one[1].primitive.name in _JIT]
+    most, chosen = max(calls, key=lambda one: one[0], default=(0, None))
+    if chosen is not None and sum(count for count, _ in counts) - most <= _FEW:
+        return chosen
+    others = [eqn for _, eqn in counts if eqn is not chosen]
+    where = source_lines.equation_line(others[0]) if others else ""
     said = f", the first at {where}" if where else ""
     raise UsageError(
         f"adopt({name}): beside one jitted function it runs {counted(len(others), 'operation')} of its own{said}. Jit "
         f"the whole step, jax.jit({name}), or adopt the function that it calls."
     )
-
-
-def _frames(eqn: Any) -> Iterator[Any] | tuple[()]:
-    said = eqn.source_info.traceback
-    return said.frames if said else ()
 
 
 def _is_value(leaf: object) -> bool:

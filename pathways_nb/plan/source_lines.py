@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pathways_nb.errors import PathwaysError
 
@@ -156,6 +156,12 @@ def traceback_line(traceback: TracebackType | None) -> str:
         found = describe(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
         entry = entry.tb_next
     return found
+
+
+def equation_line(eqn: Any) -> str:
+    """Return the innermost line of the user's own code that an equation of a jaxpr comes from, or ``""``."""
+    said = eqn.source_info.traceback
+    return innermost(said.frames if said else ())
 
 
 def innermost(frames: Iterable[object]) -> str:

@@ -10,6 +10,7 @@ import jax
 from pathways_nb.compilers import compiling, lowered
 from pathways_nb.compilers.compiling import CompiledText
 from pathways_nb.compilers.targets import CompilerTarget
+from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hlo.buffers import buffers_in, live_ranges_in
 from pathways_nb.cost.launch.constants import LaunchConstants
 from pathways_nb.cost.launch.deeper_launch import deeper
@@ -34,6 +35,18 @@ class CompiledBlocks(NamedTuple):
     depths: tuple[int, ...]
     blocks: int
     results: tuple[int, ...]
+
+    def place(self, chip: Chip, hosts: Sequence[int], per_host: int) -> LaunchPlace:
+        """Return the devices as they lie: of a TPU by the compiler's coordinates, of GPUs by their hosts.
+
+        Args:
+            chip: of all of them.
+            hosts: (devices,) number of the host of each.
+            per_host: devices of a host.
+        """
+        torus = chip.interconnect == "torus"
+        places = self.texts[-1].places if torus else tuple({"process": host} for host in hosts)
+        return LaunchPlace(chip, places, per_host)
 
     def opened(self, place: LaunchPlace, known: LaunchConstants, trips: int | None = None) -> OpenedLaunch:
         """Return the launch from inside, of all blocks.
@@ -83,22 +96,31 @@ def compile_blocks(
         UsageError: the compiler is not installed.
     """
     jaxpr = jax.make_jaxpr(function)(*arguments)
-    count, platform = len(jaxpr.out_avals), target.platform
     short = shortened(jaxpr)
-    depths: tuple[int, ...] = (1,)
-    blocks, results = 1, tuple(range(count))
     if short is None:
-        programs = [lowered.lower(function, arguments, donated, platform)]
+        programs = [lowered.lower(function, arguments, donated, target.platform)]
+        made = CompiledBlocks((), (1,), 1, tuple(range(len(jaxpr.out_avals))))
     else:
         programs = [
             lowered.lower(
-                named(one.function, function.__name__), one.arguments_of(arguments), one.donated_of(donated), platform
+                named(one.function, function.__name__), one.arguments_of(arguments), one.donated_of(donated),
+                target.platform,
             )
             for one in short.programs
-        ]
-        depths, blocks = tuple(one.depth for one in short.programs), short.blocks
-        results = short.programs[-1].results
+        ]  # fmt: skip
+        depths = tuple(one.depth for one in short.programs)
+        made = CompiledBlocks((), depths, short.blocks, short.programs[-1].results)
+    return made._replace(texts=_at_once(programs, target, options, say, is_wanted))
 
+
+def _at_once(
+    programs: Sequence[lowered.LoweredText],
+    target: CompilerTarget,
+    options: Mapping[str, Any],
+    say: Callable[[str], object],
+    is_wanted: Callable[[], bool],
+) -> tuple[CompiledText, ...]:
+    """Return programs compiled at the same time; where one fails, or the wait is interrupted, the others are ended."""
     failed: list[BaseException] = []
 
     def compile_one(program: lowered.LoweredText) -> CompiledText:
@@ -114,9 +136,9 @@ def compile_blocks(
     promises = [workers.submit(compile_one, one) for one in programs]
     workers.close()
     try:
-        return CompiledBlocks(tuple(one.result() for one in promises), depths, blocks, results)
+        return tuple(one.result() for one in promises)
     except CancelledError:
-        # Where one depth fails, the others are ended; the reason is the first one's.
+        # The reason is the first one's.
         raise failed[0] from None
     except KeyboardInterrupt as error:
         failed.append(error)  # which ends the compilers that run

@@ -306,7 +306,7 @@ def origins_in(jaxprs: Iterable[jex.ClosedJaxpr]) -> tuple[tuple[str, str], ...]
         for eqn in equations(jaxpr):
             said, scope = eqn.source_info.traceback, eqn.source_info.name_stack
             if (said, scope) not in found:
-                found[said, scope] = source_lines.innermost(said.frames if said else ()), str(scope)
+                found[said, scope] = source_lines.equation_line(eqn), str(scope)
     return tuple(found.values())
 
 

@@ -67,6 +67,32 @@ class Aval:
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
 
+class ArrayAttributes:
+    """A base class with the attributes of an array that follow from its abstract value, ``aval``."""
+
+    aval: Aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The global shape."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The element type."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.aval.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole array in bytes."""
+        return self.aval.bytes
+
+
 class Deferred:
     """Base class of futures, which a trace must distinguish from values that it can use."""
 

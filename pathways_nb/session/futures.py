@@ -7,6 +7,7 @@ launch on an island's devices behind the controller's back. Nothing in this modu
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,15 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
 from pathways_nb.program.program_tracer import ProgramTracer
-from pathways_nb.program.signature import Deferred
+from pathways_nb.program.signature import ArrayAttributes, Deferred
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
-from pathways_nb.session.array_attributes import ArrayAttributes, HostConversions
 from pathways_nb.session.handle import NotAnArray
+from pathways_nb.session.host_conversions import HostConversions
 from pathways_nb.session.logical_buffer import LogicalBuffer
 from pathways_nb.session.show_sharding import show_sharding
 from pathways_nb.trace.rows import Row, label_of
@@ -47,6 +48,21 @@ class Future(Unique, LogicalBuffer, ArrayAttributes, HostConversions, NotAnArray
     """
 
     _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the type is weak, as in JAX."""
+        return self.aval.weak_type
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a future of a scalar")
+        return self.shape[0]
 
     @property
     def sharding(self) -> Any:

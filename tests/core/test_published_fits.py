@@ -179,18 +179,21 @@ def test_a_replica_that_no_pod_holds_spans_several_slices(chip, dp, fsdp, slices
     assert slices_of(row_of(said | {"batch": dp * fsdp}), pw.chip(chip)) == slices
 
 
+USUAL = {
+    "id": "r",
+    "chip": "gpu_a100_80",
+    "devices": 8,
+    "mesh": {"fsdp": 8},
+    "model": MODEL,
+    "seq": 1024,
+    "batch": 8,
+}
+"""A row that says what decides a step."""
+
+
 def test_one_wrong_row_takes_no_other_along(tmp_path, monkeypatch):
-    usual = {
-        "id": "r",
-        "chip": "gpu_a100_80",
-        "devices": 8,
-        "mesh": {"fsdp": 8},
-        "model": MODEL,
-        "seq": 1024,
-        "batch": 8,
-    }
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps([5, {}, usual | {"mesh": {"fsdp": float("inf")}}, usual, usual | {"id": "s"}]))
+    path.write_text(json.dumps([5, {}, USUAL | {"mesh": {"fsdp": float("inf")}}, USUAL, USUAL | {"id": "s"}]))
     found = read_rows(path)
     assert [type(one).__name__ for one in found] == ["UnreadRow"] * 3 + ["PublishedStep"] * 2
     assert found[0].reason == "row 0 is 5; write an object with id, chip, devices, model, …"
@@ -205,15 +208,6 @@ def test_one_wrong_row_takes_no_other_along(tmp_path, monkeypatch):
 
 
 def test_words_that_name_nothing_known_are_read_as_full_and_the_basis_says_so():
-    usual = {
-        "id": "r",
-        "chip": "gpu_a100_80",
-        "devices": 8,
-        "mesh": {"fsdp": 8},
-        "model": MODEL,
-        "seq": 1024,
-        "batch": 8,
-    }
-    found = row_of(usual | {"remat": "selective"})
+    found = row_of(USUAL | {"remat": "selective"})
     assert (found.remat, found.assumed) == ("full", "remat 'selective' is read as full")
-    assert row_of(usual | {"remat": "save q and k"}).assumed == ""
+    assert row_of(USUAL | {"remat": "save q and k"}).assumed == ""

@@ -114,7 +114,7 @@ def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -
     # What names a mesh of its own, as a NamedSharding does, is traced without an error.
     for eqn in equations(closed):
         if eqn.primitive.name in _OF_DEVICES:
-            line = source_lines.innermost(eqn.source_info.traceback.frames if eqn.source_info.traceback else ())
+            line = source_lines.equation_line(eqn)
             raise _names_devices(name, line, f"it calls {_OF_DEVICES[eqn.primitive.name]}")
     return closed, shapes
 

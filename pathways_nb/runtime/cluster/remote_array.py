@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from pathways_nb.program.signature import Aval
+from pathways_nb.program.signature import ArrayAttributes, Aval
 from pathways_nb.runtime.lowering.pieces import Located
 
 
 @dataclass(eq=False)
-class RemoteArray:
+class RemoteArray(ArrayAttributes):
     """A computed array on an island of hosts.
 
     Args:
@@ -28,26 +28,6 @@ class RemoteArray:
     located: Located
     fetch_shards: Callable[[list[int]], tuple[dict[int, np.ndarray], Any]]
     value: Any = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The global shape."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The element type."""
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.aval.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the whole array in bytes."""
-        return self.aval.bytes
 
     @property
     def sharding(self) -> Any:

@@ -22,7 +22,6 @@ from pathways_nb.cost.hlo.compiled import CompiledMemory
 from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.cost.launch.constants import constants_for
-from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import CancelledError, UsageError
@@ -114,7 +113,13 @@ class ChipEstimator:
         return None if chip_compiler.kind_for(model, choice) is None else cls(model, choice)
 
     def estimate(
-        self, request: CompileRequest, layout: NodeLayout, work: Work, topology: Topology, is_wanted: Callable[[], bool]
+        self,
+        request: CompileRequest,
+        layout: NodeLayout,
+        work: Work,
+        topology: Topology,
+        is_wanted: Callable[[], bool],
+        key: Hashable = None,
     ) -> ChipEstimate:
         """Return what the chip's compiler says of a node.
 
@@ -124,6 +129,7 @@ class ChipEstimator:
             work: of each of its devices, without collectives that only a compiler knows.
             topology: of its island.
             is_wanted: whether anybody still waits for it.
+            key: that of ``key_of``, if it is known.
 
         Raises:
             CancelledError: nobody waits any more.
@@ -132,7 +138,7 @@ class ChipEstimator:
         if self._bound(layout, work, topology) < SHORT:
             return ChipEstimate(note=f"shorter than {duration(SHORT)}, so not compiled by its chip's compiler")
         try:
-            node = self._opened(request, topology, is_wanted)
+            node = self._opened(request, topology, is_wanted, key)
         except CancelledError:
             raise
         except Exception as error:  # JAX lowers not everything without devices, and a compiler does not take everything
@@ -165,7 +171,9 @@ class ChipEstimator:
         )
         return seconds + layout.whole() / rate
 
-    def _opened(self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> _OpenedNode:
+    def _opened(
+        self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool], key: Hashable
+    ) -> _OpenedNode:
         """Return a node, compiled and opened; equal nodes on equal devices once."""
         devices = chip_compiler.devices_of(request, topology)
 
@@ -175,17 +183,16 @@ class ChipEstimator:
         def make() -> _OpenedNode:
             node = chip_compiler.compiled_node(request, devices.target, wanted)
             text = node.texts[-1]
-            # A TPU's coordinates are those that the compiler assigned; the hosts of GPUs are those of the island.
-            torus = topology.chip.interconnect == "torus"
-            places = text.places if torus else tuple({"process": host} for host in devices.hosts)
-            launch = node.opened(LaunchPlace(topology.chip, places, topology.devices_per_host), self._known)
+            launch = node.opened(node.place(topology.chip, devices.hosts, topology.devices_per_host), self._known)
             refused = f"; refused by {text.compiler}: {text.refused.splitlines()[0]}" if text.refused else ""
             header = text.text.partition("\n")[0]
             return _OpenedNode(launch, header, f"compiled for {devices.words}{refused}", node.results)
 
+        # The text of a long node takes a while to make, so it is not made again for a key that is known.
+        key = self.key_of(request, topology) if key is None else key
         while True:
             try:
-                return made_once(_opened, self.key_of(request, topology), make)
+                return made_once(_opened, key, make)
             except CancelledError:
                 # Another plan may have wanted it first, and was given up; then it is compiled for this one.
                 if not wanted():

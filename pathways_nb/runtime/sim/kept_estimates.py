@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -26,6 +27,7 @@ from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.util.json_forms import Form, list_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
 
+T = TypeVar("T")
 _ROOMS = ("cost", "compilers", "jaxpr", "plan", "timing", "trace", "program", "runtime/sim", "adopt")
 """The packages that estimates come from."""
 _RULES = re.compile(r"\b(?:jvp_jaxpr_fun|fwd_jaxpr_thunk|bwd)=<[^<>]*>")
@@ -83,6 +85,20 @@ def digest_of(key: Hashable) -> str:
     return disk_cache.key_of({"jax": jax.__version__, "sources": _sources()}, text.encode())
 
 
+def read_as(form: Form[T], digest: str) -> T | None:
+    """Return what was kept under a name; None if nothing was, or it is damaged.
+
+    Args:
+        form: of what was kept.
+        digest: the name; nothing is found under an empty one.
+    """
+    found = disk_cache.read(digest) if digest else None
+    try:
+        return None if found is None else form.read(Field(found))
+    except DamagedError:
+        return None
+
+
 def read(digest: str, request: CompileRequest) -> Executable | None:
     """Return the estimate that was kept under a name; None if there is none, or it is damaged.
 
@@ -90,12 +106,8 @@ def read(digest: str, request: CompileRequest) -> Executable | None:
         digest: the name; nothing is found under an empty one.
         request: the node.
     """
-    found = disk_cache.read(digest) if digest else None
-    if found is None:
-        return None
-    try:
-        kept = _ESTIMATE.read(Field(found))
-    except DamagedError:
+    kept = read_as(_ESTIMATE, digest)
+    if kept is None:
         return None
     outputs = tuple(NamedSharding(request.mesh, spec) for spec in kept.specs)
     return Executable(None, outputs, kept.flops, kept.temporary, kept.reused, None, kept.cost, kept.launch)

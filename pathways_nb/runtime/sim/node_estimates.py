@@ -11,7 +11,7 @@ are those of the compiled program (see ``chip_estimates``). The label of a node 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from pathways_nb.cost.collectives.kinds import BY_NAME
@@ -85,27 +85,34 @@ class NodeEstimator:
     def _estimate(self, request: CompileRequest, is_wanted: Callable[[], bool]) -> Executable:
         """Estimate a node from its jaxpr, and from a compiler where that is worth its time."""
         topology, plans = self.topology_of(request.label.island), request.code.launch_plans
-        kept = "" if plans else self._digest(request, topology)
+        count = sum(1 for item in request.code.items for _ in equations(item.jaxpr))
+        if plans or self._chip is None or count < _LONG:
+            return self._anew(request, topology, is_wanted)
+        key = self._chip.key_of(request, topology)
+        kept = kept_estimates.digest_of((key, self.model))
         if (found := kept_estimates.read(kept, request)) is not None:
             return found
-        made = self._anew(request, topology, is_wanted)
+        made = self._anew(request, topology, is_wanted, key)
         kept_estimates.write(kept, made)
         return made
 
-    def _digest(self, request: CompileRequest, topology: Topology) -> str:
-        """Return the name under which a node's estimate is kept on disk; empty if it is not."""
-        if self._chip is None or sum(1 for item in request.code.items for _ in equations(item.jaxpr)) < _LONG:
-            return ""
-        return kept_estimates.digest_of((self._chip.key_of(request, topology), self.model))
+    def _anew(
+        self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool], key: Hashable = None
+    ) -> Executable:
+        """Return the estimate of a node that is not on disk.
 
-    def _anew(self, request: CompileRequest, topology: Topology, is_wanted: Callable[[], bool]) -> Executable:
-        """Estimate a node that is not on disk."""
+        Args:
+            request: the node.
+            topology: of its island.
+            is_wanted: whether anybody still waits for it.
+            key: by which the compiler of its chip knows it, if that was made already.
+        """
         layout, plans = NodeLayout(request), request.code.launch_plans
         if plans and self._chip is None:
             return self._planned(layout, topology, ChipEstimate())
         work, chip = layout.work(), ChipEstimate()
         if self._chip is not None:
-            chip = self._chip.estimate(request, layout, work, topology, is_wanted)
+            chip = self._chip.estimate(request, layout, work, topology, is_wanted, key)
         flops = work.flops * request.mesh.size
         if chip.is_scheduled and chip.memory is not None:
             cost = chip.cost(before=self.model.node(work, topology, layout.sizes).launch)

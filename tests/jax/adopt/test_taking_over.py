@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 import pathways_nb as pw
 from pathways_nb.adopt.taken_step import TakenStep, take
 from pathways_nb.program.items import equations
+from tests.support import placed_shapes
 
 P = PartitionSpec
 D = 64
@@ -31,25 +32,11 @@ def mesh() -> Mesh:
     return Mesh(np.array(jax.devices("cpu")[:1]).reshape(1, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
-def rule(leaf: Any) -> PartitionSpec:
-    """Columns over the model's axis."""
-    return P(None, "model") if leaf.ndim == 2 else P()
-
-
-def on(mesh: Any, tree: Any, spec: Any = rule) -> Any:
-    """A tree whose arrays are shapes with layouts."""
-
-    def placed(leaf: Any) -> Any:
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            return leaf
-        layout = NamedSharding(mesh, spec(leaf) if callable(spec) else spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
-
-    return jax.tree.map(placed, tree)
+on = functools.partial(placed_shapes.on, spec=placed_shapes.columns)
 
 
 def batch(mesh: Any) -> Any:
-    return on(mesh, jax.ShapeDtypeStruct((32, D), jnp.float32), P("data"))
+    return on(mesh, jax.ShapeDtypeStruct((32, D), jnp.float32), spec=P("data"))
 
 
 def check(taken: TakenStep, arguments: int, donated: int) -> None:
@@ -186,7 +173,7 @@ def test_types_of_explicit_axes_are_kept():
     step = jax.jit(lambda w, x: jax.sharding.reshard(x @ w, P("data", None)))
     with jax.set_mesh(explicit):
         taken = take(
-            step, (on(explicit, jnp.ones((D, D))), on(explicit, jnp.ones((32, D)), P("data", None))), {}, SIZES
+            step, (on(explicit, jnp.ones((D, D))), on(explicit, jnp.ones((32, D)), spec=P("data", None))), {}, SIZES
         )
     assert taken.mesh == AbstractMesh((16, 8), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
     assert taken.jaxpr.out_avals[0].sharding.spec == P("data", None)
@@ -249,7 +236,7 @@ def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
     refuses(jax.jit(plain), *whole, match=r"adopt\(plain\): no argument is divided over the 128 devices of the mesh",
             error=pw.ShardingError)  # fmt: skip
     other = AbstractMesh((4,), ("rows",), axis_types=(AxisType.Auto,))
-    refuses(jax.jit(plain), w, on(other, jnp.ones((32, D)), P("rows")), error=pw.ShardingError,
+    refuses(jax.jit(plain), w, on(other, jnp.ones((32, D)), spec=P("rows")), error=pw.ShardingError,
             match=r"meshes with different axes: args\[0\] on data 1 × model 1; args\[1\] on rows 4")  # fmt: skip
     with pytest.raises(pw.ShardingError, match=r"args\[0\] is divided over the axis 'model', and the mesh has data 4"):
         take(jax.jit(plain), (w, x), {}, {"data": 4})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import jax.numpy as jnp
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import pathways_nb as pw
 from pathways_nb.__main__ import main
 from pathways_nb.adopt import adopted_step
 from pathways_nb.adopt.adopted_step import adopt
+from tests.support import placed_shapes
+from tests.support.placed_shapes import columns
 
 P = PartitionSpec
 MESH = AbstractMesh((1, 1), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -26,20 +29,7 @@ D = 1024
 CHIPS = ("gpu_h100_sxm", "tpu_v5p:2x2x4")
 
 
-def on(tree: Any, spec: Any) -> Any:
-    """A tree whose arrays are shapes with layouts."""
-
-    def placed(leaf: Any) -> Any:
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            return leaf
-        layout = NamedSharding(MESH, spec(leaf) if callable(spec) else spec)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
-
-    return jax.tree.map(placed, tree)
-
-
-def columns(leaf: Any) -> PartitionSpec:
-    return P(None, "model") if leaf.ndim == 2 else P()
+on = functools.partial(placed_shapes.on, MESH)
 
 
 class Model(nnx.Module):
@@ -185,7 +175,7 @@ def test_the_command_checks_a_step_against_what_it_was(tmp_path, capsys):
     code = source[source.index("import equinox") : source.index('@pytest.mark.parametrize("chip", CHIPS)')]
     code = code.replace("from pathways_nb.adopt.adopted_step import adopt\n", "").replace("import pytest\n", "")
     (tmp_path / "mine.py").write_text(
-        f"from __future__ import annotations\nfrom typing import Any\n{code}\nstep = flax_step\n"
+        f"from __future__ import annotations\nimport functools\nfrom typing import Any\n{code}\nstep = flax_step\n"
     )
     asked = ["adopt", f"{tmp_path}/mine.py::step", "--chip", "gpu_h100_sxm", "--mesh", "data=4,model=4"]
     try:

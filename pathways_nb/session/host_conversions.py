@@ -1,55 +1,11 @@
-"""What a future has in common with an array: shape and type, which are known at once, and conversions, which wait."""
+"""The conversions of a future to a host value by Python and NumPy, which wait for it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-
-from pathways_nb.program.signature import Aval
-
-
-class ArrayAttributes:
-    """A base class with the attributes of an array that follow from its abstract value, ``aval``."""
-
-    aval: Aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The global shape."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The element type."""
-        return self.aval.dtype
-
-    @property
-    def weak_type(self) -> bool:
-        """Whether the type is weak, as in JAX."""
-        return self.aval.weak_type
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.aval.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the whole array in bytes."""
-        return self.aval.bytes
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a future of a scalar")
-        return self.shape[0]
 
 
 class HostConversions:
