@@ -10,7 +10,8 @@ from typing import Any
 
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
 from pathways_nb.adopt.step_answers import StepAnswers
-from pathways_nb.adopt.taken_step import TakenStep, no_mesh, take
+from pathways_nb.adopt.taken_step import TakenStep, take
+from pathways_nb.adopt.traced_call import no_mesh
 from pathways_nb.compilers import packages, presets, targets
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
