@@ -8,6 +8,8 @@ ground up; each imports only those before it.
 from jax.sharding import PartitionSpec as P
 
 from pathways_nb.adopt.adopted_step import AdoptedStep, adopt
+from pathways_nb.adopt.adopting_record import record
+from pathways_nb.adopt.attached_step import AttachedStep
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
 from pathways_nb.comparisons.run_comparison import Comparison, compare
@@ -56,7 +58,7 @@ from pathways_nb.program.host_function import HostFunction, host
 from pathways_nb.program.timed_work import work
 from pathways_nb.results.opened_runs import load, runs
 from pathways_nb.results.run import Run, style
-from pathways_nb.session.calls.client import get, profile, put, record, wait
+from pathways_nb.session.calls.client import get, profile, put, wait
 from pathways_nb.session.calls.program import Program, program
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
 from pathways_nb.session.controller_handle import Controller
@@ -73,6 +75,7 @@ from pathways_nb.trace.causality.what_if import WhatIf
 
 __all__ = [
     "AdoptedStep",
+    "AttachedStep",
     "Bucket",
     "Calibration",
     "CancelledError",

@@ -8,11 +8,16 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
+import jax
+
+from pathways_nb.adopt.attached_step import AttachedStep, options_of
+from pathways_nb.adopt.devices_here import mesh_here
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
 from pathways_nb.adopt.step_answers import StepAnswers
+from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
 from pathways_nb.adopt.traced_call import no_mesh
-from pathways_nb.compilers import packages, presets, targets
+from pathways_nb.compilers import packages, targets
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
@@ -20,6 +25,7 @@ from pathways_nb.cost.launch.constants import constants_for
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import compile_blocks, named
+from pathways_nb.program.signature import Deferred
 from pathways_nb.util.progress import to_standard_error
 
 
@@ -32,8 +38,10 @@ def adopt(
     options: Mapping[str, Any] | str | None = None,
     trips: int | None = None,
     **kwargs: Any,
-) -> AdoptedStep:
-    """Return a jitted step as it would run on chips that are not here; nothing in it is rewritten.
+) -> AdoptedStep | AttachedStep:
+    """Return a jitted step as it runs on other chips, or on the devices here; nothing in it is rewritten.
+
+    A call of what is returned runs the step on the devices that its arguments are on, as a node of the controller.
 
     Args:
         step: a jitted training or inference step of any framework: ``jax.jit``, ``nnx.jit``, ``eqx.filter_jit``; or a
@@ -42,14 +50,14 @@ def adopt(
         mesh: devices along each axis of the mesh, such as ``{"data": 16, "model": 8}``; None for the sizes of the mesh
             that the arguments are on. Axes keep their names and types.
         chip: a name, ``"gpu_h100_sxm"``, with a topology behind a colon, ``"tpu_v5p:4x4x8"``; a ``pw.chip``, or the
-            path of a file.
+            path of a file. None for the devices that the arguments are on.
         options: of the compiler, by name; or the name of a preset (``pathways_nb.compilers.presets``).
         trips: how often loops run that end by their data, such as ``jax.lax.while_loop``.
         **kwargs: further arguments of the call.
 
     Raises:
         ShardingError: no argument is divided, or arguments are on meshes with different axes.
-        PlaceError: the topology does not have as many chips as the mesh needs.
+        PlaceError: the topology, or this machine, does not have as many devices as the mesh needs.
         UsageError: the step is not jitted or cannot be taken over, or no compiler knows the chip.
     """
 
@@ -57,10 +65,9 @@ def adopt(
         return take(step, args, kwargs, sizes)
 
     if chip is None:
-        raise UsageError(
-            'adopt: name the chip that the step is for: pw.adopt(step, *args, chip="gpu_h100_sxm", mesh={"data": 64}).'
-        )
-    return AdoptedStep(taken, mesh, chip, options, trips)
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Deferred))
+        return AttachedStep(step, taken, mesh_here(leaves, mesh), options_of(options), trips)
+    return AdoptedStep(step, taken, mesh, chip, options, trips)
 
 
 class AdoptedStep(StepAnswers):
@@ -68,6 +75,7 @@ class AdoptedStep(StepAnswers):
 
     def __init__(
         self,
+        step: Any,
         taken: Callable[[Mapping[str, int] | None], TakenStep],
         sizes: Mapping[str, int] | None,
         chip: str | PathLike[str] | Chip,
@@ -75,8 +83,8 @@ class AdoptedStep(StepAnswers):
         trips: int | None = None,
     ):
         self._take, self._sizes, self._asked, self._trips = taken, sizes, chip, trips
-        self._given = options
-        self.options = presets.preset(options) if isinstance(options, str) else dict(options or {})
+        self._given, self._step = options, step
+        self.options = options_of(options)
         """Options of the compiler."""
         self._taken = taken(sizes)
         mesh = dict(self._taken.mesh.shape_tuple)
@@ -110,9 +118,17 @@ class AdoptedStep(StepAnswers):
         """
         kept = self._given if chip is None else None
         return AdoptedStep(
-            self._take, self._sizes if mesh is None else mesh, self._asked if chip is None else chip,
+            self._step, self._take, self._sizes if mesh is None else mesh, self._asked if chip is None else chip,
             kept if options is None else options, self._trips,
         )  # fmt: skip
+
+    @cached_property
+    def _node(self) -> StepNode:
+        return StepNode(self._step)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step on the devices that its arguments are on; see ``AttachedStep``."""
+        return self._node(*args, **kwargs)
 
     @cached_property
     def _predicted(self) -> PredictedStep:

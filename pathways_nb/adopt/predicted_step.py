@@ -12,7 +12,7 @@ from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.hlo.hlo_schedule import UNKNOWN_TRIPS, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.launch.bands import SecondsBand, band_of
+from pathways_nb.cost.launch.bands import SecondsBand, band_of, calibrated_band
 from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.constants import LaunchConstants, in_table
 from pathways_nb.cost.launch.launch_forms import LAUNCH
@@ -84,7 +84,12 @@ def predicted(
         )
         return LaunchSeconds(exposed, ordered, hidden, each[-1].busy)
 
-    band, price = band_of(seconds_with, known, in_table(place.chip).name), price_of(place, known)
+    price = price_of(place, known)
+    # A chip that no compiler knows by its name is one that was measured here.
+    if place.chip.compiler is None:
+        band = calibrated_band(seconds_with(known))
+    else:
+        band = band_of(seconds_with, known, in_table(place.chip).name)
     ops = [ops_of(schedule, price)[0] for schedule in schedules]
     found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh)
     return PredictedStep(launch, band, found)

@@ -40,16 +40,22 @@ def retargeted(closed: jex.ClosedJaxpr, mesh: AbstractMesh) -> Retargeted:
     return Retargeted(jaxpr, tuple(notes))
 
 
+def on_mesh(closed: jex.ClosedJaxpr, mesh: AbstractMesh) -> jex.ClosedJaxpr:
+    """Return a jaxpr that is run, with its layouts on a mesh of the same sizes; it still prints and calls back."""
+    return _Retarget(mesh, {}, runs=True).closed(closed)
+
+
 class _Retarget:
     """Replaces the meshes in a jaxpr.
 
     Args:
         mesh: that replaces them.
         notes: what is left out; filled in.
+        runs: whether it is to run, with all that it says to the host.
     """
 
-    def __init__(self, mesh: AbstractMesh, notes: dict[str, None]):
-        self.mesh, self.notes = mesh, notes
+    def __init__(self, mesh: AbstractMesh, notes: dict[str, None], runs: bool = False):
+        self.mesh, self.notes, self.runs = mesh, notes, runs
 
     def closed(self, found: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
         """Return a closed jaxpr on the mesh."""
@@ -62,22 +68,25 @@ class _Retarget:
         return found.replace(eqns=eqns, effects=effects)
 
     def _is_left_out(self, eqn: Any) -> bool:
-        if eqn.primitive.name not in _PRINTS:
+        if self.runs or eqn.primitive.name not in _PRINTS:
             return False
         self.notes[f"what is printed at {_line(eqn)} is left out"] = None
         return True
 
     def _equation(self, eqn: Any) -> Any:
         name = eqn.primitive.name
-        if name in _CALLBACKS:
+        if name in _CALLBACKS and not self.runs:
             raise UsageError(
                 f"adopt: {_line(eqn)} calls back to Python ({name}), which no compiler of chips that are not here can "
                 f"know. Take it out of the step, or run that part between two steps."
             )
         if name == "shard_map":
             self._check_shards(eqn)
+        params = {key: self._value(value) for key, value in eqn.params.items()}
+        if self.runs:
+            return eqn.replace(params=params)
         effects = frozenset(effect for effect in eqn.effects if "Debug" not in type(effect).__name__)
-        return eqn.replace(params={key: self._value(value) for key, value in eqn.params.items()}, effects=effects)
+        return eqn.replace(params=params, effects=effects)
 
     def _check_shards(self, eqn: Any) -> None:
         """Refuse code per shard that was traced for other sizes: its shapes are those of a shard.

@@ -19,6 +19,7 @@ from pathways_nb.errors import OutOfMemoryError, UsageError, size
 from pathways_nb.results import opened_runs
 from pathways_nb.results.launch_runs import launched_run
 from pathways_nb.results.run import Run
+from pathways_nb.trace.metrics import duration
 from pathways_nb.util.json_text import DamagedError, Field, parse
 
 _LISTED = 5
@@ -93,6 +94,19 @@ class StepAnswers:
         """Where it is, such as ``"64 × gpu_h100_sxm, data 16 × model 4"``."""
         axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
         return ", ".join(filter(None, (f"{self.devices} × {self.chip_name}", axes)))
+
+    @property
+    def summary(self) -> str:
+        """Where it is, how long it takes, what is exposed, and its memory, in one line."""
+        memory = self._predicted.launch.memory
+        fits = memory is None or memory.fits
+        parts = [repr(PredictedSeconds(self._predicted.band)) if fits else "no seconds"]
+        if fits and (exposed := self.collectives().exposed):
+            parts.append(f"{duration(exposed)} of it exposed communication")
+        if memory is not None:
+            has = "" if memory.fits or not memory.available else f", which has {size(memory.available)}"
+            parts.append(f"{size(memory.peak)} a device ({'fits' if memory.fits else 'does not fit'}{has})")
+        return f"{self.name} on {self.where}: {', '.join(parts)}"
 
     def timeline(self) -> Run:
         """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pathways_nb.adopt.adopted_step import AdoptedStep, adopt
+from pathways_nb.adopt.adopted_step import adopt
 from pathways_nb.adopt.collective_table import CollectiveLine
 from pathways_nb.adopt.step_answers import StepAnswers, read_step
 from pathways_nb.errors import UsageError, size
@@ -128,7 +128,7 @@ def _where(row: CollectiveLine) -> str:
     return f"{row.kind} at {row.line or 'no known line'}{inside}"
 
 
-def adopt_from(target: str, chip: str, mesh: Mapping[str, int] | None, options: str | None) -> AdoptedStep:
+def adopt_from(target: str, chip: str, mesh: Mapping[str, int] | None, options: str | None) -> StepAnswers:
     """Return the step that a command line names.
 
     Args:
@@ -184,13 +184,9 @@ def mesh_of(text: str) -> dict[str, int]:
         raise UsageError(f"mesh {text!r}: write the devices along each axis, such as data=16,model=8.") from None
 
 
-def report(step: AdoptedStep, found: Sequence[str]) -> str:
+def report(step: StepAnswers, found: Sequence[str]) -> str:
     """Return what the command prints: the step, its collectives, and what is more than agreed."""
-    memory = step.memory()
-    fits = "fits" if memory.fits else "does not fit"
-    seconds = repr(step.seconds) if memory.fits else "no seconds"
-    lines = [f"{step.name} on {step.devices} × {step.chip_name}: {seconds}, {size(memory.peak)} a device ({fits})",
-             repr(step.collectives())]  # fmt: skip
+    lines = [step.summary, repr(step.collectives())]
     return "\n".join([*lines, *(f"note: {one}" for one in step.notes), *(f"TOO MUCH {one}" for one in found)])
 
 

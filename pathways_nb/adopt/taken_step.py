@@ -15,13 +15,13 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.adopt.retarget import Retargeted, retargeted
 from pathways_nb.adopt.traced_call import CallArguments, check_division, mesh_of, resized, trace_call
+from pathways_nb.adopt.watched_calls import JIT
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
 from pathways_nb.program.specs import axes_of
 from pathways_nb.util.words import counted
 
-_JIT = ("jit", "pjit")
 _FEW = 8
 """Equations beside the step's own that a framework may add around it, such as those that make a key."""
 
@@ -74,7 +74,7 @@ def take(step: Any, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Mappi
     """
     arguments = CallArguments.of(args, kwargs)
     call = trace_call(step, arguments, resized(mesh_of(arguments, sizes), sizes))
-    eqn = _outermost(call.jaxpr, call.name)
+    eqn = outermost(call.jaxpr, call.name)
     known = {var: at for at, var in enumerate(call.jaxpr.jaxpr.invars)}
     whole = NamedSharding(call.mesh, PartitionSpec())
     operands, names = [], []
@@ -123,7 +123,7 @@ def taken_equation(
     )
 
 
-def _outermost(traced: jex.ClosedJaxpr, name: str) -> Any:
+def outermost(traced: jex.ClosedJaxpr, name: str) -> Any:
     """Return the equation of the step: the only ``jit`` that does work.
 
     Raises:
@@ -133,7 +133,7 @@ def _outermost(traced: jex.ClosedJaxpr, name: str) -> Any:
         (1 + sum(1 for sub in eqn.params.values() if hasattr(sub, "jaxpr") for _ in equations(sub)), eqn)
         for eqn in traced.jaxpr.eqns
     ]
-    calls = [one for one in counts if one[1].primitive.name in _JIT]
+    calls = [one for one in counts if one[1].primitive.name in JIT]
     most, chosen = max(calls, key=lambda one: one[0], default=(0, None))
     if chosen is not None and sum(count for count, _ in counts) - most <= _FEW:
         return chosen

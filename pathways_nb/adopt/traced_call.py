@@ -120,7 +120,7 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
     step = _jitted(step, mesh)
     names = tuple(arguments.names[at] for at in arguments.arrays)
     structs = tuple(
-        _argument(name, arguments.leaves[at], mesh) for name, at in zip(names, arguments.arrays, strict=True)
+        argument_struct(name, arguments.leaves[at], mesh) for name, at in zip(names, arguments.arrays, strict=True)
     )
     found: list[Results] = []
 
@@ -218,7 +218,7 @@ def _name(path: Sequence[Any]) -> str:
     return ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
 
 
-def _argument(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
+def argument_struct(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
     """Return shape and type of an argument, with its layout on the mesh.
 
     Raises:

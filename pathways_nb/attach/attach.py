@@ -63,8 +63,9 @@ def attach(
             with the same controller; ``"sim:tpu_v3:4x32"`` gives chip, islands and devices of each, and ``"sim:here"``
             simulates the devices that are attached now, as ``pw.calibrate`` has measured them. ``"ray"`` takes hosts
             of a Ray cluster, each a process with its own JAX devices.
-        islands: number of islands (default 2 on CPU and on Ray, 1 simulated), or on accelerators a list of device
-            positions for each island.
+        islands: number of islands (default 2 on CPU and on Ray, 1 simulated), or for each island the positions of its
+            devices among those that JAX lists: accelerators, or with ``"cpu"`` JAX's own CPU devices in place of
+            virtual ones.
         devices_per_island: number of devices of each island, on CPU or Ray (default 4) or simulated (default 8).
         devices_per_host: number of devices of each simulated host; ``None`` takes that of the chip. On a Ray cluster,
             those of each host: an island of 4 devices on hosts of 2 is two hosts, which fail together.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,8 +39,13 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
     # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
     kind = asked.kind if asked.kind == "cpu" else _choose(asked.kind, local_islands.accelerators()[0])
     islands, each = asked.islands, asked.devices_per_island
-    if kind == "cpu":
+    if kind == "cpu" and not isinstance(islands, Sequence):
         islands, each = _virtual(2 if islands is None else islands, 4 if each is None else each)
+    elif kind == "cpu" and each is not None:
+        raise PlaceError(
+            f"attach(islands={shortened(islands)}, devices_per_island={shortened(each)}): a list says which of JAX's "
+            f"own CPU devices each island has; leave devices_per_island out."
+        )
     return replace(asked, kind=kind, islands=_hashable(islands), devices_per_island=each)
 
 
@@ -52,9 +58,9 @@ def controller(attach_options: AttachOptions) -> Controller:
     Raises:
         PlaceError: the islands do not fit the accelerators that JAX lists.
     """
-    if attach_options.kind != "cpu":
-        kind, devices = local_islands.accelerators()
-        attachment = local_islands.attach_accelerators(kind, devices, attach_options.islands)  # type: ignore[arg-type]
+    if attach_options.kind != "cpu" or isinstance(attach_options.islands, tuple):
+        kind, devices = local_islands.listed(attach_options.kind)  # type: ignore[arg-type]  # checked by attach
+        attachment = local_islands.attach_accelerators(kind, devices, attach_options.islands)
         counts = tuple(len(island.devices) for island in attachment.islands)
         hbm = [int(attach_options.hbm or local_islands.capacity(island)) for island in attachment.islands]
         return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))

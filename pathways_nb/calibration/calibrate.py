@@ -183,7 +183,11 @@ def _shape(controller: Session) -> _Shape:
     asked = controller.attach_options
     if asked.kind not in ("cpu", "gpu", "tpu"):
         raise UsageError(f'calibrate(): {controller!r} has no devices to measure. Attach some: pw.attach("cpu").')
-    return asked.kind, (asked.devices_per_island,) * asked.islands if asked.kind == "cpu" else controller.islands
+    if asked.kind != "cpu":
+        return asked.kind, controller.islands
+    if isinstance(asked.islands, int):
+        return asked.kind, (asked.devices_per_island or 0,) * asked.islands
+    return asked.kind, tuple(map(len, asked.islands))  # JAX's own devices, by their positions
 
 
 def _islands_text(shape: _Shape) -> str:

@@ -27,7 +27,7 @@ from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_matching import compare_ops
-from pathways_nb.trace.record import Events
+from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -243,7 +243,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
     """Return two runs, two pipeline schedules, or a run and the schedule of its pipeline, on one axis.
 
     An adopted step, or a saved one, is compared by its timeline, with another step or with a profile of it: operations
-    are matched by scope, line and order.
+    are matched by scope, line and order. Of a profile of several calls, the one that took the median time is compared.
 
     A run and a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
     operation and transfer. In both pictures the first action that came in another order is marked, and the first that
@@ -260,6 +260,9 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
         UsageError: one of them is neither, ``call`` is given for something else, or the run has no call of a pipeline
             with exactly the actions of the schedule.
     """
+    if isinstance(a, StepAnswers) != isinstance(b, StepAnswers):
+        step = a if isinstance(a, StepAnswers) else b
+        a, b = (launch_of(one, step.name) if isinstance(one, Run) else one for one in (a, b))
     a, b = (_run_of(one) if isinstance(one, StepAnswers) else one for one in (a, b))
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
@@ -273,6 +276,25 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
         two = "runs" if isinstance(a, Run) else "schedules"
         raise UsageError(f"compare: call={call!r} chooses a call of a run beside its schedule; these are two {two}.")
     return Comparison(a, b) if isinstance(a, Run) else ScheduleComparison(a, b)
+
+
+def launch_of(run: Run, name: str) -> Run:
+    """Return a run with only that launch of a step that took the median time; the run itself where none has ops.
+
+    Args:
+        run: with ops, of a profile.
+        name: of the step.
+    """
+    events, ops = run.events, run.ops
+    profiled = np.unique(ops["run"][ops["launch"] == name]) if len(ops) else np.array([], int)
+    rows = events.select(events.is_("kind", "compute") & events.is_("name", name) & np.isin(events["run"], profiled))
+    if not len(rows):
+        return run
+    serial = int(rows["run"][np.argsort(rows["end"] - rows["start"], kind="stable")[len(rows) // 2]])
+    chosen = Record.of(rows.select(rows["run"] == serial))
+    made = Run(run.name, run.islands, chosen, about=dict(run.about), finished=True)
+    made.ops = ops.of(launch=name, run=serial)
+    return made
 
 
 def _run_of(step: StepAnswers) -> Run:

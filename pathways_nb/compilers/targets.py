@@ -17,6 +17,8 @@ from typing import Any
 import pathways_datasets
 from pathways_nb.compilers.packages import CompilerKind
 from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.tables import names as names_of
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.errors import UsageError
 from pathways_nb.util.words import counted
@@ -63,6 +65,15 @@ def kind_of(chip: Chip) -> CompilerKind | None:
     # Chips of a torus are TPUs; another chip that names a TPU's compiler, or the reverse, has none.
     kind: CompilerKind = "tpu" if chip.interconnect == "torus" else "gpu"
     return kind if chip.compiler in _described()[kind] else None
+
+
+def chip_of_kind(kind: str) -> Chip | None:
+    """Return the chip whose devices JAX says to be of a kind, such as ``"TPU v5 lite"``; None if none is known."""
+    said = _described()
+    names = {one["description"]: name for name, one in said["gpu"].items()} | said["tpu_kinds"]
+    compiler = names.get(kind)
+    found = (chip_of(name) for name in names_of("chips"))
+    return next((chip for chip in found if compiler is not None and chip.compiler == compiler), None)
 
 
 def target(topology: Topology, islands: int = 1) -> CompilerTarget:

@@ -19,10 +19,14 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
+from pathways_nb.adopt.called_steps import HERE, CalledSteps, called
+from pathways_nb.adopt.devices_here import attach_listed
+from pathways_nb.adopt.step_check import mesh_of
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate
 from pathways_nb.controller.policies import POLICIES
-from pathways_nb.errors import did_you_mean
+from pathways_nb.errors import UsageError, did_you_mean
+from pathways_nb.notebook.adopted_cells import say, show_steps
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results.opened_runs import runs, show_graph
 from pathways_nb.session import default_controller, interrupted
@@ -108,11 +112,24 @@ def _views(text: str) -> tuple[str, ...]:
 def _cell_parser() -> _Parser:
     """Return the parser of ``%%pathways``."""
     parser = _Parser("%%pathways")
-    parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
+    parser.add_argument("--show", type=_views, metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
     parser.add_argument("--client", default="", metavar="NAME")
     parser.add_argument("--profile", dest="begin", action="store_const", const=client.profile, default=client.record)
+    parser.add_argument(
+        "--adopt", nargs="?", const=HERE, metavar="CHIP", help="jitted calls, for a chip or the devices here"
+    )
+    parser.add_argument("--mesh", type=_mesh, metavar="data=16,model=8", help="with --adopt: devices along each axis")
+    parser.add_argument("--options", metavar="PRESET", help="with --adopt: compiler options, by the name of a preset")
     return parser
+
+
+def _mesh(text: str) -> dict[str, int]:
+    """Return the sizes in ``data=16,model=8``; a wrong text is an error of its option."""
+    try:
+        return mesh_of(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _attach_parser() -> _Parser:
@@ -167,6 +184,20 @@ def _shape(text: str) -> tuple[int, ...]:
         ) from None
 
 
+def _steps(options: argparse.Namespace) -> CalledSteps | None:
+    """Return what adopts the calls of a cell; None if that is not asked for.
+
+    Raises:
+        IPythonUsageError: an option for it is given without it.
+    """
+    if options.adopt is None:
+        if options.mesh or options.options:
+            raise IPythonUsageError("%%pathways: --mesh and --options are for --adopt CHIP.")
+        return None
+    attach_listed()
+    return CalledSteps(options.adopt, options.mesh, options.options)
+
+
 _ACTIONS = ("attach", "calibrate", "status", "reset")
 
 
@@ -189,7 +220,10 @@ class PathwaysMagics(Magics):
     def pathways(self, line: str, cell: str) -> None:
         """Run the cell as ordinary Python, recorded and shown live.
 
-        ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile]``
+        ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile] [--adopt [CHIP] [--mesh AXES]]``
+
+        With ``--adopt``, each outermost jitted function of the user's that the cell calls is adopted for a chip and
+        shown below: its seconds, its collectives by line, its operations and memory.
 
         Args:
             line: the options.
@@ -199,16 +233,24 @@ class PathwaysMagics(Magics):
         options = _cell_parser().parse(_split(line))
         if options is None:
             return
+        steps = _steps(options)
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
         # Without a name the cell acts for the client that the notebook has anyway.
         whose = tenant(options.client).acting() if options.client else contextlib.nullcontext()
-        with whose, options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
+        # Steps for another chip have pictures of their own.
+        views = options.show or ("" if options.adopt not in (None, HERE) else "graph,timeline")
+        with whose, options.begin(name=options.run or f"cell {number}", show=views, source=cell) as run:
             # Known by its name while the cell runs, so that the cell itself can read it.
             if options.run:
                 runs[options.run] = run
-            exec(body, self.shell.user_ns)
-            value = eval(last, self.shell.user_ns) if last is not None else None
+            with called(run, steps) if steps is not None else contextlib.nullcontext():
+                exec(body, self.shell.user_ns)
+                value = eval(last, self.shell.user_ns) if last is not None else None
+        if steps is not None:
+            show_steps(steps, run)
+        elif not len(run.events) and "pw" not in body.co_names:
+            say("Nothing in this cell went through the controller. %%pathways --adopt shows what jitted functions do.")
         if value is not None and not silent:
             display(value)  # not returned: Out would keep the future and its memory
 

@@ -1,9 +1,8 @@
 """Runs: everything recorded while a cell, a ``with pw.record()`` block or one program ran.
 
-A run holds the event record and the graphs of its programs; every number about it is computed from these when asked for
-(``trace``), so a loaded run and a recorded one answer the same questions. Views are imported only when something is
-shown, which keeps scripts free of Bokeh. A run may be in progress and hold results on devices, so it cannot be pickled:
-``save`` and ``load`` write and read it as data (``saved_run``).
+A run holds the event record and the graphs of its programs; every number is computed from these when asked for, so a
+loaded run and a recorded one answer the same questions. Views are imported only when something is shown. A run may hold
+results on devices, so it is not pickled: ``save`` and ``load`` write and read it as data.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ class Run:
     outputs: Any = None
     note: str = ""
     """A line of progress while the run is in progress; replaces the summary."""
-    on_display: bool = False
-    """Whether a live figure shows ``note``; otherwise progress is printed."""
+    on_display: bool = False  # whether a live figure shows ``note``; otherwise progress is printed
     finished: bool = False
     view: Any = field(default=None, repr=False)
     """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
@@ -63,6 +61,8 @@ class Run:
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller and the cell's source; of a saved run the host as well."""
+    adopted: Sequence[Any] = field(default=(), repr=False)
+    """The user's jitted functions that were called, as steps; of ``pw.record(adopt=…)``."""
     _programs: ExecutedPrograms = field(default_factory=ExecutedPrograms, repr=False)
     executions: list[Execution] = field(default_factory=list, repr=False)
     kept_log: Log | bytes = field(default=b"", repr=False)
@@ -70,7 +70,7 @@ class Run:
     launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
     """While a profile is taken: the plan of each call, by its serial. ``run.ops`` gets its names from it."""
     opened: dict[int, CompiledPlan] = field(default_factory=dict, repr=False)
-    """On simulated chips, by the serial of a run: its plan, if the chip's compiler has compiled nodes of it."""
+    """On simulated chips, by serial of a run: its plan, if the chip's compiler has compiled nodes of it."""
     _ops: tuple[int, Ops] | None = field(default=None, repr=False)
     """The ops, and the number of events at which they were all; -1 for those of a profile."""
 

@@ -187,6 +187,14 @@ def slice_index(device: Any) -> int:
     return getattr(device, "slice_index", None) or 0
 
 
+def listed(kind: Kind) -> tuple[Kind, list[Any]]:
+    """Return the kind and list of the devices that JAX lists: its own CPU devices, or its accelerators."""
+    if kind == "cpu":
+        return kind, list(jax.devices("cpu"))
+    found, devices = accelerators()
+    return found or kind, devices
+
+
 def accelerators() -> tuple[Kind | None, list[Any]]:
     """Return the kind and list of the accelerators that JAX lists, ``None`` and an empty list if there are none."""
     devices = jax.devices()

@@ -1,12 +1,13 @@
 """The ops of two runs compared: what was predicted of a launch with what a profiler saw of it, or two predictions.
 
 Two compilers, or two versions of one, name and fuse operations differently. So an op is known by what it stems from in
-the program (scope and line), by whether it computes, exchanges or copies, and by its place in the order of these.
+the program (scope and line), by whether it works or exchanges, and by its place in the order of these.
 What stems from nothing that is known, such as a copy of the compiler's own, is known by its name without number.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from pathways_nb.trace.launch_ops import Op, Ops
 from pathways_nb.trace.matching import TIMES, Difference
 from pathways_nb.trace.op_hiding import COMMUNICATION
 
+_NODE = re.compile(r"^jit\(pw_([^)]*)\)/(?:jit\(\1\)/)?")
+"""The node of a controller around a jitted function, or in its place."""
 OP_KEYS = ("kind", "phase", "source", "line", "name_a", "name_b", "turn", "occurrence")
 """Columns of a comparison of ops: what both have in common, their names, which launch of each, which occurrence."""
 
@@ -88,19 +91,25 @@ def _known(ops: Ops, with_lines: bool) -> dict[tuple[Hashable, ...], KnownOp]:
         turn, begin = begins.setdefault((op.launch, op.run), (len(begins), op.start))
         if op.kind == "wait":  # follows from the others
             continue
-        kind = "communication" if op.kind in COMMUNICATION else op.kind
+        # One compiler copies with a kernel what another one has copied: that is work either way.
+        kind = "communication" if op.kind in COMMUNICATION else "work"
         if last.get((kind, turn), ("", ()))[0] == op.name:
             # One op may be several kernels, such as one that clears memory for the one that multiplies.
             same = last[kind, turn][1]
             before = found[same]
             found[same] = before._replace(takes=before.takes + op.end - op.start)
             continue
-        known = (op.source, op.line if with_lines else "") if op.source or op.line else (_stem(op.name), "")
+        known = (_scope(op.source), op.line if with_lines else "") if op.source or op.line else (_stem(op.name), "")
         key = kind, *known, turn
         last[kind, turn] = op.name, (*key, seen[key])
         found[*key, seen[key]] = KnownOp(op, op.start - begin, op.end - op.start)
         seen[key] += 1
     return found
+
+
+def _scope(source: str) -> str:
+    """Return what an op stems from: the first part of what was fused, and a step that is a node without the node."""
+    return _NODE.sub(r"jit(\1)/", source.partition(";")[0])
 
 
 def _stem(name: str) -> str:

@@ -17,8 +17,8 @@ ROOMS = [
     *"cost.launch compilers published".split(),
     *"program controller runtime.lowering runtime runtime.local runtime.sim runtime.hosts runtime.cluster runtime.shared".split(),
     *"widgets.drawing widgets.graph widgets.timeline widgets.memory widgets.figures widgets.schedules".split(),
-    *"widgets.shardings widgets.explorers widgets results shardings session session.calls session.checkpoints adopt parallel comparisons".split(),
-    *"attach calibration experiments notebook course".split(),
+    *"widgets.shardings widgets.explorers widgets results shardings session session.calls session.checkpoints parallel".split(),
+    *"attach calibration adopt comparisons experiments notebook course".split(),
     *("", "examples", "bench", "__main__"),
 ]
 """From the ground up; a room may import those before it. ``""`` is the front door, ``import pathways_nb``.

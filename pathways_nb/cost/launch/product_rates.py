@@ -40,6 +40,8 @@ def product_rate(work: OpWork, chip: Chip) -> ProductRate:
     name = "fp8" if work.dtype.startswith("f8") else _NAMES.get(work.dtype)
     if work.dtype == "f32" and chip.fp32_flops is None:
         return ProductRate(device.flops("fp32") / _PASSES[work.precision])
+    if work.dtype == "f32" and chip.compiler is None:
+        return ProductRate(device.flops("fp32"))  # as it was measured here
     if work.dtype == "f64" or (work.dtype == "f32" and work.precision == "highest"):
         rate = _outside_tensor_cores(chip)
         if rate is None:

@@ -35,16 +35,11 @@ _DRAIN = 5.0
 def record(
     name: str = "run", show: str | Sequence[str] = (), source: str = ""
 ) -> contextlib.AbstractContextManager[Run]:
-    """Record what runs inside the block: calls of computations become one program, programs go out as they are called.
-
-    The end of the block waits for what was submitted in it. An interrupt cancels what this thread has queued since its
-    cell began, or outside IPython since its outermost block began, and says how many calls those were.
+    """Record what runs inside the block; see ``pw.record``, which adopts jitted functions as well.
 
     Args:
         name: of the run.
-        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"`` (the
-            timeline with the ops inside launches) and ``"memory"``, or several as in ``"timeline,memory"``: displayed
-            live below the cell.
+        show: the views to display live.
         source: the code of the block, kept with the run.
 
     Returns:

@@ -1,0 +1,145 @@
+"""The devices of this process that a step's arguments are on: as a mesh of JAX, and as a place of the controller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from pathways_nb.attach.attach import attach
+from pathways_nb.errors import PlaceError, ShardingError, UsageError
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.signature import Deferred
+from pathways_nb.session import default_controller
+from pathways_nb.session.session import Session
+from pathways_nb.util.progress import to_standard_error
+
+ALONE = "device"
+"""The axis of a single device, where arguments are on no mesh."""
+
+
+def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> Mesh:
+    """Return the mesh of devices that arguments are on: that of the context, else of the first that has one.
+
+    Args:
+        leaves: of the arguments: arrays, futures, shapes with layouts, and anything else.
+        sizes: devices along each axis; None for those of the mesh.
+
+    Raises:
+        PlaceError: there are fewer devices here than the sizes need.
+        ShardingError: the arguments are on several devices without a mesh, or on a mesh without devices.
+    """
+    context = jax.sharding.get_mesh()
+    layouts = [context, *filter(None, map(_layout, leaves))]
+    meshes = [one.mesh if isinstance(one, NamedSharding) else one for one in layouts]
+    named = next((one for one in meshes if isinstance(one, Mesh) and one.axis_names), None)
+    if sizes is not None:
+        return _of_sizes(sizes, named)
+    if named is not None:
+        return named
+    if any(isinstance(one, NamedSharding) for one in layouts):
+        raise ShardingError(
+            "adopt: the arguments are shapes on a mesh without devices. Name the chip that the step is for, "
+            'pw.adopt(step, *args, chip="gpu_h100_sxm"), or give arrays that are on devices here.'
+        )
+    devices = {device for one in layouts if not isinstance(one, Mesh) for device in one.device_set}
+    if len(devices) > 1:
+        raise ShardingError(
+            f"adopt: the arguments are on {len(devices)} devices and on no mesh with named axes. Put them on one: "
+            f"jax.device_put(tree, NamedSharding(mesh, P(…)))."
+        )
+    chosen = np.array([*devices] or jax.devices()[:1])
+    return Mesh(chosen, (ALONE,), axis_types=(AxisType.Auto,))
+
+
+def _layout(leaf: Any) -> Any:
+    """Return the layout of an argument; None if it has none."""
+    return leaf.located()[0] if isinstance(leaf, Deferred) else getattr(leaf, "sharding", None)
+
+
+def _of_sizes(sizes: Mapping[str, int], like: Mesh | None) -> Mesh:
+    """Return a mesh of the first devices here.
+
+    Args:
+        sizes: devices along each axis.
+        like: the mesh that the step was written for, whose axes keep their types.
+
+    Raises:
+        PlaceError: there are fewer devices.
+    """
+    devices = list(like.devices.flat) if like is not None else []
+    devices += [one for one in jax.devices(devices[0].platform if devices else None) if one not in devices]
+    if (wanted := math.prod(sizes.values())) > len(devices):
+        raise PlaceError(
+            f"adopt(mesh={dict(sizes)}): it needs {wanted} devices, and {len(devices)} are here. Name the chip that "
+            f'the step is for, chip="gpu_h100_sxm", or give a smaller mesh.'
+        )
+    kinds = dict(zip(like.axis_names, like.axis_types, strict=True)) if like is not None else {}
+    types = tuple(kinds.get(axis, AxisType.Auto) for axis in sizes)
+    return Mesh(np.array(devices[:wanted]).reshape(*sizes.values()), tuple(sizes), axis_types=types)
+
+
+def place_of(mesh: Mesh, leaves: Iterable[Any]) -> VirtualSlice:
+    """Return a place of the controller on exactly the devices of a mesh, with its axes.
+
+    Where nothing is attached, these devices are.
+
+    Args:
+        mesh: the devices.
+        leaves: of the arguments; a future among them is at a place that fits.
+
+    Raises:
+        UsageError: the attached controller has other devices.
+    """
+    shape, axes = tuple(mesh.shape.values()), tuple(mesh.axis_names)
+    for leaf in leaves:
+        place = leaf.located()[2] if isinstance(leaf, Deferred) else None
+        if place is not None and (place.shape, place.axes) == (shape, axes):
+            return place
+    islands = attached_to(mesh).driver.attachment.islands
+    wanted = set(mesh.devices.flat)
+    number = next(at for at, island in enumerate(islands) if set(island.devices) == wanted)
+    return VirtualSlice(shape, axes, number, name="here")
+
+
+def attached_to(mesh: Mesh) -> Session:
+    """Return the controller of the devices of a mesh, which are attached where nothing is.
+
+    Raises:
+        UsageError: the attached controller has other devices.
+    """
+    devices = list(mesh.devices.flat)
+    platform = devices[0].platform
+    every = jax.devices(platform)
+    positions = [every.index(device) for device in devices] if set(devices) <= set(every) else None
+    session = default_controller.peek()
+    if session is None and positions is not None:
+        kind = "cpu" if platform == "cpu" else "tpu" if "tpu" in platform else "gpu"
+        session = attach(kind, islands=[positions])
+        to_standard_error(f"attached {kind}: {session.size_text}, those that the arguments are on")
+    if session is not None and session.attach_options.kind not in ("sim", "ray"):
+        islands = session.driver.attachment.islands
+        if any(set(island.devices) == set(devices) for island in islands):
+            return session
+    fix = f'pw.attach("{platform}", islands=[{positions}])' if positions else "pw.put them on its places"
+    raise UsageError(
+        f"the arguments are on {_words(devices)}, and no island of {session!r} has just these. Attach them, {fix}, or "
+        f"name the chip that the step is for, chip=."
+    )
+
+
+def attach_listed() -> None:
+    """Attach all devices that JAX lists as one island, where nothing is attached: those that plain JAX computes on."""
+    if default_controller.peek() is None:
+        attached_to(Mesh(np.array(jax.devices()), (ALONE,)))
+
+
+def _words(devices: list[Any]) -> str:
+    """Return devices in words."""
+    return f"{len(devices)} × {devices[0].device_kind} (JAX's {', '.join(str(one.id) for one in devices[:8])}" + (
+        ", …)" if len(devices) > 8 else ")"
+    )

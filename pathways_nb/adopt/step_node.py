@@ -1,0 +1,209 @@
+"""A step as a node of the controller: a call of it on the devices that its arguments are on."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.adopt.devices_here import mesh_here, place_of
+from pathways_nb.adopt.retarget import on_mesh
+from pathways_nb.adopt.taken_step import outermost
+from pathways_nb.adopt.traced_call import CallArguments, TracedCall, trace_call
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.compiled_blocks import named
+from pathways_nb.program.computation import Computation, jit
+from pathways_nb.program.signature import Deferred
+from pathways_nb.program.specs import axes_of
+from pathways_nb.session import default_controller
+from pathways_nb.session.futures import Future
+
+
+class StepNode:
+    """A step that is called on devices of the controller; each kind of arguments is traced once.
+
+    Args:
+        step: jitted, by whatever framework; or a function of a mesh that returns such a step.
+    """
+
+    def __init__(self, step: Any):
+        self._step = step
+        self._made: dict[Any, tuple[TracedCall, Computation]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Dispatch the step where its arguments lie; a model of Flax NNX that it changes in place is changed.
+
+        Returns:
+            What the step returns, with a future for each array.
+
+        Raises:
+            ShardingError: the arguments are on several devices and on no mesh.
+            UsageError: the controller has other devices, or the step cannot be a node.
+        """
+        if self._step is None:
+            raise UsageError("this step was seen in a block and has no function of its own: call the function itself.")
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=_is_future)
+        arguments = CallArguments.of(args, kwargs)
+        arrays = [leaves[at] for at in arguments.arrays]
+        mesh = mesh_here(arrays)
+        key = _key_of(arguments, mesh)
+        if key not in self._made:
+            self._made[key] = self._traced(arguments, mesh, arrays)
+        call, node = self._made[key]
+        made = iter(node(*arrays))
+        results = call.results
+        out = [next(made) if leaf is None else leaf for leaf in results.leaves]
+        if results.changed:
+            changed = dict(zip(results.changed, made, strict=True))
+            _give_back((args, kwargs), jax.tree.unflatten(results.arguments, _arrays_in(leaves, changed)))
+        return jax.tree.unflatten(results.tree, out)
+
+    def _traced(self, arguments: CallArguments, mesh: Mesh, arrays: Sequence[Any]) -> tuple[TracedCall, Computation]:
+        """Return a call, and the node that carries it out.
+
+        Args:
+            arguments: of the call.
+            mesh: that they are on.
+            arrays: among them.
+        """
+        place = place_of(mesh, arrays)
+        typed = mesh_at(place, mesh)
+        call = trace_call(self._step, arguments, typed)
+        eqn = outermost(call.jaxpr, call.name)
+        if call.results.changed:
+            _check_models(arguments)
+        inputs = {var: at for at, var in enumerate(call.jaxpr.jaxpr.invars)}
+        layouts, donated = [one.sharding.spec for one in call.arguments], set()
+        params = eqn.params
+        for operand, said, is_given in zip(eqn.invars, params["in_shardings"], params["donated_invars"], strict=True):
+            at = None if isinstance(operand, jex.Literal) else inputs.get(operand)
+            if at is not None and isinstance(said, NamedSharding):
+                layouts[at] = said.spec
+            if at is not None and is_given:
+                donated.add(at)
+        return call, node_of(call.jaxpr, params["name"], call.names, layouts, sorted(donated), place, typed)
+
+
+def mesh_at(place: VirtualSlice, mesh: Mesh) -> AbstractMesh:
+    """Return the mesh of a place, on which its nodes are traced, with the types that the axes of a step's mesh have."""
+    return default_controller.get().mesh_of(place).update(axis_types=mesh.axis_types)
+
+
+def node_of(
+    jaxpr: jex.ClosedJaxpr,
+    name: str,
+    arguments: Sequence[str],
+    layouts: Sequence[PartitionSpec],
+    donated: Sequence[int],
+    place: VirtualSlice,
+    mesh: AbstractMesh,
+) -> Computation:
+    """Return a jaxpr as a node of the controller.
+
+    Args:
+        jaxpr: of the step.
+        name: of the node.
+        arguments: names of its inputs.
+        layouts: of its inputs.
+        donated: positions of inputs whose memory results may take.
+        place: where it runs.
+        mesh: of the place, with the types of the axes that the jaxpr was traced with.
+    """
+    function = _with_types(jex.jaxpr_as_fun(on_mesh(jaxpr, mesh)), mesh, layouts)
+    function = _with_parameters(named(function, name), arguments)
+    return jit(function, on=place, in_shardings=tuple(layouts), donate_argnums=tuple(donated))
+
+
+def _with_parameters(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Return a function whose parameters have the names of arguments, which pictures and errors show."""
+    seen = dict.fromkeys(re.sub(r"\W+", "_", name).strip("_") for name in names)
+    known = [*seen] if len(seen) == len(names) and all(map(str.isidentifier, seen)) else []
+    known = known or [f"argument_{at}" for at in range(len(names))]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in known]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def _is_future(leaf: object) -> bool:
+    return isinstance(leaf, Deferred)
+
+
+def _key_of(arguments: CallArguments, mesh: Mesh) -> Any:
+    """Return what the trace of a call depends on."""
+    arrays = set(arguments.arrays)
+    known = []
+    for at, leaf in enumerate(arguments.leaves):
+        layout = getattr(leaf, "sharding", None)
+        spec = layout.spec if isinstance(layout, NamedSharding) else None
+        known.append((leaf.shape, leaf.dtype, spec) if at in arrays else (type(leaf), leaf))
+    try:
+        hash(found := (arguments.tree, tuple(known), mesh))
+    except TypeError:
+        return object()  # a leaf that cannot be compared: traced anew at each call
+    return found
+
+
+def _with_types(
+    function: Callable[..., Any], mesh: AbstractMesh, layouts: Sequence[PartitionSpec]
+) -> Callable[..., Any]:
+    """Return a function for axes that are left to the compiler, as those of a place are.
+
+    Args:
+        function: traced on the mesh.
+        mesh: whose explicit axes are so inside.
+        layouts: of each argument.
+    """
+    explicit = tuple(
+        axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit
+    )
+    if not explicit:
+        return function
+    inside = tuple(PartitionSpec(*(_only(entry, explicit) for entry in spec)) for spec in layouts)
+    return jax.sharding.explicit_axes(function, axes=explicit, in_sharding=inside)
+
+
+def _only(entry: Any, axes: Sequence[str]) -> tuple[str, ...] | None:
+    """Return those axes over which a dimension is divided that are among some; None without any."""
+    return tuple(axis for axis in axes_of(entry) if axis in axes) or None
+
+
+def _arrays_in(leaves: Sequence[Any], changed: Mapping[int, Future]) -> list[Any]:
+    """Return the leaves of arguments with those that were changed in place as arrays, which any code can read."""
+    return [changed[at].array() if at in changed else leaf for at, leaf in enumerate(leaves)]
+
+
+def _models(tree: Any) -> list[Any]:
+    """Return the models, optimizers and other objects of Flax NNX in a tree."""
+    nnx = sys.modules.get("flax.nnx")  # whoever has a model of it has imported it
+    if nnx is None:
+        return []
+    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, nnx.Pytree))
+    return [one for one in found if isinstance(one, nnx.Pytree)]
+
+
+def _check_models(arguments: CallArguments) -> None:
+    """Check that what a step changes in place can be changed from here.
+
+    Raises:
+        UsageError: it is no object of Flax NNX.
+    """
+    tree = jax.tree.unflatten(arguments.tree, arguments.leaves)
+    if not _models(tree):
+        raise UsageError(
+            "the step changes its arguments in place, and they are no objects of Flax NNX. Return what it changes."
+        )
+
+
+def _give_back(given: Any, changed: Any) -> None:
+    """Change objects of Flax NNX as the step has changed their copies."""
+    nnx = sys.modules["flax.nnx"]
+    for old, new in zip(_models(given), _models(changed), strict=True):
+        nnx.update(old, nnx.state(new))
