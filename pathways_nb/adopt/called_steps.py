@@ -19,6 +19,7 @@ from pathways_nb.adopt.taken_step import TakenStep, taken_equation
 from pathways_nb.adopt.traced_call import CallArguments, argument_struct, mesh_of, resized
 from pathways_nb.adopt.watched_calls import watched
 from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.program.computation import Computation
 from pathways_nb.results.run import Run
@@ -42,6 +43,9 @@ class CalledSteps(Sequence[StepAnswers]):
         mesh: as in ``pw.adopt``.
         options: as in ``pw.adopt``.
         trips: as in ``pw.adopt``.
+
+    Raises:
+        UsageError: there is no such chip, or no such preset of options.
     """
 
     def __init__(
@@ -51,7 +55,9 @@ class CalledSteps(Sequence[StepAnswers]):
         options: Mapping[str, Any] | str | None = None,
         trips: int | None = None,
     ):
-        self._chip, self._mesh, self._options, self._trips = chip, mesh, options, trips
+        self._chip, self._mesh, self._options, self._trips = chip, mesh, options_of(options), trips
+        if chip != HERE:
+            chip_of(chip.partition(":")[0] if isinstance(chip, str) else chip)  # before anything runs
         self._steps: list[StepAnswers] = []
         self._seen: dict[Any, _Seen] = {}
         self.calls: list[int] = []
@@ -105,7 +111,7 @@ class CalledSteps(Sequence[StepAnswers]):
             self._steps.append(AdoptedStep(None, taken, self._mesh, self._chip, self._options, self._trips))
             return None
         wanted = mesh_here(leaves, self._mesh)
-        self._steps.append(AttachedStep(None, taken, wanted, options_of(self._options), self._trips))
+        self._steps.append(AttachedStep(None, taken, wanted, self._options, self._trips))
         if dict(wanted.shape) != dict(own.shape):
             return None
         layouts = [
