@@ -3,6 +3,7 @@
 #   make demo    the quickstart as one HTML page       make fast    tests without devices, with fewer random examples
 #   make check   linter, formatter, types
 #   make docs    guide, course and reference as a site in build/docs/html, which opens without a network
+#   make records compiles anew what adopted steps answer from where no compiler is
 #   make speed   short benches, whose ratios go to build/speed.json
 # PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
 PYTHON ?=
@@ -14,7 +15,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Another environment that happens to be active in the shell is none of ours.
 unexport VIRTUAL_ENV
 
-.PHONY: lab demo docs test fast check speed clean environment
+.PHONY: lab demo docs test fast check records speed clean environment
 
 lab: environment
 	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
@@ -42,6 +43,9 @@ check: environment
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+records: environment
+	$(BIN)/python -m tests.support.step_records
 
 speed: environment
 	@mkdir -p build

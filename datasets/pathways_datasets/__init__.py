@@ -12,6 +12,8 @@ from pathways_datasets.packaged_tables import (
     published_steps,
     recorded,
     recorded_files,
+    recorded_step,
+    recorded_steps,
 )
 from pathways_datasets.text import batches, stdlib_source
 
@@ -25,5 +27,7 @@ __all__ = [
     "published_steps",
     "recorded",
     "recorded_files",
+    "recorded_step",
+    "recorded_steps",
     "stdlib_source",
 ]

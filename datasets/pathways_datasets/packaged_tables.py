@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 
@@ -98,3 +99,26 @@ def recorded_files() -> dict[str, dict[str, Any]]:
     """Return by name what each file of ``recorded`` holds: the program, the devices, versions and source."""
     text = files("pathways_datasets").joinpath("recorded", "index.json").read_text("utf-8")
     return {name.removesuffix(".gz"): about for name, about in json.loads(text).items()}
+
+
+def recorded_steps() -> list[str]:
+    """Return the names of compiled texts of steps, ``STEP.DEVICES.FINGERPRINT``; ``make records`` writes them."""
+    folder = _steps_folder()
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    return [name.removesuffix(".json.gz") for name in names if name.endswith(".json.gz")]
+
+
+def recorded_step(fingerprint: str) -> bytes | None:
+    """Return the compressed texts of a step; None if there are none.
+
+    Args:
+        fingerprint: of the step, as ``pathways_nb.adopt`` computes it.
+    """
+    for name in recorded_steps():
+        if name.endswith(f".{fingerprint}"):
+            return _steps_folder().joinpath(f"{name}.json.gz").read_bytes()
+    return None
+
+
+def _steps_folder() -> Traversable:
+    return files("pathways_datasets").joinpath("recorded", "steps")

@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 
+from pathways_nb.adopt import recorded_step
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
 from pathways_nb.adopt.devices_here import mesh_here
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
+from pathways_nb.adopt.recorded_step import RecordedStep
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
@@ -24,7 +26,7 @@ from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.launch.constants import constants_for
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.plan import source_lines
-from pathways_nb.program.compiled_blocks import compile_blocks, named
+from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
 from pathways_nb.program.signature import Deferred
 from pathways_nb.util.progress import to_standard_error
 
@@ -92,11 +94,24 @@ class AdoptedStep(StepAnswers):
         """The devices."""
         super().__init__(self._taken.name, self.topology.chip.name, mesh)
         self._target = targets.target(self.topology)
-        if not packages.is_installed(self._target.kind):
+        self._recorded = None if packages.is_installed(self._target.kind) else self._record()
+
+    def _record(self) -> RecordedStep:
+        """Return the text that was recorded of this step.
+
+        Raises:
+            UsageError: there is none, and the compiler is not installed.
+        """
+        found = recorded_step.find(self._taken, self._target, self.options)
+        if found is None:
+            others = recorded_step.recorded_of(self.name)
+            said = f"; recorded are {', '.join(others)}, with other options, arguments or code" * bool(others)
             raise UsageError(
                 f"adopt({self.name}): the {self._target.kind.upper()} compiler, which {self.chip.name} needs, is not "
-                f"installed. {packages.how_to_install(self._target.kind)}"
+                f"installed, and no recorded text matches this step on {self.where}{said}. "
+                f"{packages.how_to_install(self._target.kind)}"
             )
+        return found
 
     @property
     def chip(self) -> Chip:
@@ -133,23 +148,32 @@ class AdoptedStep(StepAnswers):
     @cached_property
     def _predicted(self) -> PredictedStep:
         """What follows from the compiled step; from the disk if an equal one was compiled before."""
-        known = constants_for(self.chip, self.topology.network)
-        compiler = packages.version_of(self._target.kind), self._trips
-        digest = digest_of(self._taken, self.topology, self.options, known, compiler)
-        if (found := read(digest)) is not None:
+        known, recorded, notes = constants_for(self.chip, self.topology.network), self._recorded, self._taken.notes
+        said = (recorded.compiler, recorded.check) if recorded else packages.version_of(self._target.kind)
+        digest = digest_of(self._taken, self.topology, self.options, known, (said, self._trips))
+        if not recorded_step.is_recording() and (found := read(digest)) is not None:
             return found
-        taken = self._taken
-        function = named(taken.function, taken.name)
-        with no_mesh():
-            compiled = compile_blocks(
-                function, taken.structs, taken.donated, self._target, self.options, to_standard_error, lambda: True
-            )
+        if recorded is not None:
+            compiled, notes = recorded.compiled, (*notes, recorded.note)
+        else:
+            compiled = self._compiled()
         per_host = self.topology.devices_per_host
         hosts = [number // per_host for number in range(self.topology.devices)]
         place = compiled.place(self.chip, hosts, per_host)
-        made = predicted(compiled, place, known, self.mesh, taken.notes, self._trips)
+        made = predicted(compiled, place, known, self.mesh, notes, self._trips)
         write(digest, made)
         return made
+
+    def _compiled(self) -> CompiledBlocks:
+        """Return what the compiler of the chip makes of the step."""
+        taken = self._taken
+        with no_mesh():
+            compiled = compile_blocks(
+                named(taken.function, taken.name), taken.structs, taken.donated, self._target, self.options,
+                to_standard_error, lambda: True,
+            )  # fmt: skip
+        recorded_step.keep(taken, self._target, self.options, compiled, self.chip.name)
+        return compiled
 
 
 def _topology(asked: str | PathLike[str] | Chip, devices: int) -> Topology:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
+from pathways_nb.adopt.traced_call import check_sizes
 from pathways_nb.attach.attach import attach
 from pathways_nb.errors import PlaceError, ShardingError, UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -38,6 +39,7 @@ def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> 
     meshes = [one.mesh if isinstance(one, NamedSharding) else one for one in layouts]
     named = next((one for one in meshes if isinstance(one, Mesh) and one.axis_names), None)
     if sizes is not None:
+        check_sizes(sizes)
         return _of_sizes(sizes, named)
     if named is not None:
         return named

@@ -285,19 +285,29 @@ def resized(mesh: AbstractMesh, sizes: Mapping[str, int] | None) -> AbstractMesh
     Raises:
         ShardingError: a size is no whole number of at least 1.
     """
-    if sizes is not None and not isinstance(sizes, Mapping):
-        raise ShardingError(f"adopt(mesh={sizes!r}): write the devices along each axis, such as mesh={{'data': 16}}.")
+    if sizes is not None:
+        check_sizes(sizes)
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     wanted = dict(mesh.shape_tuple) if sizes is None else dict(sizes)
     # In the order of the mesh that the step was written for: it decides what is neighbours.
     wanted = {axis: wanted[axis] for axis in (*mesh.axis_names, *wanted) if axis in wanted}
     if wanted == dict(mesh.shape_tuple):
         return mesh
-    for axis, size in wanted.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ShardingError(f"adopt(mesh={wanted!r}): {axis!r} needs a whole number of devices, at least 1.")
     types = tuple(kinds.get(axis, AxisType.Auto) for axis in wanted)
     return AbstractMesh(tuple(wanted.values()), tuple(wanted), axis_types=types)
+
+
+def check_sizes(sizes: Any) -> None:
+    """Check the sizes of a mesh.
+
+    Raises:
+        ShardingError: they are no mapping, or a size is no whole number of at least 1.
+    """
+    if not isinstance(sizes, Mapping):
+        raise ShardingError(f"adopt(mesh={sizes!r}): write the devices along each axis, such as mesh={{'data': 16}}.")
+    for axis, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ShardingError(f"adopt(mesh={dict(sizes)!r}): {axis!r} needs a whole number of devices, at least 1.")
 
 
 def _words(mesh: AbstractMesh) -> str:

@@ -170,8 +170,33 @@ def innermost(frames: Iterable[object]) -> str:
     Args:
         frames: innermost first, with ``file_name`` and ``line_num`` (the frames of JAX's tracebacks).
     """
+    found = users_frame(frames)
+    return describe(*found) if found else ""
+
+
+def users_frame(frames: Iterable[object]) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame of the user's own code, or None.
+
+    Args:
+        frames: as of ``innermost``.
+    """
     for frame in frames:
         filename = getattr(frame, "file_name", "")
         if filename and is_users(filename):
-            return describe(filename, getattr(frame, "line_num", 0))
-    return ""
+            return filename, getattr(frame, "line_num", 0)
+    return None
+
+
+def portable_name(filename: str) -> str:
+    """Return the name of a file without what only this machine has: a library's, from the folder of all libraries on.
+
+    A user's file keeps its last part alone.
+    """
+    if filename.startswith(_PACKAGE):
+        return f"/site-packages/{os.path.basename(_PACKAGE[:-1])}/{filename.removeprefix(_PACKAGE)}"
+    if is_users(filename):
+        return f"/recorded/{os.path.basename(filename)}"
+    for folder in ("/site-packages/", "/dist-packages/", "/lib/python3."):
+        if folder in filename:
+            return folder + filename.rpartition(folder)[2]
+    return filename if filename.startswith("<") else f"/lib/python3./{os.path.basename(filename)}"

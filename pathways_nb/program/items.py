@@ -287,7 +287,7 @@ def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
         yield from jaxpr.consts
         jaxpr = jaxpr.jaxpr
     for eqn in jaxpr.eqns:
-        for inner in _jaxprs(eqn.params):
+        for inner in inner_jaxprs(eqn.params):
             yield from closed_over(inner)
 
 
@@ -295,7 +295,7 @@ def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
     """Yield every equation of a traced program, at any depth; those in the body of a loop once."""
     for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
         yield eqn
-        for inner in _jaxprs(eqn.params):
+        for inner in inner_jaxprs(eqn.params):
             yield from equations(inner)
 
 
@@ -326,7 +326,8 @@ def _way_out(primitive: str, inside: str) -> str:
     return f"Unroll it with a Python for, or put the loop inside {inside}."
 
 
-def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the jaxprs among the parameters of an equation."""
     for value in params.values():
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, (jex.Jaxpr, jex.ClosedJaxpr)):
@@ -335,7 +336,7 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 def _computations_in(params: dict[str, Any]) -> Iterator[str]:
     """Yield the names of the computations inside an equation's parameters, at any depth."""
-    for jaxpr in _jaxprs(params):
+    for jaxpr in inner_jaxprs(params):
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
             carried = _computation_name(eqn) or host_work(eqn)
             if carried is not None:

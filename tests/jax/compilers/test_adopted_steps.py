@@ -164,10 +164,10 @@ def test_chips_topologies_and_options_that_do_not_exist_say_what_does(monkeypatc
         adopt(*step, chip="gpu_h100", mesh=SIZES)
     with pytest.raises(pw.UsageError, match=r"preset\('nvidia'\): there are no such compiler options; there is"):
         adopt(*step, chip="gpu_h100_sxm", mesh=SIZES, options="nvidia")
-    with pytest.raises(
-        pw.UsageError, match=r'name the chip that the step is for: pw\.adopt\(step, \*args, chip="gpu_h100_sxm"'
-    ):
+    with pytest.raises(pw.PlaceError, match=r"it needs 16 devices, and 1 are here\. Name the chip"):
         adopt(*step, mesh=SIZES)
+    with pytest.raises(pw.ShardingError, match=r"adopt\(mesh=16\): write the devices along each axis"):
+        adopt(*step, mesh=16)
 
 
 def test_the_command_checks_a_step_against_what_it_was(tmp_path, capsys):
@@ -180,7 +180,7 @@ def test_the_command_checks_a_step_against_what_it_was(tmp_path, capsys):
     asked = ["adopt", f"{tmp_path}/mine.py::step", "--chip", "gpu_h100_sxm", "--mesh", "data=4,model=4"]
     try:
         assert main([*asked, "--save", f"{tmp_path}/old.step", "--budget", "memory=1GB,exposed=1"]) == 0
-        assert "train_step on 16 × gpu_h100_sxm: " in capsys.readouterr().out
+        assert "train_step on 16 × gpu_h100_sxm, data 4 × model 4: " in capsys.readouterr().out
         assert main([*asked, "--against", f"{tmp_path}/old.step"]) == 0
         assert "TOO MUCH" not in capsys.readouterr().out
         assert main([*asked, "--budget", "exposed=1e-9"]) == 1

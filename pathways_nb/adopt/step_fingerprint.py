@@ -1,0 +1,142 @@
+"""What a step computes, in words that do not depend on the version of JAX: it is how a recorded text is found again.
+
+Versions spell the same step differently: they broadcast, convert and nest functions in other ways. So what is compared
+is what decides the compiled program: arguments with their layouts, and how often the step has each product, constraint,
+exchange, loop, kernel, reduction and transcendental function, with its shapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax.extend.core as jex
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pathways_nb.adopt.taken_step import TakenStep
+from pathways_nb.compilers.targets import CompilerTarget
+from pathways_nb.plan.source_lines import users_frame
+from pathways_nb.program.items import inner_jaxprs
+from pathways_nb.program.specs import axes_of
+
+COMPARED = (
+    "its name, the chip, the mesh, the options, its arguments with their layouts, and the count of its products, "
+    "layouts, exchanges, loops, kernels, reductions and transcendental functions by their shapes"
+)
+"""What a fingerprint is made of, in words."""
+_COUNTED = re.compile(
+    r"dot_general|ragged_dot|conv_general|attention|pallas_call|custom_call|ffi_call|fft|sharding_constraint|reshard"
+    r"|^(?:all_|psum|pmax|pmin|ppermute|reduce_|reduce_scatter|cum|arg|sort|top_k|gather|scatter|scan|while|cond)"
+    r"|^(?:exp|exp2|log|log1p|tanh|logistic|erf|sin|cos)$"
+)
+"""Names of the primitives that count."""
+_SPELT = re.compile(r"_invariant$|(?<=psum)2$")
+"""What some versions of JAX append to the names of collectives."""
+_KERNELS = re.compile(r"pallas_call|custom_call|ffi_call")
+"""Primitives whose inside is another machine's code."""
+
+
+class CountedOperation(NamedTuple):
+    """An operation that counts.
+
+    Args:
+        key: what it is, with its shapes and the loops around it.
+        at: file and line of the user's code; None where no frame is the user's.
+    """
+
+    key: str
+    at: tuple[str, int] | None
+
+
+def counted_in(jaxpr: jex.ClosedJaxpr | jex.Jaxpr, around: str = "") -> Iterator[CountedOperation]:
+    """Yield the operations that count, in their order, those in the body of a loop once.
+
+    Args:
+        jaxpr: of the step.
+        around: the loops that it stands in.
+    """
+    for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
+        name = _SPELT.sub("", eqn.primitive.name)
+        if _COUNTED.search(name):
+            said = eqn.source_info.traceback
+            yield CountedOperation(
+                f"{around}{name} {_shapes(eqn)} {_parameters(eqn)}".rstrip(), users_frame(said.frames if said else ())
+            )
+        if _KERNELS.search(name):
+            continue
+        inside = f"{around}{name} {eqn.params.get('length', '')}/" if name in ("scan", "while", "cond") else around
+        for inner in inner_jaxprs(eqn.params):
+            yield from counted_in(inner, inside)
+
+
+def fingerprint_of(
+    taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any], counted: list[CountedOperation]
+) -> str:
+    """Return a digest of a step and of what it is compiled for.
+
+    Args:
+        taken: the step.
+        target: the devices.
+        options: of the compiler.
+        counted: of the step (``counted_in``).
+    """
+    counts: dict[str, int] = {}
+    for one in counted:
+        counts[one.key] = counts.get(one.key, 0) + 1
+    axes = zip(taken.mesh.axis_names, taken.mesh.axis_sizes, taken.mesh.axis_types, strict=True)
+    found = {
+        "name": taken.name,
+        "target": [target.platform, target.devices, dict(target.arguments)],
+        "options": dict(options),
+        "mesh": [[name, size, kind.name] for name, size, kind in axes],
+        "arguments": [[list(one.shape), str(one.dtype), _spec(one.sharding.spec)] for one in taken.structs],
+        "results": [None if one is None else _spec(one.spec) for one in taken.results],
+        "donated": list(taken.donated),
+        "counts": counts,
+    }
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _shapes(eqn: Any) -> str:
+    """Return types and shapes of what goes in and comes out; a loop's constants and order differ between versions."""
+    if eqn.primitive.name in ("scan", "while", "cond"):
+        return ""
+    given, made = (" ".join(_shape(one.aval) for one in ends) for ends in (eqn.invars, eqn.outvars))
+    return f"{given} -> {made}"
+
+
+def _shape(aval: Any) -> str:
+    return f"{getattr(aval, 'dtype', '')}{list(getattr(aval, 'shape', ()))}".replace(" ", "")
+
+
+def _parameters(eqn: Any) -> str:
+    """Return the parameters that decide what an operation does."""
+    params = eqn.params
+    match eqn.primitive.name:
+        case "scan":
+            return str(params["length"])
+        case "while":  # how often a fori_loop runs
+            return " ".join(
+                str(one.val) for one in eqn.invars if isinstance(one, jex.Literal) and np.ndim(one.val) == 0
+            )
+        case "dot_general":
+            return f"{params['dimension_numbers']} {params['precision'] or ''}"
+    if _KERNELS.search(eqn.primitive.name):
+        return str(params.get("call_target_name") or params.get("target_name") or params.get("name") or "")
+    layout = params.get("sharding") or params.get("dst_sharding")
+    if isinstance(layout, NamedSharding):
+        return json.dumps(_spec(layout.spec))
+    said = params.get("axes", params.get("axis_name", ""))
+    return str(said) if said != "" else ""
+
+
+def _spec(spec: PartitionSpec) -> list[Any]:
+    """Return the axes of each dimension, without those at the end that are not divided."""
+    found = ["any" if one is PartitionSpec.UNCONSTRAINED else list(axes_of(one)) for one in spec]
+    while found and not found[-1]:
+        found.pop()
+    return found
