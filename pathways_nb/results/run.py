@@ -28,6 +28,7 @@ from pathways_nb.trace.exchange_hiding import Exchange, exchange
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
+from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.json_text import DamagedError
 from pathways_nb.util.words import counted
@@ -63,6 +64,8 @@ class Run:
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller and the cell's source; of a saved run the host as well."""
+    op_graph: OpGraph = field(default_factory=OpGraph, repr=False)
+    """The operations of an adopted step by module, and what reads what; empty for other runs. It is not saved."""
     _programs: ExecutedPrograms = field(default_factory=ExecutedPrograms, repr=False)
     executions: list[Execution] = field(default_factory=list, repr=False)
     kept_log: Log | bytes = field(default=b"", repr=False)
@@ -266,8 +269,9 @@ class Run:
 
         Args:
             *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"``
-                (the timeline with the ops inside launches, of ``pw.profile``) and ``"memory"``, or several as
-                ``"timeline,memory"``; graph and timeline if none is named.
+                (the timeline with the ops inside launches, of ``pw.profile``), ``"modules"`` (of an adopted step the
+                graph of its operations, folded by module) and ``"memory"``, or several as ``"timeline,memory"``; graph
+                and timeline if none is named.
 
         Raises:
             ValueError: there is no such view; the nearest one is named.
