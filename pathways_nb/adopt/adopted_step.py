@@ -160,7 +160,7 @@ class AdoptedStep(StepAnswers):
         per_host = self.topology.devices_per_host
         hosts = [number // per_host for number in range(self.topology.devices)]
         place = compiled.place(self.chip, hosts, per_host)
-        made = predicted(compiled, place, known, self.mesh, notes, self._trips)
+        made = predicted(compiled, place, known, self.mesh, notes, self._trips, self._taken.name)
         write(digest, made)
         return made
 

@@ -80,7 +80,7 @@ class AttachedStep(StepAnswers):
         per_host = min(chip.devices_per_host, count)
         compiled = CompiledBlocks((text,), (1,), 1, ())
         place = LaunchPlace(chip, [_where(device) for device in self._devices.devices.flat], per_host)
-        return predicted(compiled, place, known, self.mesh, taken.notes, self._trips)
+        return predicted(compiled, place, known, self.mesh, taken.notes, self._trips, taken.name)
 
 
 def options_of(asked: Mapping[str, Any] | str | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.launch_timing import Price
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, hosts_of
 from pathways_nb.errors import size
+from pathways_nb.plan.source_texts import SourceTexts
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_hiding import exposed_seconds
@@ -22,7 +23,8 @@ from pathways_nb.trace.op_hiding import exposed_seconds
 _WRAPPED = re.compile(r"^(?:\w+\()+([^()]*)\)+$")
 """A part of a name stack inside transformations, such as ``transpose(jvp(mlp))``."""
 _OWN = re.compile(
-    r"^(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|rematted_computation|shard_map|while|body|cond)$|^branch_"
+    r"^(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|rematted_computation|shard_map|while|body|cond|closed_call)$"
+    r"|^branch_|->"
 )
 """Parts of a name stack that name no scope of the user's."""
 
@@ -67,9 +69,11 @@ class Collectives:
 
     Args:
         rows: one for each line and kind, those that are exposed longest first.
+        texts: of their lines.
     """
 
     rows: tuple[CollectiveLine, ...]
+    texts: SourceTexts = field(default_factory=SourceTexts, compare=False)
 
     @property
     def exposed(self) -> float:
@@ -77,9 +81,10 @@ class Collectives:
         return sum(row.exposed for row in self.rows)
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{name}</th>" for name in _HEADS)
-        rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(row))}</tr>" for row in self.rows)
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        # Imported here: scripts that show nothing load no views.
+        from pathways_nb.adopt.collective_html import html_of
+
+        return html_of(self.rows, self.texts)
 
     def __repr__(self) -> str:
         table = [_HEADS, *map(_cells, self.rows)]
@@ -91,10 +96,13 @@ class Collectives:
 _HEADS = ("line", "scope", "collective", "axes", "group", "bytes", "count", "seconds", "exposed", "flag")
 
 
+def _group(row: CollectiveLine) -> str:
+    return f"{row.devices} of {row.hosts} host{'s' * (row.hosts > 1)}"
+
+
 def _cells(row: CollectiveLine) -> tuple[str, ...]:
-    group = f"{row.devices} of {row.hosts} host{'s' * (row.hosts > 1)}"
     return (
-        row.line or "–", row.scope, row.kind, ", ".join(row.axes), group, size(row.bytes), f"{row.count:.0f}",
+        row.line or "–", row.scope, row.kind, ", ".join(row.axes), _group(row), size(row.bytes), f"{row.count:.0f}",
         duration(row.seconds), duration(row.exposed), row.flag,
     )  # fmt: skip
 
@@ -143,7 +151,7 @@ def _lines(
     schedule: LaunchSchedule, module: HloModule, ops: Ops, place: LaunchPlace, price: Price, mesh: Mapping[str, int]
 ) -> dict[tuple[str, str], CollectiveLine]:
     """Return the collectives of one compiled program, by line and kind."""
-    shares, flags = _exposed_shares(ops), flags_in(module)
+    shares, flags = exposed_shares(ops), flags_in(module)
     found: dict[tuple[str, str], CollectiveLine] = {}
     for action, times in schedule.runs():
         if (exchange := action.exchange) is None or not times:
@@ -174,7 +182,7 @@ def _joined(one: CollectiveLine, other: CollectiveLine, mesh: Mapping[str, int])
     )  # fmt: skip
 
 
-def _exposed_shares(ops: Ops) -> dict[str, float]:
+def exposed_shares(ops: Ops) -> dict[str, float]:
     """Return the share of each instruction's time that nothing hides, over all passes that are listed."""
     exposed, total = exposed_seconds(ops), ops["end"] - ops["start"]
     count = len(ops.labels)
@@ -198,13 +206,19 @@ def axes_of_groups(exchange: HloExchange, mesh: Mapping[str, int]) -> tuple[str,
 
 
 def scope_of(source: str) -> str:
-    """Return the user's scope of an operation: its name stack without transformations and the operation itself."""
+    """Return the user's scope of an operation: its name stack without transformations and the operation itself.
+
+    Of operations that the compiler merged, ``a/(b/add:c/mul)``, it is what all are in: ``a``.
+    """
+    common, merged, _ = source.partition("/(")
+    named = f"{common}/" if merged else source.partition(":")[0]
 
     def parts() -> Iterator[str]:
-        for part in source.partition(":")[0].split("/")[1:-1]:
+        for part in named.split("/")[1:-1]:
             inside = _WRAPPED.match(part)
             name = inside[1] if inside else part
-            if name and not _OWN.match(name) and "(" not in name:
+            # A jitted function has a name of its own, ``jvp(jit(_take))``, which is no scope.
+            if name and not _OWN.search(name) and "(" not in name and "jit(" not in part:
                 yield name
 
     return "/".join(parts())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pathways_nb.adopt.collective_table import CollectiveLine, Collectives, collectives_of
+from pathways_nb.adopt.module_graph import graph_of, numbered
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.hardware.topology import Topology
@@ -25,6 +26,8 @@ from pathways_nb.program.compiled_blocks import CompiledBlocks
 from pathways_nb.program.items import closed_over, origins_in
 from pathways_nb.runtime.sim import kept_estimates
 from pathways_nb.runtime.sim.mesh_compiler import constant_key
+from pathways_nb.trace.op_forms import OP_GRAPH
+from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.util.json_forms import Form, list_of, record, row
 from pathways_nb.util.json_text import Field
 
@@ -37,11 +40,13 @@ class PredictedStep:
         launch: it from inside.
         band: its seconds.
         collectives: by line.
+        graph: of its operations; empty in files of before it was kept.
     """
 
     launch: OpenedLaunch
     band: SecondsBand
     collectives: Collectives
+    graph: OpGraph = field(default_factory=OpGraph)
 
 
 def predicted(
@@ -51,6 +56,7 @@ def predicted(
     mesh: Mapping[str, int],
     notes: tuple[str, ...],
     trips: int | None,
+    name: str,
 ) -> PredictedStep:
     """Return what follows from a compiled step.
 
@@ -61,6 +67,7 @@ def predicted(
         mesh: devices along each axis.
         notes: on what was left out.
         trips: of loops that end by their data.
+        name: of the step's function.
 
     Raises:
         UsageError: it has such a loop, and nobody says how often it runs.
@@ -92,7 +99,10 @@ def predicted(
         band = band_of(seconds_with, known, in_table(place.chip).name)
     ops = [ops_of(schedule, price)[0] for schedule in schedules]
     found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh)
-    return PredictedStep(launch, band, found)
+    lines = [row.line for row in found.rows]
+    graph, node_of = graph_of(modules, schedules, ops, compiled.depths, compiled.blocks, price, name, lines)
+    launch = replace(launch, ops=numbered(launch.ops, graph, node_of))
+    return PredictedStep(launch, band, found, graph)
 
 
 _LINE: Form[CollectiveLine] = record(
@@ -115,6 +125,7 @@ STEP: Form[PredictedStep] = record(
     launch=LAUNCH,
     band=row(SecondsBand._make, *(Field.number,) * 3),
     collectives=record(Collectives, rows=list_of(_LINE)),
+    graph=OP_GRAPH,
 )
 
 

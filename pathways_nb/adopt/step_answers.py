@@ -8,6 +8,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from pathways_nb.util.json_text import DamagedError, Field, parse
 
 _LISTED = 5
 """Buffers that an error lists."""
-_BEGIN, _VERSION = b"pathways_nb step\n", 1
-"""The first bytes of a file, in front of what is compressed, and the version that is written."""
+_BEGIN, _VERSION = b"pathways_nb step\n", 2
+"""The first bytes of a file, in front of what is compressed, and the version that is written: 1 had no graph."""
 _MOST_BYTES = 2**28
 """Limit for a file when it is unpacked."""
 
@@ -76,7 +77,8 @@ class StepAnswers:
 
     def collectives(self) -> Collectives:
         """Return the collectives, one row for each line of the user's code and kind, the longest exposed first."""
-        return self._predicted.collectives
+        made = self._predicted
+        return replace(made.collectives, texts=made.graph.texts)
 
     def memory(self) -> LaunchMemory:
         """Return the memory of one device: ``.peak``, ``.fits``, ``.by_category``, ``.buffers`` with their lines.
@@ -110,15 +112,23 @@ class StepAnswers:
 
     def timeline(self) -> Run:
         """Return the step as a run of one device, which stands for all: to be drawn, saved and compared."""
-        return launched_run(self._predicted.launch, self.name, self.chip_name, self.devices)
+        run = launched_run(self._predicted.launch, self.name, self.chip_name, self.devices)
+        run.op_graph = self._predicted.graph
+        return run
 
-    def show(self, views: str = "ops,memory") -> None:
+    def show(self, views: str = "graph,ops,memory") -> None:
         """Draw the step.
 
         Args:
-            views: as in ``pw.Run.show``.
+            views: as in ``pw.Run.show``; ``"graph"`` is the graph of its operations, folded by module, with the lines
+                that they come from. ``"memory"`` is left out where only some of the blocks were compiled: then the
+                curve of all is not known, only their peak.
         """
-        self.timeline().show(views)
+        names = ["modules" if (name := one.strip()) == "graph" else name for one in views.split(",")]
+        memory = self._predicted.launch.memory
+        if len(names) > 1 and (memory is None or memory.levels is None):
+            names = [name for name in names if name != "memory"]
+        self.timeline().show(",".join(names))
 
     def save(self, path: str | Path) -> None:
         """Write all answers to one file, which ``pw.load`` reads without a compiler."""

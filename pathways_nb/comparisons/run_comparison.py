@@ -26,6 +26,7 @@ from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.words import a_type_of, counted
@@ -89,6 +90,11 @@ class Comparison:
         note = "; ".join(dict.fromkeys(ops.note for ops, *_ in both if ops.note))
         make = lambda: concatenated(*(ops.moved(islands, -begin) for ops, islands, begin in both))  # noqa: E731
         return LateOps(sum(len(ops) for ops, *_ in both), make, note)
+
+    @property
+    def op_graph(self) -> OpGraph:
+        """Always empty: two graphs are not drawn as one."""
+        return OpGraph()
 
     @property
     def difference(self) -> Difference:
@@ -263,7 +269,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
     if isinstance(a, StepAnswers) != isinstance(b, StepAnswers):
         step = a if isinstance(a, StepAnswers) else b
         a, b = (launch_of(one, step.name) if isinstance(one, Run) else one for one in (a, b))
-    a, b = (_run_of(one) if isinstance(one, StepAnswers) else one for one in (a, b))
+    a, b = (_run_of(one, other) if isinstance(one, StepAnswers) else one for one, other in ((a, b), (b, a)))
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
@@ -297,8 +303,15 @@ def launch_of(run: Run, name: str) -> Run:
     return made
 
 
-def _run_of(step: StepAnswers) -> Run:
-    """Return the timeline of a step, under the name of the place where it is: both steps of two have one name."""
+def _run_of(step: StepAnswers, other: object) -> Run:
+    """Return the timeline of a step, under the name of the place where it is: both steps of two have one name.
+
+    Args:
+        step: the step.
+        other: what it is compared with; of two steps on equal devices, the name is their mesh alone.
+    """
     run = step.timeline()
-    run.name = step.where
+    devices, _, mesh = step.where.partition(", ")
+    alike = isinstance(other, StepAnswers) and other.where.startswith(f"{devices}, ") and other.where != step.where
+    run.name = mesh if alike else step.where
     return run

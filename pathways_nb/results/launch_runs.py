@@ -70,7 +70,7 @@ def run_of(opened: OpenedLaunch, name: str, program: str, client: str) -> Run:
     if opened.memory is not None and (levels := opened.memory.levels) is not None:
         rows += held_rows(levels.times, levels.bytes, levels.end, client)
     run = Run(name, (1,), Record.of(Events.from_rows(rows)), finished=True)
-    run.ops = opened.placed(program, program, 0, 0, 0, 0, 0.0)
+    run.ops = opened.placed(program, program, None, 0, 0, 0, 0.0)
     return run
 
 

@@ -27,6 +27,7 @@ from pathways_nb.trace.exchange_hiding import Exchange, exchange
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
+from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.json_text import DamagedError
 from pathways_nb.util.words import counted
@@ -63,6 +64,8 @@ class Run:
     """Options of the controller and the cell's source; of a saved run the host as well."""
     adopted: Sequence[Any] = field(default=(), repr=False)
     """The user's jitted functions that were called, as steps; of ``pw.record(adopt=…)``."""
+    op_graph: OpGraph = field(default_factory=OpGraph, repr=False)
+    """The operations of an adopted step by module, and what reads what; empty for other runs. It is not saved."""
     _programs: ExecutedPrograms = field(default_factory=ExecutedPrograms, repr=False)
     executions: list[Execution] = field(default_factory=list, repr=False)
     kept_log: Log | bytes = field(default=b"", repr=False)
@@ -228,10 +231,7 @@ class Run:
         return idle(self.events, self.islands)
 
     def exchange(self) -> Exchange:
-        """Return how long transfers between islands took, and how much of that lies under computation.
-
-        ``run.exchange().hidden_share`` is a share of the seconds.
-        """
+        """Return how long transfers between islands took, and how much of that lies under computation."""
         return exchange(self.events)
 
     def what_if(
@@ -250,14 +250,12 @@ class Run:
         Args:
             node: name of a node.
             program: name of a program.
-            kind: kind of event as in ``events``. ``"transfer"`` or ``"enqueue"``, for example, select events that are
-                not on devices, which the other arguments alone do not.
+            kind: of event, as in ``events``; alone it also selects those that are not on devices, such as transfers.
             client: name of a client.
             faster: factor; below 1 means slower.
 
         Raises:
-            UsageError: no argument is given, nothing matches (the nearest names are listed), or ``faster`` is no number
-                above 0.
+            UsageError: no argument is given, nothing matches (the nearest are listed), or ``faster`` is not above 0.
         """
         return what_if(self.events, node, program, kind, client, faster=faster)
 
@@ -266,8 +264,9 @@ class Run:
 
         Args:
             *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"``
-                (the timeline with the ops inside launches, of ``pw.profile``) and ``"memory"``, or several as
-                ``"timeline,memory"``; graph and timeline if none is named.
+                (the timeline with the ops inside launches, of ``pw.profile``), ``"modules"`` (of an adopted step the
+                graph of its operations, folded by module) and ``"memory"``, or several as ``"timeline,memory"``; graph
+                and timeline if none is named.
 
         Raises:
             ValueError: there is no such view; the nearest one is named.

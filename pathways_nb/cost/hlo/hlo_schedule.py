@@ -77,7 +77,7 @@ class LaunchAction(NamedTuple):
         source: JAX's name stack and operation; empty if the text does not say.
         line: the innermost line of the user's code; empty if the text does not say.
         phase: part of the training step; empty if the text does not say.
-        function: the user's function that the line is in; empty if the text does not say.
+        functions: of the user's, the one that the line is in and those that called it; empty if the text does not say.
         of: position of what a ``"done"`` waits for; else -1.
         body: of a loop.
         trips: of a loop.
@@ -91,10 +91,15 @@ class LaunchAction(NamedTuple):
     source: str = ""
     line: str = ""
     phase: Phase = ""
-    function: str = ""
+    functions: tuple[str, ...] = ()
     of: int = -1
     body: LaunchSchedule | None = None
     trips: int = 1
+
+    @property
+    def function(self) -> str:
+        """The user's function that the line is in, such as ``"Block.__call__"``; empty if the text does not say."""
+        return self.functions[0] if self.functions else ""
 
     @property
     def words(self) -> str:
@@ -201,7 +206,7 @@ class _ScheduleReader:
         phase = self._phases.get(origin.name, "")
         said = functools.partial(
             LaunchAction, instruction.name, source=origin.op_name, line=line, phase=phase,
-            function=self.module.sources.function_of(origin.attributes),
+            functions=self.module.sources.functions_of(origin.attributes),
         )  # fmt: skip
         if opcode == "while":
             trips = trips_of(self.module, computation, instruction)

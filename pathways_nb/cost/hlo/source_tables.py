@@ -62,13 +62,13 @@ class SourceTables:
         """
         return next((describe(name, line) for name, line, _ in self._users(attributes)), "")
 
-    def function_of(self, attributes: str) -> str:
-        """Return the user's function that line is in, such as ``"Block.__call__"``; empty if there is none.
+    def functions_of(self, attributes: str) -> tuple[str, ...]:
+        """Return the user's functions that an instruction comes from, such as ``"Block.__call__"``, innermost first.
 
         Args:
             attributes: text of the instruction's attributes.
         """
-        return next((name for *_, name in self._users(attributes)), "")
+        return tuple(name for *_, name in self._users(attributes) if name)
 
     def _users(self, attributes: str) -> Iterator[tuple[str, int, str]]:
         """Yield file, line and function of the frames of an instruction that are the user's, the innermost first."""

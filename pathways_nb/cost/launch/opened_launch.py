@@ -51,7 +51,7 @@ class OpenedLaunch:
         self,
         launch: str,
         program: str,
-        node: int,
+        node: int | None,
         run: int,
         island: int,
         device: int,
@@ -63,7 +63,7 @@ class OpenedLaunch:
         Args:
             launch: name of the node that was launched.
             program: name of the program.
-            node: id of the node in the program's graph.
+            node: id of the node in the program's graph; None for the node that each op has already.
             run: serial of the run.
             island: index of the island.
             device: index of the device within the island.
@@ -72,7 +72,10 @@ class OpenedLaunch:
         """
         count = len(self.ops)
         stretched = 1.0 if seconds is None or not self.seconds.ordered else seconds / self.seconds.ordered
-        labels = [label._replace(launch=launch, program=program, node=node) for label in self.ops.labels]
+        labels = [
+            label._replace(launch=launch, program=program, node=label.node if node is None else node)
+            for label in self.ops.labels
+        ]
         stored = {"label": self.ops.stored("label")}
         for name, value in (("run", run), ("island", island), ("device", device)):
             stored[name] = np.full(count, value, np.int32)

@@ -20,9 +20,12 @@ from pathways_nb.trace.launch_ops import OpKind, OpLabel, Ops
 
 MOST_OPS = 100_000
 """Ops beyond which only the first and the last passes of loops are listed."""
-_KINDS: dict[Queue, OpKind] = {
+KINDS: dict[Queue, OpKind] = {
     "compute": "compute", "network": "collective", "copy": "prefetch", "host": "host", "dcn": "dcn",
 }  # fmt: skip
+"""The kind of what a queue runs."""
+WAIT = "wait for "
+"""Beginning of the name of a wait, in front of the name of what is waited for."""
 _NEAR = 1e-10
 """Seconds by which times that are sums of the same numbers may differ."""
 
@@ -127,14 +130,14 @@ class _Unrolled:
         """Return the number of the label of a wait for an action."""
         if id(action) not in self.waits:
             op = self._op(action)
-            label = op._replace(name=f"wait for {op.name}", kind="wait")
+            label = op._replace(name=f"{WAIT}{op.name}", kind="wait")
             self.waits[id(action)] = self.labels.setdefault(label, len(self.labels))
         return self.waits[id(action)]
 
     def _op(self, action: LaunchAction) -> OpLabel:
         """Return the label of an action's op."""
         said = action.line, action.phase, action.words
-        return OpLabel(action.name, action.source, _KINDS[action.queue], "", "", 0, *said)
+        return OpLabel(action.name, action.source, KINDS[action.queue], "", "", 0, *said)
 
 
 _NOTHING = TimedRows(np.zeros(0, np.int32), np.zeros(0), np.zeros(0))

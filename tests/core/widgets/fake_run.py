@@ -10,6 +10,7 @@ import numpy as np
 from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import Label, Row
 
@@ -42,6 +43,7 @@ class FakeRun:
     shown: int | None = None
     hbm: tuple[int, ...] = (0, 0)
     ops: Ops = field(default_factory=Ops)
+    op_graph: OpGraph = field(default_factory=OpGraph)
 
     @property
     def events(self) -> Events:

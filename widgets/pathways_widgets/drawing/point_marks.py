@@ -122,7 +122,7 @@ class DotMark(PictureMark):
     Args:
         x: the column of its horizontal position.
         y: the column of its vertical position.
-        shape: its form; ``"arrow"`` points to the right.
+        shape: its form; ``"arrow"`` points to the right, ``"down"`` downwards.
         size: its width in pixels.
         fill: colour inside.
         line: colour of the border.
@@ -131,7 +131,7 @@ class DotMark(PictureMark):
 
     x: str = "x"
     y: str = "y"
-    shape: Literal["circle", "square", "diamond", "arrow"] = "circle"
+    shape: Literal["circle", "square", "diamond", "arrow", "down"] = "circle"
     size: float = 6.0
     fill: Colour = ""
     line: Colour = ""
@@ -143,6 +143,8 @@ class DotMark(PictureMark):
         if self.shape == "arrow":
             # A triangle of Bokeh points upwards.
             form |= {"marker": "triangle", "angle": -math.pi / 2}
+        elif self.shape == "down":
+            form |= {"marker": "inverted_triangle"}
         look = {"fill_color": colour(self.fill), "line_color": colour(self.line), "line_width": self.line_width}
         return Scatter(x=self.x, y=self.y, **form, **look)
 
@@ -161,6 +163,8 @@ class DotMark(PictureMark):
             # A polygon of a still picture has no border: a larger one below stands for it.
             for edge, inside in ((half + self.line_width, line), (half, fill)):
                 corners = [(-edge, -edge), (edge, 0.0), (-edge, edge)]
+                if self.shape == "down":
+                    corners = [(-edge, -edge), (edge, -edge), (0.0, edge)]
                 if self.shape == "diamond":
                     corners = [(-edge, 0.0), (0.0, -edge), (edge, 0.0), (0.0, edge)]
                 if inside:

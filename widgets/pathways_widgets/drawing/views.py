@@ -19,6 +19,7 @@ from bokeh.models import ColumnDataSource, LayoutDOM
 
 from pathways_nb.plan.graph import Graph
 from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing import style
 from pathways_widgets.drawing.scene import Shape
@@ -127,6 +128,10 @@ class RunLike(Protocol):
     def ops(self) -> Ops:
         """The ops inside its launches; empty if none were seen."""
 
+    @property
+    def op_graph(self) -> OpGraph:
+        """The graph of its ops, of an adopted step; empty for other runs."""
+
     def summary_line(self) -> str:
         """Return the text under the figures, in one line."""
 
@@ -159,6 +164,7 @@ class Moment:
     events: Events
     summary: str
     ops: Ops = field(default_factory=Ops)
+    op_graph: OpGraph = field(default_factory=OpGraph)
 
     @classmethod
     def of(cls, run: RunLike) -> Moment:
@@ -169,7 +175,7 @@ class Moment:
             Drawn(one.graph, one.where, one.routes, one.layouts, one.runs, dict(one.needed)) for one in run.programs
         )
         where = run.islands, run.island_names, run.hbm
-        return cls(run.name, *where, programs, finished, run.events, run.summary_line(), run.ops)
+        return cls(run.name, *where, programs, finished, run.events, run.summary_line(), run.ops, run.op_graph)
 
     def summary_line(self) -> str:
         """Return the summary of this moment."""

@@ -34,10 +34,11 @@ const dress = (node, byModel) => {
 
 // Selecting a node selects its bars, and the other way round: they have a common id, and a box for many nodes has the id
 // `program#*`. A word typed into the field selects everything with that name, and everything linked with it.
-const link = (doc) => {
+// What was selected by hand is told to `picked`, with the view's model name and its rows.
+const link = (doc, picked) => {
   const views = [["graph_nodes", "ids", "title"], ["timeline_boxes", "id", "name"]].flatMap(([model, ids, names]) => {
     const source = doc.get_model_by_name(model)
-    return source ? [{source, ids, names}] : []
+    return source ? [{model, source, ids, names}] : []
   })
   if (!views.length) return {mark: () => {}, field: null}
   let chosen = new Set(), word = "", marking = false
@@ -55,7 +56,8 @@ const link = (doc) => {
       const known = new Map()
       const fits = (ids) => { if (!known.has(ids)) known.set(ids, ids.split(" ").some(isChosen)); return known.get(ids) }
       const found = rows(view).filter((i) => isNamed(view, i) || (chosen.size && fits(view.source.data[view.ids][i])))
-      view.source.selected.indices = found
+      // The card that leads back stands for nothing that could fade.
+      view.source.selected.indices = found.length ? [...new Set([...found, ...rows(view).filter((i) => view.source.data.back?.[i])])] : found
     }
     marking = false
     return views.reduce((count, {source}) => count + source.selected.indices.length, 0)
@@ -65,8 +67,10 @@ const link = (doc) => {
   for (const view of views) view.source.selected.properties.indices.change.connect(() => {
     if (marking) return
     word = field.value = ""
-    chosen = new Set(idsOf(view, view.source.selected.indices))
+    const rows = [...view.source.selected.indices]
+    chosen = new Set(idsOf(view, rows))
     mark()
+    picked(view.model, rows)
   })
   return {mark, field}
 }
@@ -85,6 +89,70 @@ const searchField = (find) => {
     field.title = field.value.trim() ? `${count} boxes are named so` : what
   })
   return field
+}
+
+// The graph of a step's modules shows one level at a time: a click on a card opens its level, and beside it stands the
+// source of what is selected, the line itself marked. A bar that is selected is shown where its card is.
+const modules = (doc, Bokeh) => {
+  const [shown, levels, texts, nodes, place] = ["graph_shown", "graph_levels", "graph_texts", "graph_nodes", "graph_code"].map((name) => doc.get_model_by_name(name))
+  if (!shown || !place) return {picked: () => {}, sayFirst: () => {}}
+  const pane = document.createElement("div")
+  pane.className = "pathways-code"
+  pane.style.cssText = "position: absolute; inset: 4px 8px; overflow: auto; font: 12px/1.45 monospace"
+  const now = () => shown.data.level[0]
+  const open = (level) => {
+    const height = levels.data.height[level] + 10, figure = doc.get_model_by_name("graph")
+    shown.data = {level: [level]}
+    for (const model of [figure, place]) model.height = Math.round(height)
+    figure.y_range.setv({start: height, end: 0})
+  }
+  const say = (line, head) => {
+    const at = Array.from(texts.data.line ?? []).indexOf(line), first = texts.data.first?.[at]
+    const title = document.createElement("div")
+    title.style.cssText = "font: bold 12px sans-serif; padding-bottom: 4px; white-space: pre-wrap; overflow-wrap: anywhere"
+    title.textContent = [head, line].filter((text) => text).join(" · ")
+    const rows = at < 0 ? [] : texts.data.text[at].split("\n").map((text, i) => {
+      const row = document.createElement("div"), isIt = line.endsWith(`${line.includes(", line ") ? " " : ":"}${first + i}`)
+      row.style.cssText = "white-space: pre; width: max-content; min-width: 100%" + (isIt ? "; background: #E69F0060; font-weight: bold" : "")
+      if (isIt) row.dataset.marked = line
+      row.textContent = `${isIt ? "▸" : " "}${String(first + i).padStart(4)}  ${text}`
+      return row
+    })
+    pane.replaceChildren(title, ...rows)
+    const view = Bokeh.index.find_one(place)
+    if (view && pane.parentNode !== view.shadow_el) view.shadow_el.append(pane)
+  }
+  const sayFirst = () => {
+    if (levels.data.line?.length) say(levels.data.line[now()], `costliest line of ${levels.data.title[now()]}`)
+  }
+  const fewest = (rows) => rows.reduce((one, other) => nodes.data.ids[other].length < nodes.data.ids[one].length ? other : one)
+  const picked = (model, rows) => {
+    if (!rows.length) return
+    const row = rows[0]
+    if (model === "graph_nodes") {
+      const {opens, line, title} = nodes.data
+      if (opens[row] >= 0) open(opens[row])
+      if (nodes.data.back[row]) sayFirst()
+      else say(line[row], opens[row] >= 0 ? `costliest line of ${title[row]}` : title[row])
+      return
+    }
+    const boxes = doc.get_model_by_name("timeline_boxes").data, found = nodes.selected.indices.filter((i) => !nodes.data.back[i])
+    if (!found.length) return
+    const least = fewest(found), alone = boxes.id[row].split(" ").length < 3
+    if (alone && nodes.data.level[least] !== now()) open(nodes.data.level[least])
+    else if (!found.some((i) => nodes.data.level[i] === now())) open(0)
+    const line = (boxes.line[row] || "").split(" · ")[0]
+    say(Array.from(texts.data.line).includes(line) ? line : nodes.data.line[least], boxes.name[row])
+  }
+  doc.get_model_by_name("graph").on_event("tap", ({x, y}) => {
+    const {data, selected} = nodes
+    const hit = Array.from(data.x, (_, i) => i).find((i) => data.level[i] === now() &&
+      Math.abs(x - data.x[i]) < data.width[i] / 2 && Math.abs(y - data.y[i]) < data.height[i] / 2)
+    const indices = hit === undefined ? [] : [hit]
+    if (indices.join() === selected.indices.join()) picked("graph_nodes", indices)
+    else selected.indices = indices
+  })
+  return {picked, sayFirst}
 }
 
 // A button for each client if there are several: pressed while its boxes are visible. The figure's tags list the
@@ -181,8 +249,10 @@ const mount = async (Bokeh, item, element) => {
   })
   const clients = clientRow(doc)
   if (clients) host.before(clients)
-  const {mark, field} = link(doc)
+  const {picked, sayFirst} = modules(doc, Bokeh)
+  const {mark, field} = link(doc, picked)
+  sayFirst()
   foot.append(...[summary, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
-  return {doc, summary, mark, describe, dispose}
+  return {doc, summary, mark, sayFirst, describe, dispose}
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 from bokeh.embed import json_item
 from bokeh.layouts import column
-from bokeh.models import Column
+from bokeh.models import Column, LayoutDOM
 from bokeh.plotting import figure
 
 from pathways_nb.util.json_text import shortened
@@ -22,6 +22,7 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, Moment, RunLike, View, Window, Words
 from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.graph.module_view import ModuleView
 from pathways_widgets.memory.memory_view import CategoryView, MemoryView
 from pathways_widgets.timeline.critical_view import CriticalTimeline
 from pathways_widgets.timeline.op_view import OpTimeline
@@ -32,10 +33,11 @@ VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
     "timeline": lambda islands, names: Timeline(islands, names=names),
     "critical": lambda islands, names: CriticalTimeline(islands, names=names),
     "ops": lambda islands, names: OpTimeline(islands, names=names),
+    "modules": ModuleView,
     "memory": lambda islands, names: MemoryView(islands, names=names),
     "categories": lambda islands, names: CategoryView(islands, names=names),
 }
-_REPLACES = {"critical": "timeline", "ops": "timeline", "categories": "memory"}
+_REPLACES = {"critical": "timeline", "ops": "timeline", "categories": "memory", "modules": "graph"}
 """Views that draw all of another one, and more."""
 DEFAULT_SHOW = ("graph", "timeline")
 
@@ -46,7 +48,8 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     Args:
         show: ``"graph,timeline"`` or a list of names; ``"none"`` names none. ``"critical"`` is the timeline with its
             critical path, ``"ops"`` the one with the ops inside launches; either replaces ``"timeline"``.
-            ``"categories"`` is memory divided by category and replaces ``"memory"``.
+            ``"categories"`` is memory divided by category and replaces ``"memory"``; ``"modules"`` is the graph of an
+            adopted step's operations and replaces ``"graph"``.
 
     Raises:
         ValueError: a name is not a key of ``VIEWS``, or both ``"critical"`` and ``"ops"`` are named.
@@ -145,9 +148,10 @@ class Panel:
             self.failures[name] = f"The {name} could not be drawn: {type(error).__name__}: {error}"
 
 
-def _pan_together(roots: Sequence[figure]) -> None:
+def _pan_together(roots: Sequence[LayoutDOM]) -> None:
     """Give all pictures over time the range of the first, so that they pan and zoom together."""
-    over_time = [root for root in roots if root.x_range.name == TIME_RANGE]
+    figures = [root for root in roots if isinstance(root, figure)]
+    over_time = [root for root in figures if root.x_range.name == TIME_RANGE]
     for root in over_time[1:]:
         # One range object: Bokeh then pans all of them without a script.
         root.x_range = over_time[0].x_range

@@ -124,7 +124,7 @@ class GraphView(View):
     @cached_property
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
-        made = _frame()
+        made = graph_figure(FULL_WIDTH)
         nodes = draw(made, MARKS, self.tables, self.style)[_NODES]
         made.add_tools(TapTool(renderers=[nodes]))
         return made
@@ -244,13 +244,17 @@ def _key(program: DrawnProgram) -> tuple[object, ...]:
     return id(program.graph), names, *(tuple(table.items()) for table in tables)
 
 
-def _frame() -> figure:
-    """Return an empty figure for graphs."""
+def graph_figure(width: float) -> figure:
+    """Return an empty figure for graphs.
+
+    Args:
+        width: that is visible at once, in pixels.
+    """
     fig = figure(
         name="graph",
         height=160,
         sizing_mode="stretch_width",
-        x_range=Range1d(0, FULL_WIDTH, name="graph_x"),
+        x_range=Range1d(0, width, name="graph_x"),
         y_range=Range1d(160, 0, name="graph_y"),
         tools="pan,reset,save",
         active_drag="pan",
