@@ -24,6 +24,7 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, declared_cost, specs
 from pathways_nb.program.edge import cross
+from pathways_nb.program.models import with_fixed, without_fixed
 from pathways_nb.program.signature import Signature
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.unique import Unique
@@ -48,8 +49,7 @@ class Computation(Unique):
     """
 
     _not_pickled = NOT_PICKLED
-    seconds: float | None = None
-    """Declared duration in seconds (``pw.work``), else ``None``."""
+    seconds: float | None = None  # declared (``pw.work``)
     compiler_options: Mapping[str, Any] | None = None
     """Options of XLA for its node, as in ``jax.jit``; the equation's name carries them, too."""
 
@@ -120,7 +120,7 @@ class Computation(Unique):
             self._jitted[key] = self._build(call, mesh, leaf_specs)
         self.check_arguments(call, leaf_specs)
         try:
-            return self._jitted[key](*call.leaves)
+            return without_fixed(self._jitted[key](*call.leaves))
         except Exception as error:
             call.explain(error, f"the computation {self.name!r} on {self.place.label} ({self.place.axes_text})")
             raise
@@ -202,8 +202,8 @@ class Computation(Unique):
         args, kwargs = call.rebuild(leaves)
         with context.inside(context.TracedBody(self.name, self.place)), jax.sharding.use_abstract_mesh(mesh):
             out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
-        # Here the path of an output is known: JAX's own error on an uneven sharding names neither it nor the place.
-        self._check_outputs(out)
+        out = with_fixed(out)
+        self._check_outputs(out)  # JAX's own error on an uneven sharding names neither its path nor the place
         return jax.tree.map(cross, out)
 
     def _per_shard(self, call: Signature, leaf_specs: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:

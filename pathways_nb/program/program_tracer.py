@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.items import FlatProgram, closed_over
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.program.models import builder, with_fixed
 from pathways_nb.program.signature import Aval, Deferred, Signature, aval_of
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.unique import Unique
@@ -57,6 +59,11 @@ class Traced:
     """Positions of results that are returned with padding, and their shapes without it."""
     layouts: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     """Its plans and compiled plans, by a session's epoch: when devices change, a new epoch begins."""
+
+    @cached_property
+    def build(self) -> Callable[[Sequence[Any]], Any]:
+        """Puts results together to what the function returns."""
+        return builder(self.out_tree)
 
     @property
     def name(self) -> str:
@@ -131,7 +138,7 @@ class ProgramTracer(Unique):
             values = [leaf if aval.padded is None else trace.cropped(leaf, aval.shape)
                       for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
             args, kwargs = call.rebuild(values)
-            out_leaves, tree = jax.tree.flatten(self.fn(*args, **kwargs))
+            out_leaves, tree = jax.tree.flatten(with_fixed(self.fn(*args, **kwargs)))
             # ``jax.make_jaxpr`` is given a function of flat lists, so the tree is remembered here.
             out_tree[:] = [tree]
             self._check_results(trace, out_leaves)

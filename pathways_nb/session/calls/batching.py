@@ -22,6 +22,7 @@ from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.program.models import builder, with_fixed
 from pathways_nb.program.program_tracer import captured_name
 from pathways_nb.program.signature import Aval, Signature
 from pathways_nb.session import tenant_scope
@@ -87,7 +88,7 @@ class CallBatcher:
             batch.made[id(future)] = (index, position)
         # The batch refers to its futures weakly: a result that nobody holds any more need not be computed.
         batch.calls.append(BatchedCall(computation, staged, call.donated, wires, tuple(map(weakref.ref, futures))))
-        result = jax.tree.unflatten(staged.tree, futures)
+        result = staged.build(futures)
         # While tenants compete, a call that waited here would have no claim on its tenant's share.
         if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED or self._compete:
             self.flush(call.contexts)
@@ -162,13 +163,13 @@ def traced_at_line(computation: Computation, call: Signature, avals: tuple[Aval,
         trace = context.Tracing(computation.name, session.mesh_of, partial(captured_name, computation.fn))
 
         def staged(*leaves: Any) -> Any:
-            return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
+            return with_fixed(computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves))))
 
         with jax_contexts.of_places():
             made = context.under(trace, jax.make_jaxpr(staged, return_shape=True), *(aval.struct for aval in avals))
         closed, shapes = made
         outputs = tuple(Aval(tuple(one.shape), one.dtype, bool(one.weak_type)) for one in closed.out_avals)
-        computation.staged[key] = Staged(closed, outputs, jax.tree.structure(shapes))
+        computation.staged[key] = Staged(closed, outputs, builder(jax.tree.structure(shapes)))
     return computation.staged[key]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,12 +38,12 @@ class Staged:
     Args:
         jaxpr: one equation.
         outputs: abstract outputs.
-        tree: of the outputs.
+        build: puts outputs together to what the computation returns.
     """
 
     jaxpr: jex.ClosedJaxpr
     outputs: tuple[Aval, ...]
-    tree: Any
+    build: Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)

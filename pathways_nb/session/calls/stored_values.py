@@ -22,7 +22,7 @@ from pathways_nb.plan.memory_categories import VALUES
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
-from pathways_nb.program.models import how_to_split
+from pathways_nb.program.models import builder, how_to_split, with_fixed
 from pathways_nb.program.narrowing import NarrowingError
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import Driver
@@ -132,6 +132,7 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     Returns:
         The tree with a future for each array.
     """
+    tree = with_fixed(tree)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")
@@ -140,7 +141,7 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     found = [(name, leaf, spec) for name, (_, leaf), spec in zip(names, paths, wanted, strict=True)]
     avals = [_checked(tree, *each, place) for each in found]  # all of them before the first is put
     placed = [_put(session, *each, aval, place, *where, category) for each, aval in zip(found, avals, strict=True)]
-    return jax.tree.unflatten(structure, placed)
+    return builder(structure)(placed)
 
 
 def bind(

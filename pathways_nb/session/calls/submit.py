@@ -94,7 +94,7 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     # After the simulated call: if that is refused, nothing is computed either.
     if session.value_session is not None:
         _compute_values(session.value_session, program, call, made)
-    return jax.tree.unflatten(traced.out_tree, made)
+    return traced.build(made)
 
 
 def _compute_values(value_session: Session, program: ProgramTracer, call: Signature, made: Sequence[Future]) -> None:

@@ -80,27 +80,70 @@ def test_a_model_of_equinox(left: pw.VirtualSlice) -> None:
     assert float(step(kept, state, *batch())[2]) < float(expected)
 
 
-def test_a_whole_model_is_refused_with_the_lines_that_split_it(left: pw.VirtualSlice) -> None:
+def test_a_whole_model_has_no_parameters_that_are_no_arrays(left: pw.VirtualSlice) -> None:
     model = Block(jax.random.key(0))
-    run = pw.jit(lambda model, x: model(x), on=left)
-    whole = {
-        "fsdp: parameter mlp.activation is a": lambda: pw.fsdp(lambda m, x: m(x).mean(), model, on=left),
-        "put: tree['first'].mlp.activation = ": lambda: pw.put({"first": model}, on=left),
-        "<lambda>: argument model.mlp.activation = ": lambda: run(model, np.ones((5, WIDTH), np.float32)),
-    }
-    for begins, call in whole.items():
-        with pytest.raises(pw.UsageError) as error:
-            call()
-        said = str(error.value)
-        assert said.startswith(begins)
-        assert "static_argnames" not in said
-        assert "Block is a model of Equinox: pass its " in said
-        name, only = ("params", "eqx.is_inexact_array") if begins.startswith("fsdp") else ("arrays", "eqx.is_array")
-        lines = [
-            f"{name}, rest = eqx.partition(model, {only})",
-            f"model = eqx.combine({name}, rest)  # in the function",
-        ]
-        assert [line.strip() for line in said.splitlines()[1:]] == lines
-    arrays, rest = eqx.partition(model, eqx.is_array)
-    x = np.ones((5, WIDTH), np.float32)
-    close(pw.jit(lambda arrays, x: eqx.combine(arrays, rest)(x), on=left)(pw.put(arrays, on=left), x), model(x))
+    with pytest.raises(pw.UsageError) as error:
+        pw.fsdp(lambda m, x: m(x).mean(), model, on=left)
+    said = str(error.value)
+    assert said.startswith("fsdp: parameter mlp.activation is a")
+    assert "Block is a model of Equinox: pass its parameters" in said
+    assert [line.strip() for line in said.splitlines()[1:]] == [
+        "params, rest = eqx.partition(model, eqx.is_inexact_array)",
+        "model = eqx.combine(params, rest)  # in the function",
+    ]
+
+
+X = np.linspace(-1, 1, 5 * WIDTH, dtype=np.float32).reshape(5, WIDTH)
+
+
+def test_a_whole_model_is_an_argument_and_a_result(left: pw.VirtualSlice) -> None:
+    model = Block(jax.random.key(0))
+
+    def descend(model: Block, x: Any, rate: float) -> tuple[Block, Any]:
+        value, gradients = eqx.filter_value_and_grad(lambda model: (model(x) ** 2).mean())(model)
+        return eqx.apply_updates(model, jax.tree.map(lambda one: -rate * one, gradients)), value
+
+    step = pw.jit(descend, on=left, donate_argnums=0)
+    ours, theirs = pw.put(model, on=left), model
+    assert ours.mlp.activation is model.mlp.activation
+    for _ in range(2):
+        ours, value = step(ours, X, 0.1)
+        theirs, expected = descend(theirs, X, 0.1)
+        close(value.result(), expected)
+    assert isinstance(ours, Block)
+    assert ours.mlp.activation is model.mlp.activation
+    close(ours.mlp.layers[0].weight.result(), theirs.mlp.layers[0].weight)
+    # A computation in a program, whose gradient is the model's, and a program that returns a model.
+    run = pw.jit(lambda model, x: (model(x) ** 2).mean(), on=left)
+    gradients = pw.program(lambda model, x: eqx.filter_grad(lambda model: run(model, x))(model))(model, X)
+    close(
+        gradients.mlp.layers[0].weight.result(),
+        eqx.filter_grad(lambda m: (m(X) ** 2).mean())(model).mlp.layers[0].weight,
+    )
+
+
+def test_what_is_no_array_in_a_model_is_static(left: pw.VirtualSlice) -> None:
+    traced = []
+
+    def apply(model: Any, x: Any) -> Any:
+        traced.append(model)
+        return model(x, key=jax.random.key(0)) if isinstance(model, eqx.nn.Dropout) else jax.vmap(model)(x)
+
+    run = pw.jit(apply, on=left)
+    for activation in (jax.nn.relu, jnp.tanh, jax.nn.relu):
+        model = eqx.nn.MLP(WIDTH, 3, 4, 1, activation=activation, key=jax.random.key(0))
+        close(run(model, X).result(), jax.vmap(model)(X))
+    assert len(traced) == 2
+    # Numbers as well: a rate of 0 decides in Python.
+    for rate in (0.0, 0.5):
+        close(run(eqx.nn.Dropout(rate), X).result(), eqx.nn.Dropout(rate)(X, key=jax.random.key(0)))
+    close(run(model=eqx.nn.Dropout(0.0), x=X).result(), X)
+
+    class Named(eqx.Module):
+        names: Any
+
+        def __call__(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(pw.UsageError, match=r"the leaf \{1\}, which is no array and cannot be hashed.*static=True"):
+        run(Named({1}), X)
