@@ -31,7 +31,7 @@ _STYLE = f"""<style>
   white-space: nowrap; border: none; border-bottom: 1px solid #8884; background: none }}
 {_ALL} .number {{ text-align: right; font-variant-numeric: tabular-nums }}
 {_ALL} code {{ background: none; color: inherit; padding: 0; font-size: 12px; white-space: pre }}
-{_ALL} .code {{ display: block; max-width: 38ch; overflow: hidden; text-overflow: ellipsis }}
+{_ALL} .code {{ display: block; max-width: 32ch; overflow: hidden; text-overflow: ellipsis }}
 {_ALL} .soft {{ opacity: 0.75 }}
 {_ALL} .flag {{ display: block; white-space: normal; max-width: 30ch; padding-left: 6px;
   border-left: 3px solid {palette.VERMILION}; background: {palette.VERMILION}30 }}
