@@ -16,6 +16,8 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing import palette
 
+_AROUND = 2
+"""Lines shown above and below each hot one."""
 _FULL = 0x90
 """Opacity of the hottest line, of 255."""
 _ALL = ".pw-collectives" * 3
@@ -144,8 +146,7 @@ def _source(rows: Sequence[SourceRow], texts: SourceTexts) -> str:
     file = max(exposed, key=lambda one: sum(exposed[one].values()))
     of_lines = exposed[file]
     # Texts are kept for the operations of a step as well; here those around its collectives are shown.
-    near = {one for number in of_lines for one, _ in texts.around(f"{file}:{number}")}
-    near |= {one for number in of_lines for one, _ in texts.around(f"{file}, line {number}")}
+    near = {number + by for number in of_lines for by in range(-_AROUND, _AROUND + 1)}
     lines = "".join(_lines([one for one in texts.files[file] if one[0] in near], of_lines))
     said = f"{escape(file)}: {duration(sum(of_lines.values()))} exposed, by line"
     return f'<details open><summary>{said}</summary><table class="source"><tbody>{lines}</tbody></table></details>'

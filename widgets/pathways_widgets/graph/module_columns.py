@@ -28,7 +28,7 @@ _CARD, _HIGH, _GAP, _BETWEEN = 172.0, 46.0, 14.0, 30.0
 """Width and height of a card, and the space beside and below it."""
 _ACROSS = 3
 """Cards beside each other."""
-_TOP, _STRIP, _PIECES = 62.0, 5.0, 8
+_TOP, _STRIP, _PIECES = 62.0, 5.0, 5
 _LEAST = 0.01
 """Share of the bytes of a level's largest edge that the smallest one has."""
 _LONGEST = 25
