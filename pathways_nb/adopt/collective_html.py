@@ -16,6 +16,8 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing import palette
 
+_AROUND = 2
+"""Lines shown above and below each hot one."""
 _FULL = 0x90
 """Opacity of the hottest line, of 255."""
 _ALL = ".pw-collectives" * 3
@@ -31,7 +33,7 @@ _STYLE = f"""<style>
   white-space: nowrap; border: none; border-bottom: 1px solid #8884; background: none }}
 {_ALL} .number {{ text-align: right; font-variant-numeric: tabular-nums }}
 {_ALL} code {{ background: none; color: inherit; padding: 0; font-size: 12px; white-space: pre }}
-{_ALL} .code {{ display: block; max-width: 38ch; overflow: hidden; text-overflow: ellipsis }}
+{_ALL} .code {{ display: block; max-width: 32ch; overflow: hidden; text-overflow: ellipsis }}
 {_ALL} .soft {{ opacity: 0.75 }}
 {_ALL} .flag {{ display: block; white-space: normal; max-width: 30ch; padding-left: 6px;
   border-left: 3px solid {palette.VERMILION}; background: {palette.VERMILION}30 }}
@@ -144,8 +146,7 @@ def _source(rows: Sequence[SourceRow], texts: SourceTexts) -> str:
     file = max(exposed, key=lambda one: sum(exposed[one].values()))
     of_lines = exposed[file]
     # Texts are kept for the operations of a step as well; here those around its collectives are shown.
-    near = {one for number in of_lines for one, _ in texts.around(f"{file}:{number}")}
-    near |= {one for number in of_lines for one, _ in texts.around(f"{file}, line {number}")}
+    near = {number + by for number in of_lines for by in range(-_AROUND, _AROUND + 1)}
     lines = "".join(_lines([one for one in texts.files[file] if one[0] in near], of_lines))
     said = f"{escape(file)}: {duration(sum(of_lines.values()))} exposed, by line"
     return f'<details open><summary>{said}</summary><table class="source"><tbody>{lines}</tbody></table></details>'

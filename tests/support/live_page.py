@@ -36,7 +36,7 @@ globalThis.startLive = () => widget.render({model: live.model, el: document.getE
 """A model of a widget as the script knows it, whose state comes from the test."""
 
 
-_DRAWN = """async () => {
+DRAWN = """async () => {
   const after = (milliseconds) => new Promise((go) => setTimeout(() => requestAnimationFrame(go), milliseconds))
   const waits = (view) => view.is_displayed && (view._needs_paint || view._invalidate_all || view._invalidated_painters?.size)
   for (let quiet = 0; quiet < 2; ) {
@@ -75,7 +75,7 @@ class LivePage:
     def wait(self) -> None:
         """Wait until everything is drawn."""
         self.tab.wait_for_function("Bokeh.documents.length && Bokeh.documents.every((one) => one.is_idle)")
-        self.tab.evaluate(_DRAWN)
+        self.tab.evaluate(DRAWN)
 
     def update(self) -> None:
         """Bring the page the state that the figure has now, and wait until it is drawn."""

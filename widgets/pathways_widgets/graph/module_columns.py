@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from pathways_nb.trace.launch_ops import BACKWARD
@@ -28,20 +28,24 @@ _CARD, _HIGH, _GAP, _BETWEEN = 172.0, 46.0, 14.0, 30.0
 """Width and height of a card, and the space beside and below it."""
 _ACROSS = 3
 """Cards beside each other."""
-_TOP, _STRIP, _PIECES = 62.0, 5.0, 8
+_TOP, _STRIP, _PIECES = 62.0, 5.0, 5
 _LEAST = 0.01
 """Share of the bytes of a level's largest edge that the smallest one has."""
 _LONGEST = 25
 """Letters of a name on a card."""
 SEGMENTS = (("compute", "compute"), ("backward", "backward"), ("collective", "exposed collective"))
 """Kinds of events whose colours the parts of a strip have, and the words of the legend."""
-_COLOURS = {kind: palette.KINDS[palette.CODES[kind]].colour for kind, _ in SEGMENTS}
+STRIP = ("begin", "compute", "backward", "collective", "over", "under")
+"""Sides of a strip: where it begins, where each of ``SEGMENTS`` ends, and its upper and lower side."""
+_PHASES = {"backward": " (bwd)", "recomputed": " (again)"}
+"""Endings of names of operations, by their phase."""
+COLOURS = {kind: palette.KINDS[palette.CODES[kind]].colour for kind, _ in SEGMENTS}
 SOURCES: dict[str, list[str]] = {
     "graph_nodes": [
         *"x y width height fill outline name sub lift".split(),
         *"title kind takes exposed runs line ids opens back level".split(),
+        *STRIP,
     ],
-    "graph_shares": "left right top bottom fill level".split(),
     "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 level".split(),
     "graph_touch": "x0 y0 x1 y1 ends amount level".split(),
     "graph_heads": "x y level".split(),
@@ -122,8 +126,7 @@ class _Pictures:
         longest = max((sum(self.graph.ops[at].seconds for at in part.ops) for part in group.parts), default=0.0)
         for part, spot in zip(group.parts, spots, strict=True):
             opens = self.add(part, level, around) if part.parts else -1
-            self._card(part, spot, opens, level)
-            self._strip([self.graph.ops[at] for at in part.ops], spot, longest, level)
+            self._card(part, spot, longest, opens, level)
         for (source, target), (there, back) in edges.items():
             ends = f"{group.parts[source].name} → {group.parts[target].name}"
             self._edge(spots[source], spots[target], ends, there, back, level)
@@ -143,7 +146,7 @@ class _Pictures:
             self._row(
                 "graph_nodes", x=left + 32, y=20.0, width=64.0, height=24.0, fill=palette.WHITE,
                 outline=palette.NEUTRAL, name="↑ back", sub="", lift=0.0, back=1, opens=parent, level=level, ids=whole,
-                **about,
+                **about, **dict.fromkeys(STRIP, 20.0),
             )  # fmt: skip
             left += 76
         said = " / ".join(names if len(names) < 4 else [names[0], "…", *names[-2:]])
@@ -153,7 +156,7 @@ class _Pictures:
         self._row("graph_legend", x=12.0, y=44.0, text=words, level=level)
         x = 12.0 + 7.0 * len(words) + 18
         for kind, word in SEGMENTS:
-            self._row("graph_chips", left=x - 5, right=x + 5, top=39.0, bottom=49.0, fill=_COLOURS[kind], level=level)
+            self._row("graph_chips", left=x - 5, right=x + 5, top=39.0, bottom=49.0, fill=COLOURS[kind], level=level)
             self._row("graph_legend", x=x + 10, y=44.0, text=word, level=level)
             x += 28 + 7.0 * len(word)
 
@@ -162,35 +165,31 @@ class _Pictures:
         numbers = dict.fromkeys(number for at in ops for number in self.graph.nodes_of(at))
         return " ".join(node_id(self.program, number) for number in numbers)
 
-    def _card(self, part: ModuleGroup, spot: _CardSpot, opens: int, level: int) -> None:
-        """Add the card of a part of a group."""
+    def _card(self, part: ModuleGroup, spot: _CardSpot, longest: float, opens: int, level: int) -> None:
+        """Add the card of a part of a group.
+
+        Args:
+            part: of the group.
+            spot: centre of the card.
+            longest: seconds of the longest part.
+            opens: level that a click opens; -1 for none.
+            level: of the group.
+        """
         ops = [self.graph.ops[at] for at in part.ops]
         # What stands for several kinds of work has no kind's colour.
         alike = not part.parts and len(ops) == 1
         fill, outline = (_colour(ops[0]),) * 2 if alike else (palette.GREY, palette.NEUTRAL)
         seconds, exposed = sum(one.seconds for one in ops), sum(one.exposed for one in ops)
         sub = duration(seconds) + (f" · {duration(exposed)} exposed" if exposed > 0 else "")
-        name = _short(part.name, _LONGEST - 2 * (opens >= 0)) + (" ▸" if opens >= 0 else "")
+        # The phase of an operation is said in words, too: two cards may differ in it alone.
+        ending = " ▸" if opens >= 0 else _PHASES.get(ops[0].phase, "") if alike else ""
+        name = _short(part.name, _LONGEST - len(ending)) + ending
         about = _about(ops, part.name)
         self._row(
             "graph_nodes", x=spot.x, y=spot.y, width=_CARD, height=_HIGH, fill=palette.pale(fill), outline=outline,
-            name=name, sub=sub, lift=-10.0, back=0, opens=opens, level=level, ids=self._ids(part.ops), **about,
+            name=name, sub=sub, lift=-10.0, back=0, opens=opens, level=level, ids=self._ids(part.ops),
+            **about, **_strip(ops, spot, longest),
         )  # fmt: skip
-
-    def _strip(self, ops: Sequence[GraphOp], spot: _CardSpot, longest: float, level: int) -> None:
-        """Add the strip at the lower side of a card."""
-        parts = {
-            "compute": sum(one.seconds for one in ops if one.kind == "compute" and one.phase not in BACKWARD),
-            "backward": sum(one.seconds for one in ops if one.kind == "compute" and one.phase in BACKWARD),
-            "collective": sum(one.exposed for one in ops),
-        }
-        left, full = spot.x - _CARD / 2 + 6, (_CARD - 12) / (longest or 1.0)
-        bottom = spot.y + _HIGH / 2 - 4
-        for kind, _ in SEGMENTS:
-            if (wide := parts[kind] * full) > 0.2:
-                sides = {"left": left, "right": left + wide, "top": bottom - _STRIP, "bottom": bottom}
-                self._row("graph_shares", **sides, fill=_COLOURS[kind], level=level)
-                left += wide
 
     def _edge(self, one: _CardSpot, other: _CardSpot, ends: str, there: float, back: float, level: int) -> None:
         """Add the curve of what one part reads of another, and what the pointer finds along it."""
@@ -209,6 +208,24 @@ class _Pictures:
         points = [curve.at(step / _PIECES) for step in range(_PIECES + 1)]
         for (a, b), (c, d) in pairwise(points):
             self._row("graph_touch", x0=a, y0=b, x1=c, y1=d, ends=ends, amount=amount, level=level)
+
+
+def _strip(ops: Sequence[GraphOp], spot: _CardSpot, longest: float) -> dict[str, float]:
+    """Return the sides of the strip at the lower side of a card, without length where operations take no time.
+
+    Args:
+        ops: of the card.
+        spot: its centre.
+        longest: seconds for which a strip is as long as a card.
+    """
+    parts = (
+        sum(one.seconds for one in ops if one.kind == "compute" and one.phase not in BACKWARD),
+        sum(one.seconds for one in ops if one.kind == "compute" and one.phase in BACKWARD),
+        sum(one.exposed for one in ops),
+    )
+    full, under = (_CARD - 12) / (longest or 1.0), spot.y + _HIGH / 2 - 4
+    ends = accumulate((full * part for part in parts), initial=spot.x - _CARD / 2 + 6)
+    return dict(zip(STRIP, (*ends, under - _STRIP, under), strict=True))
 
 
 def _about(ops: Sequence[GraphOp], title: str) -> dict[str, Any]:

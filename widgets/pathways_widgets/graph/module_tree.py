@@ -77,11 +77,13 @@ def _group(graph: OpGraph, name: str, ops: Sequence[int], depth: int) -> ModuleG
     parts = [_group(graph, part, own, depth + 1) for part, own in modules.items()]
     for line, own in lines.items():
         alone = [ModuleGroup(graph.ops[at].name, [at]) for at in own]
-        if len(own) > 1 and line and (len(lines) > 1 or modules):
+        if len(own) > 1 and line and (len(set(lines) - {""}) > 1 or modules):
             parts.append(ModuleGroup(graph.texts.text_of(line) or line, own, alone, line))
         else:
             parts += alone
     # What is inside a group that has one part is that part's; its name says where it is.
+    if len(parts) == 1 and depth and not parts[0].parts:
+        return ModuleGroup(name, parts[0].ops)
     if len(parts) == 1 and parts[0].parts:
         return ModuleGroup(f"{name} / {parts[0].name}" if depth else name, parts[0].ops, parts[0].parts)
     return ModuleGroup(name, list(ops), _in_order(graph, parts))

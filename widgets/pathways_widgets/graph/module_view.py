@@ -23,7 +23,7 @@ from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import Columns, RunLike, View, Window, empty_source
 from pathways_widgets.graph.graph_view import graph_figure
-from pathways_widgets.graph.module_columns import SOURCES, WIDTH, columns_of
+from pathways_widgets.graph.module_columns import COLOURS, SEGMENTS, SOURCES, STRIP, WIDTH, columns_of
 
 CODE_WIDTH = 400
 """Width in pixels of the pane with the source."""
@@ -54,7 +54,12 @@ MARKS = (
     LineMark(source="graph_touch", line_width=8.0, tooltip=_EDGE),
     DotMark(source="graph_heads", shape="down", size=7.0, fill=palette.NEUTRAL),
     _NODES,
-    BoxMark(source="graph_shares", fill=Column("fill")),
+    *(
+        BoxMark(
+            source="graph_nodes", fill=COLOURS[kind], left=left, right=kind, top="over", bottom="under", is_dimmed=True
+        )
+        for left, (kind, _) in zip(STRIP, SEGMENTS, strict=False)
+    ),
     TextMark(source="graph_nodes", text="name", lift=Column("lift"), is_dimmed=True),
     TextMark(source="graph_nodes", text="sub", lift=5.0, size=10.0, is_dimmed=True),
     TextMark(source="graph_titles", name="graph_titles_text", size=13.0, text_colour=_TEXT, align="left", is_bold=True),

@@ -1,0 +1,90 @@
+"""Take the pictures of docs/guide/adopt.md: ``python docs/pictures/take.py``, with both compilers and a Chromium.
+
+They are what JupyterLab shows of the step in ``train.py``, on 64 H100.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from pathways_nb.bench.lab import find_chromium, start
+
+HERE = Path(__file__).parent
+TO = HERE.parent / "_static"
+CELLS = [
+    "%load_ext pathways_nb\nimport pathways_nb as pw, train",
+    "a = pw.adopt(train.step, *train.step_args(), chip='gpu_h100_sxm', mesh={'data': 16, 'model': 4})\n"
+    "b = a.on(mesh={'data': 8, 'model': 8})\na.seconds, b.seconds",
+    "a.collectives()",
+    "a.show('graph,ops,memory')",
+    "pw.compare(a, b).show('ops')",
+]
+PICTURES = {2: "adopt_collectives.png", 3: "adopt_graph.png", 4: "adopt_meshes.png"}
+"""Number of a cell -> file of its output."""
+_DONE = """() => {
+  const cells = jupyterapp.shell.currentWidget.content.model.cells
+  return Array.from({length: cells.length}, (_, i) => cells.get(i)).every((cell) => cell.executionCount !== null)
+}"""
+_STATUS = "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+_CARD = """(title) => {
+  const Bokeh = Object.values(globalThis.pathwaysBokeh)[0]
+  const doc = Bokeh.documents.find((one) => one.get_model_by_name("graph_shown"))
+  const {data} = doc.get_model_by_name("graph_nodes"), level = doc.get_model_by_name("graph_shown").data.level[0]
+  const i = Array.from(data.title).findIndex((one, k) => data.level[k] === level && one.includes(title))
+  const view = Bokeh.index.find_one(doc.get_model_by_name("graph")), box = view.canvas_view.el.getBoundingClientRect()
+  return [box.left + view.frame.x_scale.compute(data.x[i]), box.top + view.frame.y_scale.compute(data.y[i])]
+}"""
+
+
+def take(page: Page) -> None:
+    """Take the pictures of an open notebook."""
+    page.wait_for_function("window.jupyterapp !== undefined")
+    page.wait_for_function(f"{_STATUS} === 'idle'")
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
+    page.wait_for_function(_DONE)
+    for number, name in PICTURES.items():
+        cell = page.locator(".jp-CodeCell").nth(number)
+        cell.scroll_into_view_if_needed()
+        page.wait_for_timeout(3000)  # until figures are laid out
+        if number == 3:
+            for title in ("Mlp", "hidden = "):
+                page.mouse.click(*page.evaluate(_CARD, title))
+                page.mouse.move(5, 5)
+                page.wait_for_timeout(1500)
+        shot = Image.open(io.BytesIO(cell.locator(".jp-OutputArea").first.screenshot()))
+        shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(TO / name, optimize=True)
+
+
+def main() -> None:
+    """Start JupyterLab beside the model, and take the pictures."""
+    folder = Path(tempfile.mkdtemp())
+    # The kernel finds the model beside its notebook; as anybody's code, it is in no package.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "work"), *filter(None, sys.path)])
+    lab = start(folder)
+    try:
+        shutil.copy(HERE / "train.py", lab.folder)
+        lab.write("adopt.ipynb", CELLS)
+        with sync_playwright() as playwright:
+            arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+            browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
+            context = browser.new_context(viewport={"width": 1400, "height": 1600})
+            context.set_default_timeout(300e3)
+            page = context.new_page()
+            page.goto(lab.page("adopt.ipynb"))
+            take(page)
+            browser.close()
+    finally:
+        lab.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
