@@ -72,8 +72,8 @@ class RecordedStep:
     def note(self) -> str:
         """What a reader has to know."""
         return (
-            f"from a recorded text of {self.compiler}, as that compiler is not installed here; recorded of an equal "
-            f"step: compared were {COMPARED}"
+            f"from a recorded text of {self.compiler}, as the compiler is not installed here (of an equal step: same "
+            f"{COMPARED})"
         )
 
 
