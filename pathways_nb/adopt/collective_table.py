@@ -139,7 +139,9 @@ def collectives_of(
         count, bytes_, seconds, exposed = (
             max(extended(values, depths, blocks), values[-1]) for values in zip(*found, strict=True)
         )
-        rows.append(replace(row, count=count, bytes=bytes_ / count, seconds=seconds, exposed=min(exposed, seconds)))
+        # Below a billionth of its time it is rounding of the sums that it follows from.
+        exposed = min(exposed, seconds) if exposed > 1e-9 * seconds else 0.0
+        rows.append(replace(row, count=count, bytes=bytes_ / count, seconds=seconds, exposed=exposed))
     return Collectives(tuple(sorted(rows, key=lambda row: (-row.exposed, -row.seconds))))
 
 

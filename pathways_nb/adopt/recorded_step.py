@@ -13,7 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from pathways_nb.compilers.compiling import CompiledText
 from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.program.compiled_blocks import CompiledBlocks
 
-_TEXTS = ("text", "memory", "buffers", "live", "compiler", "refused")
+_TEXTS = tuple(one.name for one in fields(CompiledText) if one.type == "str")
 """Fields of a ``CompiledText`` that are text."""
 _folder: Path | None = None
 """Where records are written; None while nothing is recorded."""
@@ -72,8 +72,8 @@ class RecordedStep:
     def note(self) -> str:
         """What a reader has to know."""
         return (
-            f"from a recorded text of {self.compiler}, as that compiler is not installed here; recorded of an equal "
-            f"step: compared were {COMPARED}"
+            f"from a recorded text of {self.compiler}, as the compiler is not installed here (of an equal step: same "
+            f"{COMPARED})"
         )
 
 
@@ -97,7 +97,7 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
     moved = moved_lines(lines, lines_by_key(counted))
     texts = tuple(
         CompiledText(
-            **{name: one[name] for name in _TEXTS} | {"text": with_lines(one["text"], moved)},
+            **{name: one[name] for name in _TEXTS if name in one} | {"text": with_lines(one["text"], moved)},
             places=tuple(found["places"][: target.devices]),
         )
         for one in found["texts"]

@@ -2,7 +2,7 @@
 
 Versions spell the same step differently: they broadcast, convert and nest functions in other ways. So what is compared
 is what decides the compiled program: arguments with their layouts, and how often the step has each product, constraint,
-exchange, loop, kernel, reduction and transcendental function, with its shapes.
+exchange, loop, kernel, reduction, rearrangement and transcendental function, with its shapes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from pathways_nb.plan.source_lines import users_frame
 from pathways_nb.program.items import inner_jaxprs
 from pathways_nb.program.specs import axes_of
 
-COMPARED = (
-    "its name, the chip, the mesh, the options, its arguments with their layouts, and the count of its products, "
-    "layouts, exchanges, loops, kernels, reductions and transcendental functions by their shapes"
-)
+COMPARED = "name, chip, mesh, options, arguments, and the number of operations of each kind and shape"
 """What a fingerprint is made of, in words."""
 _COUNTED = re.compile(
     r"dot_general|ragged_dot|conv_general|attention|pallas_call|custom_call|ffi_call|fft|sharding_constraint|reshard"
     r"|^(?:all_|psum|pmax|pmin|ppermute|reduce_|reduce_scatter|cum|arg|sort|top_k|gather|scatter|scan|while|cond)"
     r"|^(?:exp|exp2|log|log1p|tanh|logistic|erf|sin|cos)$"
+    r"|^(?:reshape|transpose)$"
 )
 """Names of the primitives that count."""
 _SPELT = re.compile(r"_invariant$|(?<=psum)2$")
@@ -61,7 +59,7 @@ def counted_in(jaxpr: jex.ClosedJaxpr | jex.Jaxpr, around: str = "") -> Iterator
     """
     for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
         name = _SPELT.sub("", eqn.primitive.name)
-        if _COUNTED.search(name):
+        if _COUNTED.search(name) and not _differs(eqn):
             said = eqn.source_info.traceback
             yield CountedOperation(
                 f"{around}{name} {_shapes(eqn)} {_parameters(eqn)}".rstrip(), users_frame(said.frames if said else ())
@@ -101,6 +99,19 @@ def fingerprint_of(
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _differs(eqn: Any) -> bool:
+    """Return whether an operation is one that versions of JAX have more or fewer of.
+
+    Such are layouts of numbers, and what only adds or drops dimensions of length 1.
+    """
+    if eqn.primitive.name == "reshard":
+        return not eqn.outvars[0].aval.shape
+    if eqn.primitive.name != "reshape":
+        return False
+    before, after = ([length for length in one.aval.shape if length > 1] for one in (eqn.invars[0], eqn.outvars[0]))
+    return before == after
+
+
 def _shapes(eqn: Any) -> str:
     """Return types and shapes of what goes in and comes out; a loop's constants and order differ between versions."""
     if eqn.primitive.name in ("scan", "while", "cond"):
@@ -125,6 +136,8 @@ def _parameters(eqn: Any) -> str:
             )
         case "dot_general":
             return f"{params['dimension_numbers']} {params['precision'] or ''}"
+        case "transpose":
+            return str(params["permutation"])
     if _KERNELS.search(eqn.primitive.name):
         return str(params.get("call_target_name") or params.get("target_name") or params.get("name") or "")
     layout = params.get("sharding") or params.get("dst_sharding")

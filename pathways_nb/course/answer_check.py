@@ -10,6 +10,7 @@ from __future__ import annotations
 from numbers import Number
 
 from pathways_nb.course import (
+    adopted_step_questions,
     cluster_questions,
     dispatch_questions,
     expert_questions,
@@ -38,6 +39,7 @@ QUESTIONS: dict[str, Question] = {
     **fsdp_questions.QUESTIONS,
     **research_questions.QUESTIONS,
     **cluster_questions.QUESTIONS,
+    **adopted_step_questions.QUESTIONS,
 }
 
 

@@ -66,6 +66,11 @@ ANSWERS: dict[str, dict[str, str]] = {
         "at_most = path.length / sum(one.end - one.start for one in path.segments if one.name != 'add_any')"
     },
     "11_cluster": {"messages = ...": "messages = 6"},
+    "12_your_step": {
+        "received_gb = ...": "received_gb = 2.416",
+        "inputs_gb = ...": "inputs_gb = 68.7",
+        "parameters_gb = ...": "parameters_gb = 25.8",
+    },
 }
 """What to write in place of each blank."""
 

@@ -38,7 +38,8 @@ def record(folder: Path) -> None:
         content = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         begin = (
             "from pathlib import Path\nfrom pathways_nb.adopt import recorded_step\n"
-            f"recorded_step.recording(Path({str(folder)!r})).__enter__()"
+            # Kept in a variable: a context that nobody holds ends.
+            f"_records = recorded_step.recording(Path({str(folder)!r}))\n_records.__enter__()"
         )
         content.cells.insert(0, new_code_cell(begin))
         execute(content, FOLDER)
@@ -49,6 +50,8 @@ if __name__ == "__main__":
     with TemporaryDirectory() as name:
         record(Path(name))
         shutil.rmtree(RECORDS, ignore_errors=True)
-        shutil.copytree(name, RECORDS)
+        RECORDS.mkdir()
+        for path in Path(name).iterdir():
+            shutil.copy(path, RECORDS)
     kept = sorted(RECORDS.iterdir())
     print(f"{len(kept)} texts, {sum(one.stat().st_size for one in kept) / 2**20:.1f} MiB in {RECORDS}")

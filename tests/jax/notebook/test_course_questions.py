@@ -108,6 +108,9 @@ RIGHT = {
     "09.bound": 6.2,
     "10.at_most": 4 / 3,
     "11.messages": 6,
+    "12.received": 64 * 2048 * 4096 * 3 * 2 * 3 / 4 / 1e9,
+    "12.inputs": 32 * 128 * 2048 * 4096 * 2 / 1e9,
+    "12.parameters": 2 * 32 * 12 * 4096**2 * 2 / 1e9,
 }
 WRONG = {
     "01.crossings": {5: "from the place", 4: "counts computations", 7: "from the place"},
@@ -229,6 +232,25 @@ WRONG = {
         2: "the row add_any",
     },
     "11.messages": {128: "one message for each node", 3: "Every host", 12: "How many hosts"},
+    "12.received": {
+        3.221: "what it holds afterwards",
+        0.8053: "one quarter",
+        4.832: "has 2 bytes",
+        5: "Multiply sequences",
+    },
+    "12.inputs": {
+        2.147: "one layer's",
+        8.59: "divided over the model axis as well",
+        137.4: "has 2 bytes",
+        5: "A device has 1024 / 8 sequences",
+    },
+    "12.parameters": {
+        12.88: "That is one pass",
+        0.8053: "one block's",
+        0.4027: "one block's",
+        51.54: "and there are two passes",
+        5: "times passes",
+    },
 }
 
 

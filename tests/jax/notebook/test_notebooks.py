@@ -83,6 +83,16 @@ SAID = {
         "the left island still has 256.0",
         "the same program",
     ],
+    "12_your_step": [
+        "from a recorded text of jax-cuda13-plugin",
+        "Cell In[2], line 31  ",
+        "  all-gather      model        4 of 1 host    3.22 GB  96     705 ms   705 ms",
+        "before  5.87 s (4.44 s … 6.68 s)         exposed 1.33 s",
+        "after   5.14 s (4.36 s … 5.83 s)         exposed 0.62 s",
+        "data 8 × model 8           106.6 GB  does not fit",
+        "tpu_v5p, data 64 × model 1                27.2 GB  5.37 s",
+        "each device keeps a part: could be a reduce-scatter",
+    ],
 }
 """Words of their outputs."""
 
