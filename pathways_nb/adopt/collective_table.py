@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pathways_nb.adopt.flags import flags_in
+from pathways_nb.adopt.whole_copies import WholeCopy
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
 from pathways_nb.cost.launch.block_extrapolation import extended
@@ -108,6 +109,7 @@ def collectives_of(
     place: LaunchPlace,
     price: Price,
     mesh: Mapping[str, int],
+    warned: Sequence[Sequence[WholeCopy]] = (),
 ) -> Collectives:
     """Return the collectives of a step of many blocks.
 
@@ -120,10 +122,12 @@ def collectives_of(
         place: its devices.
         price: seconds of an action.
         mesh: devices along each axis.
+        warned: copies of which the compiler warned at each depth; none without.
     """
+    copies = warned or [()] * len(modules)
     each = [
-        _lines(schedule, module, known, place, price, mesh)
-        for schedule, module, known in zip(schedules, modules, ops, strict=True)
+        _lines(schedule, flags_in(module, found), known, place, price, mesh)
+        for schedule, module, known, found in zip(schedules, modules, ops, copies, strict=True)
     ]
     rows = []
     for key, row in each[-1].items():
@@ -140,10 +144,15 @@ def _total(row: CollectiveLine | None) -> tuple[float, float, float, float]:
 
 
 def _lines(
-    schedule: LaunchSchedule, module: HloModule, ops: Ops, place: LaunchPlace, price: Price, mesh: Mapping[str, int]
+    schedule: LaunchSchedule,
+    flags: Mapping[str, str],
+    ops: Ops,
+    place: LaunchPlace,
+    price: Price,
+    mesh: Mapping[str, int],
 ) -> dict[tuple[str, str], CollectiveLine]:
     """Return the collectives of one compiled program, by line and kind."""
-    shares, flags = _exposed_shares(ops), flags_in(module)
+    shares = _exposed_shares(ops)
     found: dict[tuple[str, str], CollectiveLine] = {}
     for action, times in schedule.runs():
         if (exchange := action.exchange) is None or not times:

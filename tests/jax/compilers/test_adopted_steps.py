@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import pathways_nb as pw
 from pathways_nb.__main__ import main
@@ -138,6 +138,25 @@ def test_a_loop_that_ends_by_its_data_asks_how_often_it_runs():
         _ = adopt(step, *arguments, chip="gpu_h100_sxm", mesh=SIZES).seconds
     few, many = (adopt(step, *arguments, chip="gpu_h100_sxm", mesh=SIZES, trips=trips).seconds for trips in (10, 100))
     assert many == pytest.approx(10 * few, rel=0.1)
+
+
+@pytest.mark.parametrize("chip", ["gpu_h100_sxm", "tpu_v5e:4x4"])
+def test_a_layout_without_a_direct_way_is_flagged_where_it_is_copied(chip):
+    def step(w: Any, x: Any) -> Any:
+        made = jax.lax.with_sharding_constraint(x @ w, NamedSharding(MESH, P("model", None, "data")))
+        rows = jax.lax.with_sharding_constraint(jnp.tanh(made), NamedSharding(MESH, P(None, ("data", "model"))))
+        return (rows * rows + rows).sum()
+
+    first = step.__code__.co_firstlineno
+    arguments = (
+        on(jax.ShapeDtypeStruct((D, D), jnp.bfloat16), columns),
+        on(jax.ShapeDtypeStruct((64, 512, D), jnp.bfloat16), P("data")),
+    )
+    rows = adopt(jax.jit(step), *arguments, chip=chip, mesh=SIZES).collectives().rows
+    (copied,) = [row for row in rows if "copied whole" in row.flag]
+    assert copied.kind == "all-gather"
+    assert copied.line == f"test_adopted_steps.py:{first + 2}"
+    assert f"no direct way from the layout of test_adopted_steps.py:{first + 1}" in copied.flag
 
 
 def test_what_is_left_out_is_said():
