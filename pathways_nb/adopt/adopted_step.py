@@ -8,19 +8,25 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
+from jax.sharding import PartitionSpec
+
+from pathways_nb.adopt import constraints
+from pathways_nb.adopt.collective_table import CollectiveLine
+from pathways_nb.adopt.constraints import Constraint, Constraints, constraints_of
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.taken_step import TakenStep, take
 from pathways_nb.adopt.traced_call import no_mesh
+from pathways_nb.adopt.tried_lines import TriedLine, TriedLines
 from pathways_nb.compilers import packages, presets, targets
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.launch.constants import constants_for
-from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.errors import PathwaysError, PlaceError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import compile_blocks, named
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import Progress, to_standard_error
 
 
 @source_lines.users_view
@@ -113,6 +119,50 @@ class AdoptedStep(StepAnswers):
             self._take, self._sizes if mesh is None else mesh, self._asked if chip is None else chip,
             kept if options is None else options, self._trips,
         )  # fmt: skip
+
+    def constraints(self) -> Constraints:
+        """Return the step's constraints, ``jax.lax.with_sharding_constraint``: a row for each line and spec."""
+        return constraints_of(self._taken)
+
+    @source_lines.users_view
+    def try_line(self, line: str | CollectiveLine, spec: PartitionSpec | None = None) -> TriedLine:
+        """Return what the step would be without the constraint on a line, or with another spec for it.
+
+        Args:
+            line: ``"train.py:12"`` or a row of ``collectives()``; that of the constraint, or one that calls it.
+            spec: of the value; None leaves the constraint out.
+
+        Raises:
+            ShardingError: the spec does not fit the value.
+            UsageError: there is no constraint; those that can be tried are named.
+        """
+        at = line if isinstance(line, str) else line.line
+        return self._tried(at, self.constraints().on(at), spec)
+
+    def try_flagged(self) -> TriedLines:
+        """Return what the step would be without each constraint that stands beside a flagged collective.
+
+        That is on its line, on what the line reads, or on what it makes. The best is the first.
+        """
+        lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
+        found, failed, progress = list[TriedLine](), list[str](), Progress()
+        rows = constraints.beside(self._taken, lines)
+        for number, row in enumerate(rows, 1):
+            progress.tell(f"trying {number} of {len(rows)}: without {row.said}")
+            try:
+                tried = self._tried(row.where, (row,), None)
+                _ = tried.saved  # compiles it
+                found.append(tried)
+            except PathwaysError as error:
+                failed.append(f"without {row.said}: {error}")
+        return TriedLines(self.name, tuple(sorted(found, key=lambda one: -one.saved)), failed)
+
+    def _tried(self, line: str, rows: tuple[Constraint, ...], spec: PartitionSpec | None) -> TriedLine:
+        def take(sizes: Mapping[str, int] | None) -> TakenStep:
+            return constraints.changed(self._taken if sizes == self._sizes else self._take(sizes), rows, spec)
+
+        step = AdoptedStep(take, self._sizes, self._asked, self._given, self._trips)
+        return TriedLine(line, rows, spec, self, step)
 
     @cached_property
     def _predicted(self) -> PredictedStep:

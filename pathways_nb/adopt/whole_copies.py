@@ -1,7 +1,8 @@
 """Changes of layout that XLA's partitioner does not find a way for: it makes a whole copy on every device, and cuts it.
 
 It warns of them ("involuntary full rematerialization") with the value's type, both layouts and where the value comes
-from. The gathers that make the copy stand at the line that *reads* the value, so they are found by their size.
+from. The gathers that make the copy stand at the line that *reads* the value, so they are found by their
+operand's shape.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule
+from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule
 
 FLAG = "copied whole to every device: no direct way"
 _WARNED = re.compile(
@@ -60,25 +61,22 @@ def copies_in(module: HloModule, warned: str) -> tuple[WholeCopy, ...]:
 
 
 def _copies(module: HloModule, warned: str) -> Iterator[WholeCopy]:
-    every = [one for part in module.computations.values() for one in part.instructions.values()]
+    gathers = [(one, part) for computation in module.computations.values() for one, part in _gathered(computation)]
     for before, after, dims, attributes in _WARNED.findall(warned):
-        part = math.prod(int(dim) for dim in dims.split(",") if dim)
-        tiles = _tiles(before)
-        # The type is that of one device's part; dimensions that no device divides are padded alike.
-        found = [one for one in every if _gathers(one) and _size(one) == part * tiles] if tiles > 1 else []
+        # The type is that of one device's part. A copy is gathered from it, at once or axis by axis.
+        part = sorted(int(dim) for dim in dims.split(",") if dim)
+        found = [one for one, dims in gathers if sorted(dims) == part] if _tiles(before) > 1 else []
         lines = {module.sources.line_of(one.attributes) for one in found}
-        # Values of one size on several lines: which of them is meant is not known.
+        # Parts of one shape on several lines: which of them is meant is not known.
         names = tuple(one.name for one in found) if len(lines) == 1 else ()
         yield WholeCopy(module.sources.line_of(attributes), before, after, names)
 
 
-def _gathers(one: HloInstruction) -> bool:
-    return one.opcode in ("all-gather", "all-gather-start")
-
-
-def _size(one: HloInstruction) -> int:
-    """Return the elements of what a gather makes; a started one has its operand beside it."""
-    return max((shape.size for shape in one.shapes), default=0)
+def _gathered(computation: HloComputation) -> Iterator[tuple[HloInstruction, tuple[int, ...]]]:
+    """Yield the gathers of a computation, and the dimensions of what each gathers from one device."""
+    for one in computation.instructions.values():
+        if one.opcode in ("all-gather", "all-gather-start") and len(one.operands) == 1:
+            yield from ((one, shape.dims) for shape in computation.instructions[one.operands[0]].shapes[:1])
 
 
 def _tiles(layout: str) -> int:

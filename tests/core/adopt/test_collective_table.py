@@ -138,12 +138,12 @@ def test_each_line_has_its_collectives_with_their_bytes_times_and_flags():
 
 WARNED = (
     "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {devices=[2,1,4]<=[4,2]T(1,0) "
-    "last_tile_dim_replicate} to {devices=[1,8,1]<=[8]} efficiently for HLO operation %dot = f32[256,512]{1,0} "
+    "last_tile_dim_replicate} to {devices=[1,8,1]<=[8]} efficiently for HLO operation %dot = f32[512,64]{1,0} "
     'copy(%x), metadata={op_name="jit(step)/dot" stack_frame_id=1}. As the last resort, SPMD will replicate.'
 )
 
 
-def test_a_copy_that_the_compiler_warned_of_is_found_by_its_size():
+def test_a_copy_that_the_compiler_warned_of_is_found_by_the_shape_of_a_part():
     module = parse(TEXT)
     (copy,) = copies_in(module, WARNED)
     assert copy.gathers == ("gather",)
@@ -154,7 +154,7 @@ def test_a_copy_that_the_compiler_warned_of_is_found_by_its_size():
         "efficiently for", "without doing a full rematerialization of the tensor for"
     )
     assert copies_in(module, older) == (copy,)
-    (other,) = copies_in(module, WARNED.replace("f32[256,512]", "f32[256,1024]"))
+    (other,) = copies_in(module, WARNED.replace("f32[512,64]", "f32[512,128]"))
     assert other.gathers == ()
     assert other.note == (
         "what train.py:30 makes is copied whole to every device: no direct way from {devices=[2,1,4]<=[4,2]T(1,0) "

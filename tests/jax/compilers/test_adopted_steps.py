@@ -152,11 +152,21 @@ def test_a_layout_without_a_direct_way_is_flagged_where_it_is_copied(chip):
         on(jax.ShapeDtypeStruct((D, D), jnp.bfloat16), columns),
         on(jax.ShapeDtypeStruct((64, 512, D), jnp.bfloat16), P("data")),
     )
-    rows = adopt(jax.jit(step), *arguments, chip=chip, mesh=SIZES).collectives().rows
+    adopted = adopt(jax.jit(step), *arguments, chip=chip, mesh=SIZES)
+    rows = adopted.collectives().rows
     (copied,) = [row for row in rows if "copied whole" in row.flag]
     assert copied.kind == "all-gather"
     assert copied.line == f"test_adopted_steps.py:{first + 2}"
     assert f"no direct way from the layout of test_adopted_steps.py:{first + 1}" in copied.flag
+    tried = adopted.try_flagged()
+    best = tried.rows[0]
+    assert {row.constraints[0].line for row in tried.rows} <= {f"test_adopted_steps.py:{first + at}" for at in (1, 2)}
+    assert best.saved > 0.3 * copied.exposed
+    assert best.saved == adopted.collectives().exposed - best.step.collectives().exposed
+    assert best.seconds == adopted.seconds - best.step.seconds
+    assert repr(best).startswith("without the constraint at test_adopted_steps.py:")
+    assert " → " in repr(best)
+    assert adopted.try_line(best.constraints[0].line).saved == best.saved
 
 
 def test_what_is_left_out_is_said():
