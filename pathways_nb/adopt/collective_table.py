@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pathways_nb.adopt.flags import flags_in
+from pathways_nb.adopt.slice_transfers import BETWEEN_SLICES, sent_between_slices
 from pathways_nb.adopt.whole_copies import WholeCopy
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
@@ -126,7 +127,7 @@ def collectives_of(
     """
     copies = warned or [()] * len(modules)
     each = [
-        _lines(schedule, flags_in(module, found), known, place, price, mesh)
+        _lines(schedule, module, flags_in(module, found), known, place, price, mesh)
         for schedule, module, known, found in zip(schedules, modules, ops, copies, strict=True)
     ]
     rows = []
@@ -145,26 +146,30 @@ def _total(row: CollectiveLine | None) -> tuple[float, float, float, float]:
 
 def _lines(
     schedule: LaunchSchedule,
+    module: HloModule,
     flags: Mapping[str, str],
     ops: Ops,
     place: LaunchPlace,
     price: Price,
     mesh: Mapping[str, int],
-) -> dict[tuple[str, str], CollectiveLine]:
-    """Return the collectives of one compiled program, by line and kind."""
+) -> dict[tuple[str, str, bool], CollectiveLine]:
+    """Return the collectives of one compiled program, by line, kind, and whether they pass between slices."""
     shares = _exposed_shares(ops)
-    found: dict[tuple[str, str], CollectiveLine] = {}
+    found: dict[tuple[str, str, bool], CollectiveLine] = {}
+    sent = sent_between_slices(module, place)
     for action, times in schedule.runs():
-        if (exchange := action.exchange) is None or not times:
+        exchange = action.exchange or sent.get(action.name)
+        if exchange is None or not times:
             continue
         took = times * price(action)
         hosts = hosts_of(exchange, place)
-        flag = flags.get(action.name, "") or ("blocking" if action.role == "run" else "")
+        between = BETWEEN_SLICES if action.name in sent else ""
+        flag = flags.get(action.name, "") or between or ("blocking" if action.role == "run" else "")
         one = CollectiveLine(
             action.line, action.function, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh),
             exchange.size, hosts, exchange.bytes, times, took, shares.get(action.name, 1.0) * took, flag,
         )  # fmt: skip
-        key = one.line, one.kind
+        key = one.line, one.kind, bool(between)
         found[key] = _joined(found[key], one, mesh) if key in found else one
     return found
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from jax.sharding import PartitionSpec
 
 from pathways_nb.adopt.constraints import Constraint
+from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import size
 from pathways_nb.program.specs import show
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.text_table import Printed, Table
 
-if TYPE_CHECKING:
-    from pathways_nb.adopt.adopted_step import AdoptedStep
+S = TypeVar("S", bound=StepAnswers)
 
 
 @dataclass(frozen=True, eq=False)
-class TriedLine:
+class TriedLine(Generic[S]):
     """A step, and what it is without a constraint, or with another spec for it.
 
     Args:
@@ -33,8 +33,8 @@ class TriedLine:
     line: str
     constraints: tuple[Constraint, ...]
     spec: PartitionSpec | None
-    before: AdoptedStep
-    step: AdoptedStep
+    before: S
+    step: S
 
     @property
     def saved(self) -> float:
@@ -78,7 +78,7 @@ class TriedLine:
 
 
 @dataclass(frozen=True, repr=False)
-class TriedLines(Printed):
+class TriedLines(Printed, Generic[S]):
     """Several changes of one step.
 
     Args:
@@ -88,7 +88,7 @@ class TriedLines(Printed):
     """
 
     name: str
-    rows: tuple[TriedLine, ...]
+    rows: tuple[TriedLine[S], ...]
     failed: Sequence[str] = ()
 
     def _table(self) -> Table:

@@ -169,6 +169,26 @@ def test_a_layout_without_a_direct_way_is_flagged_where_it_is_copied(chip):
     assert adopted.try_line(best.constraints[0].line).saved == best.saved
 
 
+def test_several_slices_exchange_by_the_hosts_network():
+    arguments = on(jnp.ones((2, D, D)), P(None, None, "model")), on(jnp.ones((4096, D)), P("data"))
+
+    def loss(w: Any, x: Any) -> Any:
+        return (jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]) ** 2).sum()
+
+    one, two = (
+        adopt(jax.jit(jax.grad(loss)), *arguments, chip=f"tpu_v5e:{said}", mesh={"data": 8, "model": 4})
+        for said in ("4x8", "4x4*2")
+    )
+    assert (one.slices, two.slices, two.topology.shape) == (1, 2, (4, 4))
+    (sent,) = [row for row in two.collectives().rows if "between slices" in row.flag]
+    assert (sent.kind, sent.devices, sent.axes) == ("all-reduce", 2, ("data",))
+    assert sent.line.startswith("test_adopted_steps.py:")
+    # Of the gradient of this device's part of the weights what one of the 4 devices of a slice has added up.
+    assert sent.bytes * sent.count == pytest.approx(2 * D * D / 4 * 4 / 4, rel=0.1)
+    assert not any("between slices" in row.flag for row in one.collectives().rows)
+    assert two.seconds > one.seconds + 0.5 * sent.exposed
+
+
 def test_what_is_left_out_is_said():
     def loss(w: Any, x: Any) -> Any:
         jax.debug.print("{}", x.sum())
@@ -187,8 +207,18 @@ def test_chips_topologies_and_options_that_do_not_exist_say_what_does(monkeypatc
         pw.PlaceError, match=r"'tpu_v5p:2x2x2'\): this topology has 8 devices, and the mesh 16\. Change one"
     ):
         adopt(*step, chip="tpu_v5p:2x2x2", mesh=SIZES)
-    with pytest.raises(pw.PlaceError, match=r"'tpu_v5p:four'\): write the topology as tpu_v5p:4x4x8\."):
+    with pytest.raises(pw.PlaceError, match=r"'tpu_v5p:four'\): write the topology as tpu_v5p:4x4x8, or of"):
         adopt(*step, chip="tpu_v5p:four", mesh=SIZES)
+    with pytest.raises(
+        pw.UsageError, match=r"has no option 'xla_gpu_enable_triton_gemm'\. It is one of GPUs: leave it out\."
+    ):
+        adopt(*step, chip="tpu_v5p", mesh=SIZES, options={"xla_gpu_enable_triton_gemm": False})
+    with pytest.raises(
+        pw.UsageError, match=r"gpu_h100_sxm, jax-cuda\S+ \S+, has no option 'xla_no'\. Correct its name"
+    ):
+        _ = adopt(*step, chip="gpu_h100_sxm", mesh=SIZES, options={"xla_no": True}).seconds
+    with pytest.raises(pw.UsageError, match=r"no routes for a torus of 3 × 7 chips of tpu_v5e; .* tpu_v5e:4x4, "):
+        _ = adopt(jax.jit(jnp.sum), on(jnp.ones((21, D)), P("data")), chip="tpu_v5e:3x7", mesh={"data": 21}).seconds
     with pytest.raises(pw.UsageError, match="did you mean 'gpu_h100_sxm'"):
         adopt(*step, chip="gpu_h100", mesh=SIZES)
     with pytest.raises(pw.UsageError, match=r"preset\('nvidia'\): there are no such compiler options; there is"):
