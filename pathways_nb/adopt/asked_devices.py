@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -88,7 +89,6 @@ def nearest_tori(topology: Topology) -> Iterator[tuple[int, ...]]:
     """
     pod, chips = topology.chip.pod, math.prod(topology.shape)
     sides = [[2**n for n in range(1, length.bit_length()) if 2**n <= length] for length in pod]
-    shapes = [()] if not sides else [(one,) for one in sides[0]]
-    for more in sides[1:]:
-        shapes = [(*shape, one) for shape in shapes for one in more if one >= shape[-1]]
+    # In rising order, as topologies are written.
+    shapes = (one for one in itertools.product(*sides) if list(one) == sorted(one))
     yield from sorted(shapes, key=lambda shape: (abs(math.log(math.prod(shape) / chips)), shape[-1] - shape[0]))

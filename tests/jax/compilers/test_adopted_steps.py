@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,24 @@ def test_several_slices_exchange_by_the_hosts_network():
     assert sent.bytes * sent.count == pytest.approx(2 * D * D / 4 * 4 / 4, rel=0.1)
     assert not any("between slices" in row.flag for row in one.collectives().rows)
     assert two.seconds > one.seconds + 0.5 * sent.exposed
+
+
+def test_a_sweep_of_a_step_says_what_does_not_fit_or_divide():
+    step = adopt(*flax_step(), chip="gpu_h100_sxm", mesh=SIZES)
+    small = pw.chip("gpu_h100_sxm").replace(hbm_bytes=10e6)
+    found = pw.sweep(step, chip=["gpu_h100_sxm", small], mesh=[SIZES, {"data": 16, "model": 3}])
+    fits, uneven, large, _ = found.rows
+    assert fits["seconds"] == step.seconds
+    assert (fits["devices"], fits["peak_bytes"], fits["error"]) == (16, step.memory().peak, "")
+    assert "16 devices do not divide" in uneven["error"] or "3 devices do not divide" in uneven["error"]
+    assert large["seconds"] is None
+    assert re.fullmatch(r"needs [\d.]+ MB, [\d.]+ MB more than a device has", large["error"])
+    assert "data 4 × model 4" in repr(found)
+    assert found.plot(x="mesh", by="chip") is not None
+    with pytest.raises(
+        pw.UsageError, match=r"sweep\(batch=…\): an adopted step goes to another chip, mesh, options; for"
+    ):
+        pw.sweep(step, batch=[1])
 
 
 def test_what_is_left_out_is_said():
