@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import islice
 from os import PathLike
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 
-from pathways_nb.adopt import recorded_step
+from pathways_nb.adopt import constraints, recorded_step
+from pathways_nb.adopt.asked_devices import asked_devices, nearest_tori
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
+from pathways_nb.adopt.collective_table import CollectiveLine
+from pathways_nb.adopt.constraints import Constraint, Constraints, constraints_of
 from pathways_nb.adopt.devices_here import mesh_here
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
 from pathways_nb.adopt.recorded_step import RecordedStep
@@ -19,16 +24,16 @@ from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
 from pathways_nb.adopt.traced_call import no_mesh
+from pathways_nb.adopt.tried_lines import TriedLine, TriedLines
 from pathways_nb.compilers import packages, targets
+from pathways_nb.compilers.compiling import CompilerError
 from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hardware.chips import chip as chip_of
-from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.launch.constants import constants_for
-from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
 from pathways_nb.program.signature import Deferred
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import Progress, to_standard_error
 
 
 @source_lines.users_view
@@ -51,8 +56,9 @@ def adopt(
         *args: the arguments of a call: arrays, shapes (``jax.ShapeDtypeStruct`` with a ``sharding``), trees of both.
         mesh: devices along each axis of the mesh, such as ``{"data": 16, "model": 8}``; None for the sizes of the mesh
             that the arguments are on. Axes keep their names and types.
-        chip: a name, ``"gpu_h100_sxm"``, with a topology behind a colon, ``"tpu_v5p:4x4x8"``; a ``pw.chip``, or the
-            path of a file. None for the devices that the arguments are on.
+        chip: a name, ``"gpu_h100_sxm"``, with a topology behind a colon, ``"tpu_v5p:4x4x8"``, and a number of slices
+            behind that, ``"tpu_v5p:4x4x8*2"``; a ``pw.chip``, or the path of a file. More TPUs than a pod has are as
+            few slices as hold them. None for the devices that the arguments are on.
         options: of the compiler, by name; or the name of a preset (``pathways_nb.compilers.presets``).
         trips: how often loops run that end by their data, such as ``jax.lax.while_loop``.
         **kwargs: further arguments of the call.
@@ -90,10 +96,13 @@ class AdoptedStep(StepAnswers):
         """Options of the compiler."""
         self._taken = taken(sizes)
         mesh = dict(self._taken.mesh.shape_tuple)
-        self.topology = _topology(chip, math.prod(mesh.values()))
-        """The devices."""
+        self.topology, self.slices = asked_devices(chip, math.prod(mesh.values()))
+        """The devices: of one slice, and the number of slices (1 but for TPUs that their hosts' network joins)."""
         super().__init__(self._taken.name, self.topology.chip.name, mesh)
-        self._target = targets.target(self.topology)
+        self._target = targets.target(self.topology, self.slices)
+        # libtpu takes options of GPUs without a word.
+        if self._target.kind == "tpu" and (wrong := [name for name in self.options if name.startswith("xla_gpu_")]):
+            raise self._no_option(wrong[0])
         self._recorded = None if packages.is_installed(self._target.kind) else self._record()
 
     def _record(self) -> RecordedStep:
@@ -118,6 +127,28 @@ class AdoptedStep(StepAnswers):
         """The chip."""
         return self.topology.chip
 
+    def _taught(self, error: CompilerError) -> UsageError:
+        """Return an error that says what to write in place of an option or a topology that a compiler does not take."""
+        if (name := error.unknown_option) is not None:
+            return self._no_option(name)
+        if "slice_builder" not in str(error):  # where libtpu makes routes from chip to chip
+            return error
+        near = [f"{self.chip.name}:{'x'.join(map(str, one))}" for one in islice(nearest_tori(self.topology), 3)]
+        shape = " × ".join(map(str, self.topology.shape))
+        return UsageError(
+            f"adopt(chip=…): {packages.version_of(self._target.kind)} has no routes for a torus of {shape} chips of "
+            f"{self.chip.name}; the nearest that it has: {', '.join(near)}. Its own words: {error}"
+        )
+
+    def _no_option(self, name: str) -> UsageError:
+        of = {"gpu": "xla_gpu_", "tpu": "xla_tpu_"}
+        other = next((kind for kind, start in of.items() if name.startswith(start) and kind != self._target.kind), None)
+        fix = f"It is one of {other.upper()}s: leave it out" if other else "Correct its name, or leave it out"
+        return UsageError(
+            f"adopt(options=…): the compiler of {self.chip.name}, {packages.version_of(self._target.kind)}, has no "
+            f"option {name!r}. {fix}."
+        )
+
     def on(
         self,
         chip: str | PathLike[str] | Chip | None = None,
@@ -137,6 +168,50 @@ class AdoptedStep(StepAnswers):
             kept if options is None else options, self._trips,
         )  # fmt: skip
 
+    def constraints(self) -> Constraints:
+        """Return the step's constraints, ``jax.lax.with_sharding_constraint``: a row for each line and spec."""
+        return constraints_of(self._taken)
+
+    @source_lines.users_view
+    def try_line(self, line: str | CollectiveLine, spec: PartitionSpec | None = None) -> TriedLine[AdoptedStep]:
+        """Return what the step would be without the constraint on a line, or with another spec for it.
+
+        Args:
+            line: ``"train.py:12"`` or a row of ``collectives()``; that of the constraint, or one that calls it.
+            spec: of the value; None leaves the constraint out.
+
+        Raises:
+            ShardingError: the spec does not fit the value.
+            UsageError: there is no constraint; those that can be tried are named.
+        """
+        at = line if isinstance(line, str) else line.line
+        return self._tried(at, self.constraints().on(at), spec)
+
+    def try_flagged(self) -> TriedLines[AdoptedStep]:
+        """Return what the step would be without each constraint that stands beside a flagged collective.
+
+        That is on its line, on what the line reads, or on what it makes. The best is the first.
+        """
+        lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
+        found, failed, progress = list[TriedLine[AdoptedStep]](), list[str](), Progress()
+        rows = constraints.beside(self._taken, lines)
+        for number, row in enumerate(rows, 1):
+            progress.tell(f"trying {number} of {len(rows)}: without {row.said}")
+            try:
+                tried = self._tried(row.where, (row,), None)
+                _ = tried.saved  # compiles it
+                found.append(tried)
+            except PathwaysError as error:
+                failed.append(f"without {row.said}: {error}")
+        return TriedLines(self.name, tuple(sorted(found, key=lambda one: -one.saved)), failed)
+
+    def _tried(self, line: str, rows: tuple[Constraint, ...], spec: PartitionSpec | None) -> TriedLine[AdoptedStep]:
+        def take(sizes: Mapping[str, int] | None) -> TakenStep:
+            return constraints.changed(self._taken if sizes == self._sizes else self._take(sizes), rows, spec)
+
+        step = AdoptedStep(None, take, self._sizes, self._asked, self._given, self._trips)
+        return TriedLine(line, rows, spec, self, step)
+
     @cached_property
     def _node(self) -> StepNode:
         return StepNode(self._step)
@@ -150,7 +225,7 @@ class AdoptedStep(StepAnswers):
         """What follows from the compiled step; from the disk if an equal one was compiled before."""
         known, recorded, notes = constants_for(self.chip, self.topology.network), self._recorded, self._taken.notes
         said = (recorded.compiler, recorded.check) if recorded else packages.version_of(self._target.kind)
-        digest = digest_of(self._taken, self.topology, self.options, known, (said, self._trips))
+        digest = digest_of(self._taken, self.topology, self.options, known, (said, self._trips, self.slices))
         if not recorded_step.is_recording() and (found := read(digest)) is not None:
             return found
         if recorded is not None:
@@ -158,7 +233,7 @@ class AdoptedStep(StepAnswers):
         else:
             compiled = self._compiled()
         per_host = self.topology.devices_per_host
-        hosts = [number // per_host for number in range(self.topology.devices)]
+        hosts = [number // per_host for number in range(self.devices)]
         place = compiled.place(self.chip, hosts, per_host)
         made = predicted(compiled, place, known, self.mesh, notes, self._trips, self._taken.name)
         write(digest, made)
@@ -167,37 +242,13 @@ class AdoptedStep(StepAnswers):
     def _compiled(self) -> CompiledBlocks:
         """Return what the compiler of the chip makes of the step."""
         taken = self._taken
-        with no_mesh():
-            compiled = compile_blocks(
-                named(taken.function, taken.name), taken.structs, taken.donated, self._target, self.options,
-                to_standard_error, lambda: True,
-            )  # fmt: skip
+        try:
+            with no_mesh():
+                compiled = compile_blocks(
+                    named(taken.function, taken.name), taken.structs, taken.donated, self._target, self.options,
+                    to_standard_error, lambda: True,
+                )  # fmt: skip
+        except CompilerError as error:
+            raise self._taught(error) from error
         recorded_step.keep(taken, self._target, self.options, compiled, self.chip.name)
         return compiled
-
-
-def _topology(asked: str | PathLike[str] | Chip, devices: int) -> Topology:
-    """Return the devices that are asked for.
-
-    Args:
-        asked: a chip, or its name with a topology behind a colon.
-        devices: that the mesh has.
-
-    Raises:
-        PlaceError: the topology has another number of devices.
-        UsageError: there is no such chip.
-    """
-    if not isinstance(asked, str) or ":" not in asked:
-        return make_topology(chip_of(asked), devices)
-    name, _, said = asked.partition(":")
-    chip = chip_of(name)
-    try:
-        shape = tuple(int(part) for part in said.split("x"))
-    except ValueError:
-        raise PlaceError(f"adopt(chip={asked!r}): write the topology as {name}:4x4x8.") from None
-    has = math.prod(shape) * chip.devices_per_chip
-    if has != devices:
-        raise PlaceError(
-            f"adopt(chip={asked!r}): this topology has {has} devices, and the mesh {devices}. Change one of them."
-        )
-    return make_topology(chip, devices, topology=shape)

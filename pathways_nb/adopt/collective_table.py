@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pathways_nb.adopt.flags import flags_in
+from pathways_nb.adopt.slice_transfers import BETWEEN_SLICES, sent_between_slices
+from pathways_nb.adopt.whole_copies import WholeCopy
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
 from pathways_nb.cost.launch.block_extrapolation import extended
@@ -116,6 +118,7 @@ def collectives_of(
     place: LaunchPlace,
     price: Price,
     mesh: Mapping[str, int],
+    warned: Sequence[Sequence[WholeCopy]] = (),
 ) -> Collectives:
     """Return the collectives of a step of many blocks.
 
@@ -128,10 +131,12 @@ def collectives_of(
         place: its devices.
         price: seconds of an action.
         mesh: devices along each axis.
+        warned: copies of which the compiler warned at each depth; none without.
     """
+    copies = warned or [()] * len(modules)
     each = [
-        _lines(schedule, module, known, place, price, mesh)
-        for schedule, module, known in zip(schedules, modules, ops, strict=True)
+        _lines(schedule, module, flags_in(module, found), known, place, price, mesh)
+        for schedule, module, known, found in zip(schedules, modules, ops, copies, strict=True)
     ]
     rows = []
     for key, row in each[-1].items():
@@ -150,22 +155,31 @@ def _total(row: CollectiveLine | None) -> tuple[float, float, float, float]:
 
 
 def _lines(
-    schedule: LaunchSchedule, module: HloModule, ops: Ops, place: LaunchPlace, price: Price, mesh: Mapping[str, int]
-) -> dict[tuple[str, str], CollectiveLine]:
-    """Return the collectives of one compiled program, by line and kind."""
-    shares, flags = exposed_shares(ops), flags_in(module)
-    found: dict[tuple[str, str], CollectiveLine] = {}
+    schedule: LaunchSchedule,
+    module: HloModule,
+    flags: Mapping[str, str],
+    ops: Ops,
+    place: LaunchPlace,
+    price: Price,
+    mesh: Mapping[str, int],
+) -> dict[tuple[str, str, bool], CollectiveLine]:
+    """Return the collectives of one compiled program, by line, kind, and whether they pass between slices."""
+    shares = exposed_shares(ops)
+    found: dict[tuple[str, str, bool], CollectiveLine] = {}
+    sent = sent_between_slices(module, place)
     for action, times in schedule.runs():
-        if (exchange := action.exchange) is None or not times:
+        exchange = action.exchange or sent.get(action.name)
+        if exchange is None or not times:
             continue
         took = times * price(action)
         hosts = hosts_of(exchange, place)
-        flag = flags.get(action.name, "") or ("blocking" if action.role == "run" else "")
+        between = BETWEEN_SLICES if action.name in sent else ""
+        flag = flags.get(action.name, "") or between or ("blocking" if action.role == "run" else "")
         one = CollectiveLine(
             action.line, action.function, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh),
             exchange.size, hosts, exchange.bytes, times, took, shares.get(action.name, 1.0) * took, flag,
         )  # fmt: skip
-        key = one.line, one.kind
+        key = one.line, one.kind, bool(between)
         found[key] = _joined(found[key], one, mesh) if key in found else one
     return found
 

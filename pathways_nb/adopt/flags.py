@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from pathways_nb.adopt.whole_copies import WholeCopy
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule
 
 INVARIANT = "the same in every pass of its loop"
@@ -12,24 +13,29 @@ _SAME = frozenset("bitcast copy convert reshape transpose".split())
 """Opcodes whose value holds what their operand holds."""
 
 
-def flags_in(module: HloModule) -> dict[str, str]:
+def flags_in(module: HloModule, copies: Iterable[WholeCopy] = ()) -> dict[str, str]:
     """Return what is wrong with collectives, by the instruction that starts them.
 
     Args:
         module: scheduled.
+        copies: that the compiler warned of.
     """
     every = (one for part in module.computations.values() for one in part.instructions.values())
     bodies = {one.called[0] for one in every if one.opcode == "while" and one.called}
-    found: dict[str, str] = {}
+    found = {name: copy.flag for copy in copies for name in copy.gathers}
     for computation in module.computations.values():
         kept = _unchanged(computation) if computation.name in bodies else frozenset()
         for one in computation.instructions.values():
             opcode = one.opcode.removesuffix("-start")
             if opcode == "all-gather" and kept and all(_is_kept(computation, name, kept) for name in one.operands):
-                found[one.name] = INVARIANT
+                _add(found, one.name, INVARIANT)
             elif opcode == "all-reduce" and _only_parts(module, computation, one):
-                found[one.name] = SCATTER
+                _add(found, one.name, SCATTER)
     return found
+
+
+def _add(found: dict[str, str], name: str, flag: str) -> None:
+    found[name] = "; ".join(filter(None, (found.get(name), flag)))
 
 
 def _unchanged(body: HloComputation) -> frozenset[int]:

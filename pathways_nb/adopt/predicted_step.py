@@ -9,6 +9,7 @@ from typing import Any
 from pathways_nb.adopt.collective_table import CollectiveLine, Collectives, collectives_of
 from pathways_nb.adopt.module_graph import graph_of, numbered
 from pathways_nb.adopt.taken_step import TakenStep
+from pathways_nb.adopt.whole_copies import copies_in
 from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.hlo.hlo_schedule import UNKNOWN_TRIPS, schedule_of
@@ -98,10 +99,12 @@ def predicted(
     else:
         band = band_of(seconds_with, known, in_table(place.chip).name)
     ops = [ops_of(schedule, price)[0] for schedule in schedules]
-    found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh)
+    copies = [copies_in(module, text.warned) for module, text in zip(modules, compiled.texts, strict=True)]
+    found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh, copies)
+    unmatched = dict.fromkeys(copy.note for copy in copies[-1] if not copy.gathers)
     lines = [row.line for row in found.rows]
     graph, node_of = graph_of(modules, schedules, ops, compiled.depths, compiled.blocks, price, name, lines)
-    launch = replace(launch, ops=numbered(launch.ops, graph, node_of))
+    launch = replace(launch, ops=numbered(launch.ops, graph, node_of), notes=(*launch.notes, *unmatched))
     return PredictedStep(launch, band, found, graph)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from pathways_nb.adopt.collective_table import Collectives
 from pathways_nb.adopt.predicted_seconds import PredictedSeconds
 from pathways_nb.adopt.predicted_step import STEP, PredictedStep
+from pathways_nb.cost.launch.bands import SecondsBand
 from pathways_nb.cost.launch.launch_memory import LaunchMemory
 from pathways_nb.errors import OutOfMemoryError, UsageError, size
 from pathways_nb.results import opened_runs
@@ -68,7 +69,12 @@ class StepAnswers:
         memory = made.launch.memory
         if memory is not None and not memory.fits:
             raise OutOfMemoryError(self._too_large(memory))
-        return PredictedSeconds(made.band)
+        return PredictedSeconds(self.band)
+
+    @property
+    def band(self) -> SecondsBand:
+        """The seconds with their band, whether the step fits or not."""
+        return self._predicted.band
 
     @property
     def notes(self) -> tuple[str, ...]:

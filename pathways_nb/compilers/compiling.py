@@ -43,7 +43,10 @@ _ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any kind: topologies are given by name
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for processes that use the chips
-    "TF_CPP_MIN_LOG_LEVEL": "3",
+    # Warnings are kept: they name layouts that the partitioner cannot reach but by a whole copy on every device.
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+    "TPU_MIN_LOG_LEVEL": "1",
+    "TPU_STDERR_LOG_LEVEL": "1",
     # What a program is compiled with is said in its request, which the cache knows; flags of this process, for devices
     # that it has, are not.
     "XLA_FLAGS": "",
@@ -59,10 +62,12 @@ _REPORT, _LAST = "*memory-usage-report.txt", "*.debug_options"
 """Of the files about schedule and memory the last one; and the one that both compilers write before and after those."""
 _KERNEL = re.compile(rb"ipykernel_\d+")
 _FATAL = re.compile(r"^F\d{4} [^\]]*\] (.+)$", re.MULTILINE)
+_WARNING = re.compile(r"^W\d{4} [^\]]*\] (.+)\n?", re.MULTILINE)
+_KEPT_WARNING = "[SPMD] Involuntary full rematerialization"
 _EXPORTED = re.compile(r'"jit\(call\)/call_exported/?')
 
 
-_FIELDS = {**dict.fromkeys(("text", "memory", "buffers", "live", "compiler", "refused"), str), "places": list}
+_FIELDS = {**dict.fromkeys(("text", "memory", "buffers", "live", "compiler", "refused", "warned"), str), "places": list}
 """What an entry of the cache has; another one is of another form, and counts as none."""
 _running: set[subprocess.Popen[bytes]] = set()
 """Compilers that run, of all threads."""
@@ -100,6 +105,7 @@ class CompiledText:
         compiler: name and version, such as ``"libtpu 0.0.42.1"``.
         refused: the compiler's words if the program does not fit the memory; ``text`` then is what the memory was to be
             assigned for, or empty.
+        warned: the compiler's warnings of layouts that it reaches only by a whole copy on every device, one a line.
         seconds: that compiling took, 0 for what came from the cache.
     """
 
@@ -110,6 +116,7 @@ class CompiledText:
     places: tuple[Mapping[str, Any], ...]
     compiler: str
     refused: str = ""
+    warned: str = ""
     seconds: float = 0.0
 
 
@@ -170,10 +177,12 @@ class Ending(NamedTuple):
     Args:
         told: the end of what it printed, after the signal that ended it, if it was one.
         is_whole: whether its files are whole; one that died may have written half of them.
+        warned: its warnings that are kept, one a line.
     """
 
     told: str
     is_whole: bool
+    warned: str = ""
 
 
 def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Callable[[], bool]) -> Ending:
@@ -209,9 +218,10 @@ def _run(folder: Path, target: CompilerTarget, progress: Progress, is_wanted: Ca
     text, code = printed.read_text(errors="replace"), process.returncode
     # What a failed check says stands before a long stack.
     fatal = _FATAL.search(text)
-    told = fatal[1].strip() if fatal else text[-2000:].strip()
+    told = fatal[1].strip() if fatal else _WARNING.sub("", text)[-2000:].strip()
+    warned = "\n".join(dict.fromkeys(one for one in _WARNING.findall(text) if _KEPT_WARNING.lower() in one.lower()))
     if code == 0 or _is_scheduled(folder / "dump", _TEXT[target.platform], begun):
-        return Ending(told, True)
+        return Ending(told, True, warned)
     # Nobody but the system ends a process without a word.
     why = "; perhaps the memory of this machine was used up" if code == -signal.SIGKILL and not told else ""
     return Ending(f"{signal.Signals(-code).name}{why}: {told}".rstrip(": ") if code < 0 else told, False)
@@ -266,7 +276,7 @@ def _read(folder: Path, target: CompilerTarget, ending: Ending, compiler: str) -
     places = json.loads((folder / "devices.json").read_text())
     texts["text"] = _EXPORTED.sub('"', texts["text"])
     text, memory, buffers, live = (texts[name] for name in ("text", "memory", "buffers", "live"))
-    return CompiledText(text, memory, buffers, live, tuple(places), compiler, refused)
+    return CompiledText(text, memory, buffers, live, tuple(places), compiler, refused, ending.warned)
 
 
 def _only(folder: Path, pattern: str) -> str:

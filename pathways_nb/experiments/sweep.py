@@ -19,7 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from pathways_nb.adopt.adopted_step import AdoptedStep
+from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import UsageError, nearest
+from pathways_nb.experiments.swept_steps import elsewhere, step_columns
 from pathways_nb.results.run import Run
 from pathways_nb.util.progress import Progress, to_standard_error
 from pathways_nb.util.text_table import Printed, Table
@@ -190,7 +193,7 @@ class Sweep(Printed):
             raise UsageError(f"{where}: there is no column {column!r}{meant} Columns: {', '.join(self.columns)}.")
 
 
-def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
+def sweep(fn: Callable[..., Any] | AdoptedStep, **axes: Iterable[Any]) -> Sweep:
     """Call ``fn`` with every combination of values, in the order of nested loops.
 
     A point that raises becomes a row with its error, and the sweep continues; if no point has a result, a line says so
@@ -199,7 +202,8 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
 
     Args:
         fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` with an axis ``dispatch``),
-            a dictionary of columns, or a number, which becomes the column ``"value"``.
+            a dictionary of columns, a number, which becomes the column ``"value"``, or an adopted step. Or it is an
+            adopted step, which goes to each ``chip=``, ``mesh=`` and ``options=`` as by ``step.on``.
         **axes: the values of each argument of ``fn``.
 
     Returns:
@@ -208,6 +212,8 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     Raises:
         UsageError: ``fn`` is not callable, nothing varies, or the values of an argument are no list.
     """
+    name = fn.name if isinstance(fn, AdoptedStep) else getattr(fn, "__name__", type(fn).__name__)
+    fn = elsewhere(fn, axes) if isinstance(fn, AdoptedStep) else fn
     values = _listed_axes(fn, axes)
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
     rows: list[dict[str, Any]] = []
@@ -224,7 +230,7 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     if rows and all(row[ERROR] for row in rows):
         failed, first = counted(len(rows), "point"), _point_text({name: rows[0][name] for name in values})
         to_standard_error(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
-    return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
+    return Sweep(name, values, rows, results)
 
 
 def _listed_axes(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
@@ -259,13 +265,13 @@ def _call_at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str
     try:
         result = fn(**point)
         # Inside the try: a result without columns is an error of its point, not of the sweep.
-        return {**_columns_of(result, point), ERROR: ""}, result
+        return {ERROR: "", **_columns_of(result, point)}, result
     except Exception as error:  # any error of the user's function belongs in its row
         return {ERROR: f"{type(error).__name__}: {error}"}, None
 
 
 def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a result: of a run, a number or a dictionary.
+    """Return the columns of a result: of a run, a step, a number or a dictionary.
 
     Args:
         result: what the function returned.
@@ -274,6 +280,8 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: it is none of these, or has a column of an argument's name.
     """
+    if isinstance(result, StepAnswers):
+        return step_columns(result, ERROR)
     if isinstance(result, Run):
         return {f"run_{name}" if name in point else name: value for name, value in _run_columns(result).items()}
     # A loss is often an array without dimensions.
@@ -328,4 +336,6 @@ def _value_text(value: Any) -> str:
     value = _plain(value)
     if value is None or value == "":
         return ""
+    if isinstance(value, Mapping):
+        return " × ".join(f"{name} {one}" for name, one in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value).splitlines()[0]

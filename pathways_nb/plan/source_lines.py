@@ -8,6 +8,7 @@ private and may be missing; then the file name is shown.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -162,6 +163,18 @@ def equation_line(eqn: Any) -> str:
     """Return the innermost line of the user's own code that an equation of a jaxpr comes from, or ``""``."""
     said = eqn.source_info.traceback
     return innermost(said.frames if said else ())
+
+
+def equation_lines(eqn: Any) -> tuple[str, ...]:
+    """Return the lines of the user's code that an equation comes from, innermost first, up to the call of this package.
+
+    Args:
+        eqn: of a jaxpr that this package traced, so the lines that called for that are not the step's.
+    """
+    said = eqn.source_info.traceback
+    inside = itertools.takewhile(lambda one: not one.file_name.startswith(_PACKAGE), said.frames if said else ())
+    lines = (describe(one.file_name, one.line_num) for one in inside if is_users(one.file_name))
+    return tuple(dict.fromkeys(lines))
 
 
 def innermost(frames: Iterable[object]) -> str:

@@ -35,6 +35,7 @@ Queue = Literal["compute", "network", "copy", "host", "dcn"]
 host's network to other slices."""
 Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_MEETING = re.compile(r'_xla_host_transfer_rendezvous="([^"]+)"')
 _HOST_SPACE = 5
 UNKNOWN_TRIPS = "runs an unknown number of times"
 """What a note says of a loop that ends by its data."""
@@ -249,11 +250,15 @@ class _ScheduleReader:
     def _origin(self, computation: HloComputation, instruction: HloInstruction) -> HloInstruction:
         """Return the instruction that says where one comes from: of collectives that XLA combined, their operand.
 
-        What XLA combined has no name of its own. The largest operand stands for all that it exchanges.
+        What XLA combined has no name of its own, nor has what it sends to other slices. The largest operand stands for
+        all that is exchanged, and what is received comes from where its counterpart is sent.
         """
         origin = instruction
-        if self._collective(computation, instruction) is not None:
+        if instruction.opcode == "send" or self._collective(computation, instruction) is not None:
             while not origin.op_name:
+                if origin.opcode == "recv":
+                    sent = (one for one in computation.instructions.values() if one.opcode == "send")
+                    origin = next((one for one in sent if _meeting(one) == _meeting(origin)), origin)
                 made = [one for name in origin.operands if (one := computation.instructions.get(name)) is not None]
                 if not made:
                     return instruction
@@ -287,6 +292,12 @@ class _ScheduleReader:
         largest = max(shapes, key=lambda shape: shape.bytes)
         groups = groups_of(collective.attributes, self.devices)
         return HloExchange(name, sum(shape.bytes for shape in shapes), groups, largest.dtype, len(shapes))
+
+
+def _meeting(transfer: HloInstruction) -> str | None:
+    """Return the name under which a transfer between slices is sent and received."""
+    found = _MEETING.search(transfer.attributes)
+    return found and found[1]
 
 
 def _part_of_collective(fused: HloComputation) -> str:

@@ -14,6 +14,7 @@ from pathways_nb.adopt.flags import INVARIANT, SCATTER, flags_in
 from pathways_nb.adopt.predicted_step import STEP, PredictedStep
 from pathways_nb.adopt.step_answers import SavedStep
 from pathways_nb.adopt.step_check import Budget, mesh_of, problems
+from pathways_nb.adopt.whole_copies import copies_in
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand
@@ -136,6 +137,35 @@ def test_each_line_has_its_collectives_with_their_bytes_times_and_flags():
     assert "train.py:12  mlp    all-gather  d     8 of 1 host  1.05 MB  3" in text
     assert '<tr data-collective="0" class=flagged>' in html
     assert f'<span class="flag">⚠ {INVARIANT}</span>' in html
+
+
+WARNED = (
+    "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding {devices=[2,1,4]<=[4,2]T(1,0) "
+    "last_tile_dim_replicate} to {devices=[1,8,1]<=[8]} efficiently for HLO operation %dot = f32[512,64]{1,0} "
+    'copy(%x), metadata={op_name="jit(step)/dot" stack_frame_id=1}. As the last resort, SPMD will replicate.'
+)
+
+
+def test_a_copy_that_the_compiler_warned_of_is_found_by_the_shape_of_a_part():
+    module = parse(TEXT)
+    (copy,) = copies_in(module, WARNED)
+    assert copy.gathers == ("gather",)
+    assert flags_in(module, [copy])["gather"] == (
+        f"copied whole to every device: no direct way from the layout of train.py:30; {INVARIANT}"
+    )
+    older = WARNED.replace("cannot", "was not able to").replace(
+        "efficiently for", "without doing a full rematerialization of the tensor for"
+    )
+    assert copies_in(module, older) == (copy,)
+    (other,) = copies_in(module, WARNED.replace("f32[512,64]", "f32[512,128]"))
+    assert other.gathers == ()
+    assert other.note == (
+        "what train.py:30 makes is copied whole to every device: no direct way from {devices=[2,1,4]<=[4,2]T(1,0) "
+        "last_tile_dim_replicate} to {devices=[1,8,1]<=[8]}"
+    )
+    (unsaid,) = copies_in(module, WARNED.replace(" stack_frame_id=1", ""))
+    assert unsaid.note.startswith("what an unknown line makes is copied")
+    assert copies_in(module, "") == ()
 
 
 def test_a_gather_of_what_changes_and_a_sum_that_is_read_whole_are_not_flagged():

@@ -55,6 +55,15 @@ def test_half_of_what_a_compiler_writes_is_not_taken_if_it_dies(compiler):
     assert not disk_cache.compiler_cache().entries
 
 
+def test_what_a_compiler_warned_of_layouts_is_kept_with_its_text(compiler):
+    warned = "[SPMD] Involuntary full rematerialization. The compiler cannot go from sharding"
+    lines = f"W1128 11:07:12.58   32024 spmd_partitioner.cc:656] {warned}", "W1128 11:07:12.58   2 a.cc:1] Old."
+    compiler(f"print({lines[0]!r}, {lines[1]!r}, {lines[0]!r}, sep='\\n', flush=True)" + WRITES)
+    assert compile_for(PROGRAM, TARGET).warned == warned
+    compiler("raise SystemExit(1)")
+    assert compile_for(PROGRAM, TARGET).warned == warned, "from the cache"
+
+
 def test_an_entry_of_another_form_counts_as_none(compiler):
     compiler(WRITES)
     assert compile_for(PROGRAM, TARGET).text == "HloModule jit_f"

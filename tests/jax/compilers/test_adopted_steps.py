@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import pathways_nb as pw
 from pathways_nb.__main__ import main
@@ -140,6 +141,73 @@ def test_a_loop_that_ends_by_its_data_asks_how_often_it_runs():
     assert many == pytest.approx(10 * few, rel=0.1)
 
 
+@pytest.mark.parametrize("chip", ["gpu_h100_sxm", "tpu_v5e:4x4"])
+def test_a_layout_without_a_direct_way_is_flagged_where_it_is_copied(chip):
+    def step(w: Any, x: Any) -> Any:
+        made = jax.lax.with_sharding_constraint(x @ w, NamedSharding(MESH, P("model", None, "data")))
+        rows = jax.lax.with_sharding_constraint(jnp.tanh(made), NamedSharding(MESH, P(None, ("data", "model"))))
+        return (rows * rows + rows).sum()
+
+    first = step.__code__.co_firstlineno
+    arguments = (
+        on(jax.ShapeDtypeStruct((D, D), jnp.bfloat16), columns),
+        on(jax.ShapeDtypeStruct((64, 512, D), jnp.bfloat16), P("data")),
+    )
+    adopted = adopt(jax.jit(step), *arguments, chip=chip, mesh=SIZES)
+    rows = adopted.collectives().rows
+    (copied,) = [row for row in rows if "copied whole" in row.flag]
+    assert copied.kind == "all-gather"
+    assert copied.line == f"test_adopted_steps.py:{first + 2}"
+    assert f"no direct way from the layout of test_adopted_steps.py:{first + 1}" in copied.flag
+    tried = adopted.try_flagged()
+    best = tried.rows[0]
+    assert {row.constraints[0].line for row in tried.rows} <= {f"test_adopted_steps.py:{first + at}" for at in (1, 2)}
+    assert best.saved > 0.3 * copied.exposed
+    assert best.saved == adopted.collectives().exposed - best.step.collectives().exposed
+    assert best.seconds == adopted.seconds - best.step.seconds
+    assert repr(best).startswith("without the constraint at test_adopted_steps.py:")
+    assert " → " in repr(best)
+    assert adopted.try_line(best.constraints[0].line).saved == best.saved
+
+
+def test_several_slices_exchange_by_the_hosts_network():
+    arguments = on(jnp.ones((2, D, D)), P(None, None, "model")), on(jnp.ones((4096, D)), P("data"))
+
+    def loss(w: Any, x: Any) -> Any:
+        return (jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]) ** 2).sum()
+
+    one, two = (
+        adopt(jax.jit(jax.grad(loss)), *arguments, chip=f"tpu_v5e:{said}", mesh={"data": 8, "model": 4})
+        for said in ("4x8", "4x4*2")
+    )
+    assert (one.slices, two.slices, two.topology.shape) == (1, 2, (4, 4))
+    (sent,) = [row for row in two.collectives().rows if "between slices" in row.flag]
+    assert (sent.kind, sent.devices, sent.axes) == ("all-reduce", 2, ("data",))
+    assert sent.line.startswith("test_adopted_steps.py:")
+    # Of the gradient of this device's part of the weights what one of the 4 devices of a slice has added up.
+    assert sent.bytes * sent.count == pytest.approx(2 * D * D / 4 * 4 / 4, rel=0.1)
+    assert not any("between slices" in row.flag for row in one.collectives().rows)
+    assert two.seconds > one.seconds + 0.5 * sent.exposed
+
+
+def test_a_sweep_of_a_step_says_what_does_not_fit_or_divide():
+    step = adopt(*flax_step(), chip="gpu_h100_sxm", mesh=SIZES)
+    small = pw.chip("gpu_h100_sxm").replace(hbm_bytes=10e6)
+    found = pw.sweep(step, chip=["gpu_h100_sxm", small], mesh=[SIZES, {"data": 16, "model": 3}])
+    fits, uneven, large, _ = found.rows
+    assert fits["seconds"] == step.seconds
+    assert (fits["devices"], fits["peak_bytes"], fits["error"]) == (16, step.memory().peak, "")
+    assert "16 devices do not divide" in uneven["error"] or "3 devices do not divide" in uneven["error"]
+    assert large["seconds"] is None
+    assert re.fullmatch(r"needs [\d.]+ MB, [\d.]+ MB more than a device has", large["error"])
+    assert "data 4 × model 4" in repr(found)
+    assert found.plot(x="mesh", by="chip") is not None
+    with pytest.raises(
+        pw.UsageError, match=r"sweep\(batch=…\): an adopted step goes to another chip, mesh, options; for"
+    ):
+        pw.sweep(step, batch=[1])
+
+
 def test_what_is_left_out_is_said():
     def loss(w: Any, x: Any) -> Any:
         jax.debug.print("{}", x.sum())
@@ -158,8 +226,18 @@ def test_chips_topologies_and_options_that_do_not_exist_say_what_does(monkeypatc
         pw.PlaceError, match=r"'tpu_v5p:2x2x2'\): this topology has 8 devices, and the mesh 16\. Change one"
     ):
         adopt(*step, chip="tpu_v5p:2x2x2", mesh=SIZES)
-    with pytest.raises(pw.PlaceError, match=r"'tpu_v5p:four'\): write the topology as tpu_v5p:4x4x8\."):
+    with pytest.raises(pw.PlaceError, match=r"'tpu_v5p:four'\): write the topology as tpu_v5p:4x4x8, or of"):
         adopt(*step, chip="tpu_v5p:four", mesh=SIZES)
+    with pytest.raises(
+        pw.UsageError, match=r"has no option 'xla_gpu_enable_triton_gemm'\. It is one of GPUs: leave it out\."
+    ):
+        adopt(*step, chip="tpu_v5p", mesh=SIZES, options={"xla_gpu_enable_triton_gemm": False})
+    with pytest.raises(
+        pw.UsageError, match=r"gpu_h100_sxm, jax-cuda\S+ \S+, has no option 'xla_no'\. Correct its name"
+    ):
+        _ = adopt(*step, chip="gpu_h100_sxm", mesh=SIZES, options={"xla_no": True}).seconds
+    with pytest.raises(pw.UsageError, match=r"no routes for a torus of 3 × 7 chips of tpu_v5e; .* tpu_v5e:4x4, "):
+        _ = adopt(jax.jit(jnp.sum), on(jnp.ones((21, D)), P("data")), chip="tpu_v5e:3x7", mesh={"data": 21}).seconds
     with pytest.raises(pw.UsageError, match="did you mean 'gpu_h100_sxm'"):
         adopt(*step, chip="gpu_h100", mesh=SIZES)
     with pytest.raises(pw.UsageError, match=r"preset\('nvidia'\): there are no such compiler options; there is"):

@@ -1,0 +1,274 @@
+"""The constraints of a step, ``jax.lax.with_sharding_constraint``: where they stand, and the step without one of them.
+
+A constraint that JAX derived from one, for its gradient, has the same line and goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.extend.core as jex
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pathways_nb.adopt.taken_step import TakenStep
+from pathways_nb.adopt.traced_call import check_division
+from pathways_nb.errors import ShardingError, UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.program.items import equations
+from pathways_nb.program.specs import axes_of, show
+from pathways_nb.util.text_table import Printed, Table
+
+_CONSTRAINT = "sharding_constraint"
+_MOST_LISTED = 8
+"""Constraints that an error lists."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """The constraints of one line with one spec.
+
+    Args:
+        lines: of the user's: where it stands, then the callers of that, such as ``("model.py:12", "model.py:40")``.
+        spec: as it is written.
+        shape: of the value; of several values that of the first.
+        dtype: of it.
+        count: values that it holds for, those in a loop's body once.
+    """
+
+    lines: tuple[str, ...]
+    spec: PartitionSpec
+    shape: tuple[int, ...]
+    dtype: str
+    count: int = 1
+
+    @property
+    def line(self) -> str:
+        """Where it stands; empty where JAX names no line of the user's."""
+        return self.lines[0] if self.lines else ""
+
+    @property
+    def where(self) -> str:
+        """Where it stands, and what calls that: ``"model.py:12, called at model.py:40"``."""
+        return ", called at ".join(self.lines[:2]) or "an unknown line"
+
+    @property
+    def said(self) -> str:
+        """It in words: ``"model.py:12, called at model.py:40 (P('data', None))"``."""
+        return f"{self.where} ({show(self.spec)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Constraints(Printed):
+    """The constraints of a step.
+
+    Args:
+        name: of the step.
+        rows: one for each line, those that call it, and each spec, in the order of the program.
+    """
+
+    name: str
+    rows: tuple[Constraint, ...]
+
+    def _table(self) -> Table:
+        # Of a helper that many lines call, each of them can be tried by itself.
+        cells = [
+            (row.line or "–", row.lines[1] if len(row.lines) > 1 else "", show(row.spec),
+             f"{row.dtype}[{','.join(map(str, row.shape))}]", str(row.count))
+            for row in self.rows
+        ]  # fmt: skip
+        return Table(f"constraints of {self.name}", ("line", "called at", "spec", "value", "values"), cells)
+
+    def on(self, line: str) -> tuple[Constraint, ...]:
+        """Return those that stand on a line, or, if none does, that are called from it.
+
+        Raises:
+            UsageError: there are none; with those that there are, the nearest first.
+        """
+        found = [row for row in self.rows if row.line == line] or [row for row in self.rows if line in row.lines]
+        if found:
+            return tuple(found)
+        if not self.rows:
+            raise UsageError(
+                f"try_line({line!r}): {self.name} has no constraint (jax.lax.with_sharding_constraint) on any line. "
+                f"Write one there, and adopt the step again."
+            )
+        near = list(dict.fromkeys(row.said for row in sorted(self.rows, key=lambda row: _distance(row.line, line))))
+        more = f" and {len(near) - _MOST_LISTED} more (step.constraints())" if len(near) > _MOST_LISTED else ""
+        raise UsageError(
+            f"try_line({line!r}): no constraint stands on this line, nor is called from it, so there is nothing to "
+            f"leave out. What can be tried, the nearest first: {', '.join(near[:_MOST_LISTED])}{more}."
+        )
+
+
+def _distance(one: str, other: str) -> tuple[bool, int]:
+    """Return how far apart two lines are, those of one file before others."""
+    (file, at), (same, wanted) = (_file_and_number(line) for line in (one, other))
+    return file != same, abs(at - wanted)
+
+
+def _file_and_number(line: str) -> tuple[str, int]:
+    """Return the two parts of ``"train.py:12"`` or ``"Cell In[3], line 12"``."""
+    name = line.rstrip("0123456789")
+    return name, int(line[len(name) :] or 0)
+
+
+def constraints_of(taken: TakenStep) -> Constraints:
+    """Return the constraints of a step that was taken over."""
+    found: dict[tuple[tuple[str, ...], PartitionSpec], Constraint] = {}
+    for eqn in equations(taken.jaxpr):
+        if _is_constraint(eqn):
+            one, aval = _spec_of(eqn), eqn.invars[0].aval
+            key = source_lines.equation_lines(eqn), one
+            known = found.get(key) or Constraint(*key, tuple(aval.shape), aval.dtype.name, 0)
+            found[key] = replace(known, count=known.count + 1)
+    return Constraints(taken.name, tuple(found.values()))
+
+
+def _is_constraint(eqn: Any) -> bool:
+    return eqn.primitive.name == _CONSTRAINT and isinstance(eqn.params["sharding"], NamedSharding)
+
+
+def _spec_of(eqn: Any) -> PartitionSpec:
+    """Return the spec of a constraint as the user wrote it."""
+    spec, free = eqn.params["sharding"].spec, eqn.params["unconstrained_dims"]
+    return PartitionSpec(*(PartitionSpec.UNCONSTRAINED if at in free else one for at, one in enumerate(spec)))
+
+
+def changed(taken: TakenStep, rows: Sequence[Constraint], spec: PartitionSpec | None) -> TakenStep:
+    """Return a step without some of its constraints, or with another spec for them.
+
+    Args:
+        taken: the step.
+        rows: the constraints.
+        spec: that they get; None leaves them out.
+
+    Raises:
+        ShardingError: the spec does not fit a value: it has more dimensions, names an axis that the mesh lacks, or
+            devices do not divide a dimension.
+    """
+    chosen = {(row.lines, row.spec) for row in rows}
+    if spec is not None:
+        unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in taken.mesh.axis_names]
+        if unknown:
+            raise ShardingError(
+                f"try_line(spec={show(spec)}): the mesh has no axis {unknown[0]!r}; it has "
+                f"{', '.join(taken.mesh.axis_names)}."
+            )
+        for row in rows:
+            if len(spec) > len(row.shape):
+                raise ShardingError(
+                    f"try_line(spec={show(spec)}): the value at {row.said} has {len(row.shape)} dimensions, the spec "
+                    f"{len(spec)}."
+                )
+            check_division(f"the value at {row.line}", row.shape, spec, taken.mesh)
+    return replace(taken, jaxpr=_closed(taken.jaxpr, _Change(chosen, spec, taken)))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What happens to constraints.
+
+    Args:
+        chosen: lines and spec of each.
+        spec: their new one; None leaves them out.
+        taken: the step.
+    """
+
+    chosen: set[tuple[tuple[str, ...], PartitionSpec]]
+    spec: PartitionSpec | None
+    taken: TakenStep
+
+    def is_for(self, eqn: Any) -> bool:
+        return _is_constraint(eqn) and (source_lines.equation_lines(eqn), _spec_of(eqn)) in self.chosen
+
+    def params(self, eqn: Any) -> dict[str, Any]:
+        """Return the parameters of a constraint with the new spec."""
+        assert self.spec is not None
+        free = frozenset(at for at, one in enumerate(self.spec) if one is PartitionSpec.UNCONSTRAINED)
+        return {**eqn.params, "sharding": NamedSharding(self.taken.mesh, self.spec), "unconstrained_dims": free}
+
+
+def _closed(found: jex.ClosedJaxpr, change: _Change) -> jex.ClosedJaxpr:
+    return jex.ClosedJaxpr(_jaxpr(found.jaxpr, change), found.consts)
+
+
+def _jaxpr(found: jex.Jaxpr, change: _Change) -> jex.Jaxpr:
+    instead: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else instead.get(atom, atom)
+
+    def eqns() -> Iterator[Any]:
+        for eqn in found.eqns:
+            operands = [read(one) for one in eqn.invars]
+            if not change.is_for(eqn):
+                params = {name: _value(one, change) for name, one in eqn.params.items()}
+                yield eqn.replace(invars=operands, params=params)
+            elif change.spec is None:
+                instead[eqn.outvars[0]] = operands[0]
+            else:
+                yield eqn.replace(invars=operands, params=change.params(eqn))
+
+    kept = list(eqns())
+    return found.replace(eqns=kept, outvars=[read(one) for one in found.outvars])
+
+
+def _value(value: Any, change: _Change) -> Any:
+    """Return a parameter with changed jaxprs inside."""
+    if isinstance(value, jex.ClosedJaxpr):
+        return _closed(value, change)
+    if isinstance(value, jex.Jaxpr):
+        return _jaxpr(value, change)
+    if type(value) in (tuple, list):
+        return type(value)(_value(one, change) for one in value)
+    return value
+
+
+def beside(taken: TakenStep, lines: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """Return the constraints that stand on lines, or next to them: of what a line reads, or of what it makes.
+
+    Args:
+        taken: the step.
+        lines: of the user's.
+    """
+    chosen: dict[tuple[tuple[str, ...], PartitionSpec], None] = {}
+    jaxprs = [taken.jaxpr.jaxpr, *_inside(taken.jaxpr)]
+    for jaxpr in jaxprs:
+        makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+
+        def constraint_of(atom: Any, makers: Mapping[Any, Any] = makers) -> Any:
+            """Return the constraint that a value comes from, behind operations of one value; None for none."""
+            while not isinstance(atom, jex.Literal) and (eqn := makers.get(atom)) is not None:
+                if _is_constraint(eqn):
+                    return eqn
+                if len(eqn.invars) != 1 or _inner(eqn):
+                    return None
+                (atom,) = eqn.invars
+            return None
+
+        for eqn in jaxpr.eqns:
+            line = source_lines.equation_line(eqn)
+            if _is_constraint(eqn):
+                maker = None if isinstance(eqn.invars[0], jex.Literal) else makers.get(eqn.invars[0])
+                found = [eqn] if line in lines or (maker and source_lines.equation_line(maker) in lines) else []
+            else:
+                found = [constraint_of(one) for one in eqn.invars] if line in lines else []
+            chosen |= {(source_lines.equation_lines(one), _spec_of(one)): None for one in found if one is not None}
+    return tuple(row for row in constraints_of(taken).rows if (row.lines, row.spec) in chosen)
+
+
+def _inside(closed: jex.ClosedJaxpr) -> Iterator[jex.Jaxpr]:
+    """Yield every jaxpr inside another one, at any depth."""
+    return (one for eqn in equations(closed) for one in _inner(eqn))
+
+
+def _inner(eqn: Any) -> list[jex.Jaxpr]:
+    """Return the jaxprs among an equation's parameters."""
+    flat = [one for value in eqn.params.values() for one in (value if type(value) in (tuple, list) else (value,))]
+    return [
+        one.jaxpr if isinstance(one, jex.ClosedJaxpr) else one
+        for one in flat
+        if isinstance(one, jex.ClosedJaxpr | jex.Jaxpr)
+    ]
