@@ -269,12 +269,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
     if isinstance(a, StepAnswers) != isinstance(b, StepAnswers):
         step = a if isinstance(a, StepAnswers) else b
         a, b = (launch_of(one, step.name) if isinstance(one, Run) else one for one in (a, b))
-<<<<<<< HEAD
     a, b = (_run_of(one, other) if isinstance(one, StepAnswers) else one for one, other in ((a, b), (b, a)))
-=======
-    steps = [one for one in (a, b) if isinstance(one, StepAnswers)]
-    a, b = (_run_of(one, steps) if isinstance(one, StepAnswers) else one for one in (a, b))
->>>>>>> 0ec4c1b (Two versions of a step in one place are compared under their names; texts of notebook 12; exposed seconds that are rounding are none; a record has every text of its compiler)
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
@@ -308,28 +303,18 @@ def launch_of(run: Run, name: str) -> Run:
     return made
 
 
-<<<<<<< HEAD
 def _run_of(step: StepAnswers, other: object) -> Run:
     """Return the timeline of a step, under the name of the place where it is: both steps of two have one name.
 
     Args:
         step: the step.
-        other: what it is compared with; of two steps on equal devices, the name is their mesh alone.
+        other: what it is compared with; of two steps on equal devices, the name is their mesh alone, and of two
+            versions in one place, the step's own.
     """
     run = step.timeline()
+    if isinstance(other, StepAnswers) and other is not step and other.where == step.where:
+        return run
     devices, _, mesh = step.where.partition(", ")
     alike = isinstance(other, StepAnswers) and other.where.startswith(f"{devices}, ") and other.where != step.where
     run.name = mesh if alike else step.where
-=======
-def _run_of(step: StepAnswers, steps: Sequence[StepAnswers]) -> Run:
-    """Return the timeline of a step: under its own name, or where it is if that differs from the other's.
-
-    Args:
-        step: the step.
-        steps: all that are compared.
-    """
-    run = step.timeline()
-    if len({one.where for one in steps}) == len(steps):
-        run.name = step.where
->>>>>>> 0ec4c1b (Two versions of a step in one place are compared under their names; texts of notebook 12; exposed seconds that are rounding are none; a record has every text of its compiler)
     return run
