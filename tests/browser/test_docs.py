@@ -34,7 +34,7 @@ print("kernel of", sys.executable)
 DEEPER = {f"pathways_nb.{name}" for name in (
     "parallel.fsdp.step_planner.Planner", "parallel.fsdp.timeline.StepTimeline", "parallel.fsdp.measured.MeasuredStep",
     "parallel.fsdp.passes.edits.StepCollectives", "parallel.fsdp.passes.edits.Gather",
-    "parallel.fsdp.passes.edits.Reduction", "adopt.collective_table.Collectives",
+    "parallel.fsdp.passes.edits.Reduction", "adopt.collective_table.Collectives", "adopt.called_steps.CalledSteps",
     "adopt.collective_table.CollectiveLine", "adopt.predicted_seconds.PredictedSeconds",
     "cost.launch.launch_memory.LaunchMemory", "cost.launch.launch_memory.LargeBuffer",
 )}  # fmt: skip
