@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.extend.core as jex
+
 from pathways_nb.adopt.collective_table import CollectiveLine, Collectives, collectives_of
 from pathways_nb.adopt.module_graph import graph_of, numbered
 from pathways_nb.adopt.taken_step import TakenStep
@@ -23,8 +25,9 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.errors import UsageError
+from pathways_nb.plan.source_texts import digest_of_files
 from pathways_nb.program.compiled_blocks import CompiledBlocks
-from pathways_nb.program.items import closed_over, origins_in
+from pathways_nb.program.items import closed_over, equations, origins_in
 from pathways_nb.runtime.sim import kept_estimates
 from pathways_nb.runtime.sim.mesh_compiler import constant_key
 from pathways_nb.trace.op_forms import OP_GRAPH
@@ -148,10 +151,16 @@ def digest_of(
     jaxpr = taken.jaxpr
     values = tuple(map(constant_key, closed_over(jaxpr)))
     key = (
-        "adopt", taken.name, str(jaxpr), origins_in([jaxpr]), values, layouts, taken.donated, taken.mesh, topology,
-        sorted(options.items()), known, compiler, taken.notes,
+        "adopt", taken.name, str(jaxpr), origins_in([jaxpr]), _sources_of(jaxpr), values, layouts, taken.donated,
+        taken.mesh, topology, sorted(options.items()), known, compiler, taken.notes,
     )  # fmt: skip
     return kept_estimates.digest_of(key)
+
+
+def _sources_of(jaxpr: jex.ClosedJaxpr) -> str:
+    """Return a digest of the user's files that equations come from: a prediction keeps the texts of their lines."""
+    tracebacks = {said for eqn in equations(jaxpr) if (said := eqn.source_info.traceback) is not None}
+    return digest_of_files({frame.file_name for said in tracebacks for frame in said.frames})
 
 
 def read(digest: str) -> PredictedStep | None:

@@ -6,6 +6,7 @@ named are kept, without the folder that the file is in.
 
 from __future__ import annotations
 
+import hashlib
 import linecache
 import re
 from collections.abc import Iterable, Mapping
@@ -83,3 +84,16 @@ def texts_of(places: Iterable[tuple[str, int]], wanted: Iterable[str]) -> Source
         if kept:
             found[file] = kept
     return SourceTexts(found)
+
+
+def digest_of_files(paths: Iterable[str]) -> str:
+    """Return a digest of the user's files among some, by their contents alone; those that are not here count as empty.
+
+    Args:
+        paths: of files, or names of cells.
+    """
+    found = []
+    for path in filter(is_users, set(paths)):
+        linecache.checkcache(path)
+        found.append(hashlib.sha256("".join(linecache.getlines(path)).encode()).hexdigest())
+    return hashlib.sha256("".join(sorted(found)).encode()).hexdigest()

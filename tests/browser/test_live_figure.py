@@ -101,7 +101,7 @@ def test_the_item_holds_the_data() -> None:
 def test_unknown_views_are_named() -> None:
     with pytest.raises(
         ValueError,
-        match="there is no view 'graf'; choose from graph, timeline, critical, ops, memory, categories or none",
+        match="there is no view 'graf'; choose from graph, timeline, critical, ops, modules, memory, categories or none",
     ):
         LiveDisplay(fake_run(), ("graf",))
 

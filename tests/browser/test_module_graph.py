@@ -46,7 +46,6 @@ def run(tmp_path: Path) -> Any:
 
 def click(tab: Any, where: str) -> None:
     """Click where a script says, once everything is laid out and painted."""
-    tab.wait_for_timeout(400)  # two clicks at once are a double click, which opens nothing further
     tab.evaluate(DRAWN)
     tab.mouse.click(*tab.evaluate(where))
 

@@ -23,7 +23,7 @@ from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.opened_launch import open_launch
 from pathways_nb.cost.launch.unrolled_ops import ops_of
-from pathways_nb.plan.source_texts import SourceTexts, parts_of, texts_of
+from pathways_nb.plan.source_texts import SourceTexts, digest_of_files, parts_of, texts_of
 from pathways_nb.trace.launch_ops import Ops
 from tests.core.adopt.test_collective_table import TEXT
 from tests.support.blocks_of_hlo import blocks_of_hlo
@@ -148,6 +148,10 @@ def test_texts_are_of_the_lines_that_are_named_and_of_none_that_two_files_may_ha
     assert found.text_of("model.py:9") == found.text_of("") == ""
     assert texts_of([(where, 3), (str(paths[1]), 3)], ["model.py:3"]) == SourceTexts()
     assert texts_of([(str(tmp_path / "gone.py"), 3)], ["gone.py:3"]) == SourceTexts()
+    both = digest_of_files(map(str, paths))
+    assert both == digest_of_files(map(str, reversed(paths)))
+    paths[1].write_text("one\ntwo # other\n")
+    assert digest_of_files(map(str, paths)) != both, "a prediction that was kept shows lines as they are"
     assert parts_of("Cell In[3], line 12") == ("Cell In[3]", 12)
     assert parts_of("C:model.py:3") == ("C:model.py", 3)
     assert parts_of("") == ("", 0)

@@ -142,7 +142,7 @@ def test_pathways_before_attach_and_without_the_extension_s_default(fresh_python
     [
         (
             "--show bad",
-            "there is no view 'bad'; choose from graph, timeline, critical, ops, memory, categories or none",
+            "there is no view 'bad'; choose from graph, timeline, critical, ops, modules, memory, categories or none",
         ),
         (
             "--shows none",

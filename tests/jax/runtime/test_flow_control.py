@@ -371,6 +371,6 @@ def test_a_misspelt_view_is_told_with_the_one_that_was_meant(a) -> None:
         run.show("timelin")
     with pytest.raises(
         ValueError,
-        match="there is no view 'qq'; choose from graph, timeline, critical, ops, memory, categories or none$",
+        match="there is no view 'qq'; choose from graph, timeline, critical, ops, modules, memory, categories or none$",
     ):
         run.show("graph", "qq")
