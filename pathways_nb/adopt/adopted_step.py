@@ -92,18 +92,18 @@ class AdoptedStep(StepAnswers):
     ):
         self._take, self._sizes, self._asked, self._trips = taken, sizes, chip, trips
         self._given, self._step = options, step
-        self.options = options_of(options)
-        """Options of the compiler."""
         self._taken = taken(sizes)
         mesh = dict(self._taken.mesh.shape_tuple)
         self.topology, self.slices = asked_devices(chip, math.prod(mesh.values()))
         """The devices: of one slice, and the number of slices (1 but for TPUs that their hosts' network joins)."""
-        super().__init__(self._taken.name, self.topology.chip.name, mesh)
+        super().__init__(self._taken.name, self.topology.chip.name, mesh, options_of(options))
         self._target = targets.target(self.topology, self.slices)
         # libtpu takes options of GPUs without a word.
         if self._target.kind == "tpu" and (wrong := [name for name in self.options if name.startswith("xla_gpu_")]):
             raise self._no_option(wrong[0])
         self._recorded = None if packages.is_installed(self._target.kind) else self._record()
+        known = self._recorded.compiler if self._recorded else packages.version_of(self._target.kind)
+        self.versions = {"jax": jax.__version__, "compiler": known}
 
     def _record(self) -> RecordedStep:
         """Return the text that was recorded of this step.

@@ -54,9 +54,8 @@ class AttachedStep(StepAnswers):
     ):
         self._taken, self._devices, self._trips = taken(dict(mesh.shape)), mesh, trips
         self._node = StepNode(step)
-        self.options = dict(options)
-        """Options of the compiler."""
-        super().__init__(self._taken.name, mesh.devices.flat[0].device_kind, dict(mesh.shape))
+        super().__init__(self._taken.name, mesh.devices.flat[0].device_kind, dict(mesh.shape), options)
+        self.versions = {"jax": jax.__version__}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step on the devices that its arguments are on, as a node of the controller.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pathways_nb.adopt.collective_table import Collectives
 from pathways_nb.adopt.predicted_seconds import PredictedSeconds
@@ -39,15 +40,28 @@ class StepAnswers:
         name: of the function.
         chip: name of the chip.
         mesh: devices along each axis.
+        options: of the compiler.
+        versions: of JAX and of the compiler, by name; empty where they are not known.
     """
 
-    def __init__(self, name: str, chip: str, mesh: Mapping[str, int]):
+    def __init__(
+        self,
+        name: str,
+        chip: str,
+        mesh: Mapping[str, int],
+        options: Mapping[str, Any] | None = None,
+        versions: Mapping[str, str] | None = None,
+    ):
         self.name = name
         """Name of the function."""
         self.chip_name = chip
         """Name of the chip."""
         self.mesh = dict(mesh)
         """Devices along each axis."""
+        self.options = dict(options or {})
+        """Options of the compiler."""
+        self.versions = dict(versions or {})
+        """Versions of JAX and of the compiler; empty of a step that was saved without them."""
 
     @cached_property
     def _predicted(self) -> PredictedStep:
@@ -140,7 +154,7 @@ class StepAnswers:
         """Write all answers to one file, which ``pw.load`` reads without a compiler."""
         said = {
             "version": _VERSION, "name": self.name, "chip": self.chip_name, "mesh": self.mesh,
-            "step": STEP.write(self._predicted),
+            "options": self.options, "versions": self.versions, "step": STEP.write(self._predicted),
         }  # fmt: skip
         Path(path).write_bytes(_BEGIN + gzip.compress(json.dumps(said).encode(), mtime=0))
 
@@ -160,8 +174,16 @@ class StepAnswers:
 class SavedStep(StepAnswers):
     """The answers of a step, from a file."""
 
-    def __init__(self, name: str, chip: str, mesh: Mapping[str, int], made: PredictedStep):
-        super().__init__(name, chip, mesh)
+    def __init__(
+        self,
+        name: str,
+        chip: str,
+        mesh: Mapping[str, int],
+        made: PredictedStep,
+        options: Mapping[str, Any] | None = None,
+        versions: Mapping[str, str] | None = None,
+    ):
+        super().__init__(name, chip, mesh, options, versions)
         self._predicted = made
 
 
@@ -183,7 +205,10 @@ def read_step(path: Path) -> SavedStep | None:
         if found["version"].whole(1) > _VERSION:
             raise DamagedError("it is of a newer version of pathways_nb")
         mesh = {name: found["mesh"][name].whole(1) for name in found["mesh"].table()}
-        return SavedStep(found["name"].text(), found["chip"].text(), mesh, STEP.read(found["step"]))
+        # Steps that were saved by an older version say neither.
+        options, versions = (found[part].table() if part in found.table() else {} for part in ("options", "versions"))
+        said = {name: found["versions"][name].text() for name in versions}
+        return SavedStep(found["name"].text(), found["chip"].text(), mesh, STEP.read(found["step"]), options, said)
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise UsageError(f"load({str(path)!r}): this saved step cannot be read: {error}.") from None
 

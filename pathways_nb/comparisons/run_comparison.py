@@ -16,6 +16,13 @@ from typing import Any, overload
 import numpy as np
 
 from pathways_nb.adopt.step_answers import StepAnswers
+from pathways_nb.comparisons.step_comparison import (
+    LineDifferences,
+    changes_of,
+    lines_of,
+    median_launch,
+    timeline_beside,
+)
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
@@ -28,7 +35,7 @@ from pathways_nb.trace.matching import Difference, as_one_record, beginning, com
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
-from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -156,6 +163,34 @@ class Comparison:
         return f"<comparison: {self.summary_line()}>"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class StepComparison(Comparison):
+    """Two adopted steps on one time axis.
+
+    Args:
+        a: timeline of the first.
+        b: timeline of the second.
+        first: the first step.
+        second: the second step.
+    """
+
+    first: StepAnswers
+    second: StepAnswers
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What differs: chip, mesh, options of the compiler by name and value, versions."""
+        return changes_of(self.first, self.second)
+
+    def lines(self) -> LineDifferences:
+        """Return what each operation of each line takes in both steps, those that became slower most first."""
+        return lines_of(self.a.ops, self.b.ops)
+
+    def summary_line(self) -> str:
+        """Return what differs, and what ``Comparison`` says of the timelines, in one line."""
+        return " · ".join([*self.changes, super().summary_line()])
+
+
 def _kind(run: Run) -> str:
     """Return ``"simulated"`` or ``"real"``, by the options of a run or by its stamps."""
     # The options may be missing in a run that was loaded; its stamps then say it.
@@ -238,6 +273,8 @@ class RunScheduleComparison:
 
 
 @overload
+def compare(a: StepAnswers, b: StepAnswers) -> StepComparison: ...
+@overload
 def compare(a: Run | StepAnswers, b: Run | StepAnswers) -> Comparison: ...
 @overload
 def compare(a: Schedule, b: Schedule) -> ScheduleComparison: ...
@@ -250,6 +287,7 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
 
     An adopted step, or a saved one, is compared by its timeline, with another step or with a profile of it: operations
     are matched by scope, line and order. Of a profile of several calls, the one that took the median time is compared.
+    Of two steps it says what differs (chip, mesh, options, versions), and which lines take longer.
 
     A run and a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
     operation and transfer. In both pictures the first action that came in another order is marked, and the first that
@@ -266,10 +304,11 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
         UsageError: one of them is neither, ``call`` is given for something else, or the run has no call of a pipeline
             with exactly the actions of the schedule.
     """
+    steps = (a, b)
     if isinstance(a, StepAnswers) != isinstance(b, StepAnswers):
         step = a if isinstance(a, StepAnswers) else b
-        a, b = (launch_of(one, step.name) if isinstance(one, Run) else one for one in (a, b))
-    a, b = (_run_of(one, other) if isinstance(one, StepAnswers) else one for one, other in ((a, b), (b, a)))
+        a, b = (median_launch(one, step.name) if isinstance(one, Run) else one for one in (a, b))
+    a, b = (timeline_beside(one, other) if isinstance(one, StepAnswers) else one for one, other in ((a, b), (b, a)))
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
@@ -281,40 +320,6 @@ def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | Schedule
     if call is not None:
         two = "runs" if isinstance(a, Run) else "schedules"
         raise UsageError(f"compare: call={call!r} chooses a call of a run beside its schedule; these are two {two}.")
+    if all(isinstance(one, StepAnswers) for one in steps):
+        return StepComparison(a, b, *steps)
     return Comparison(a, b) if isinstance(a, Run) else ScheduleComparison(a, b)
-
-
-def launch_of(run: Run, name: str) -> Run:
-    """Return a run with only that launch of a step that took the median time; the run itself where none has ops.
-
-    Args:
-        run: with ops, of a profile.
-        name: of the step.
-    """
-    events, ops = run.events, run.ops
-    profiled = np.unique(ops["run"][ops["launch"] == name]) if len(ops) else np.array([], int)
-    rows = events.select(events.is_("kind", "compute") & events.is_("name", name) & np.isin(events["run"], profiled))
-    if not len(rows):
-        return run
-    serial = int(rows["run"][np.argsort(rows["end"] - rows["start"], kind="stable")[len(rows) // 2]])
-    chosen = Record.of(rows.select(rows["run"] == serial))
-    made = Run(run.name, run.islands, chosen, about=dict(run.about), finished=True)
-    made.ops = ops.of(launch=name, run=serial)
-    return made
-
-
-def _run_of(step: StepAnswers, other: object) -> Run:
-    """Return the timeline of a step, under the name of the place where it is: both steps of two have one name.
-
-    Args:
-        step: the step.
-        other: what it is compared with; of two steps on equal devices, the name is their mesh alone, and of two
-            versions in one place, the step's own.
-    """
-    run = step.timeline()
-    if isinstance(other, StepAnswers) and other is not step and other.where == step.where:
-        return run
-    devices, _, mesh = step.where.partition(", ")
-    alike = isinstance(other, StepAnswers) and other.where.startswith(f"{devices}, ") and other.where != step.where
-    run.name = mesh if alike else step.where
-    return run

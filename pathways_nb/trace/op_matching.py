@@ -56,6 +56,40 @@ def compare_ops(first: Ops, second: Ops) -> Difference:
     return Difference(table, len(a) - len(rows), len(b) - len(rows), ("where",))
 
 
+class MatchedOps(NamedTuple):
+    """The ops of two runs.
+
+    Args:
+        pairs: of an op of the first and its partner.
+        only_a: those of the first without a partner.
+        only_b: those of the second without one.
+    """
+
+    pairs: list[tuple[KnownOp, KnownOp]]
+    only_a: list[KnownOp]
+    only_b: list[KnownOp]
+
+
+def matched_ops(first: Ops, second: Ops) -> MatchedOps:
+    """Match the ops of one device of two versions of a program, in which equal operations may stand on other lines.
+
+    Args:
+        first: of one version.
+        second: of the other one.
+
+    Returns:
+        Pairs of ops, and those of each side without a partner.
+    """
+    # Lines count only where both versions have the same, or one that was inserted would leave nothing to match.
+    with_lines = set(first["line"].tolist()) == set(second["line"].tolist())
+    a, b = (_known(ops, with_lines) for ops in (first, second))
+    return MatchedOps(
+        [(one, b[key]) for key, one in a.items() if key in b],
+        [one for key, one in a.items() if key not in b],
+        [one for key, one in b.items() if key not in a],
+    )
+
+
 class KnownOp(NamedTuple):
     """An op with all that ran under its name at once.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 
@@ -209,6 +210,44 @@ def test_two_steps_are_compared_by_their_timelines():
     assert len(found.difference) == 1, "the launches are one program"
     with pytest.raises(pw.UsageError, match="the second argument is an int, not a run"):
         pw.compare(here, 3)
+
+
+def test_a_comparison_of_steps_says_what_differs_and_which_line_became_slower(tmp_path):
+    moved = TEXT.replace("line=12", "line=14").replace("line=30", "line=32").replace("f32[64,512]", "f32[128,512]")
+    module, known = parse(moved), constants("gpu_h100_sxm")
+    place = LaunchPlace(H100, [{"process": 0}] * 8, 8)
+    schedule, price = schedule_of(module, 8), price_of(place, known)
+    found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
+    slower = PredictedStep(open_launch(moved, place, known), SecondsBand(1, 1, 1), found)
+    versions = {"jax": "0.10.2", "compiler": "gpu 1"}
+    a = SavedStep("step", "gpu_h100_sxm", {"d": 8}, made(), {"xla_x": True, "xla_y": 1}, versions)
+    b = SavedStep("step", "gpu_b200", {"d": 8}, slower, {"xla_y": 2, "xla_z": False}, {**versions, "jax": "0.12"})
+    a.save(tmp_path / "a.step")
+    compared = pw.compare(pw.load(tmp_path / "a.step"), b)
+    assert compared.changes == (
+        "chip gpu_h100_sxm in a, gpu_b200 in b", "xla_x=True only in a", "xla_y=1 in a, 2 in b", "xla_z=False only in b",
+        "jax=0.10.2 in a, 0.12 in b",
+    )  # fmt: skip
+    assert compared.summary_line().startswith("chip gpu_h100_sxm in a, gpu_b200 in b · xla_x=True only in a · ")
+    rows = compared.lines().rows
+    assert (rows[0].line, rows[0].operation) == ("train.py:30 → train.py:32", "add")
+    assert rows[0].longer == max(row.longer for row in rows) > 0
+    assert "train.py:12 → train.py:14" in [row.line for row in rows], "matched though lines were inserted above"
+    assert "train.py:30 → train.py:32" in repr(compared.lines())
+    older = SavedStep("step", "gpu_h100_sxm", {"d": 4, "m": 2}, made())
+    assert pw.compare(a, older).changes == (
+        "mesh d=8 in a, 4 in b", "mesh m=2 only in b", "xla_x=True only in a", "xla_y=1 only in a"
+    )  # fmt: skip
+
+
+def test_a_step_that_was_saved_without_versions_is_read(tmp_path):
+    SavedStep("step", "gpu_h100_sxm", {"d": 8}, made()).save(tmp_path / "a.step")
+    begin = b"pathways_nb step\n"
+    said = json.loads(gzip.decompress((tmp_path / "a.step").read_bytes().removeprefix(begin)))
+    del said["options"], said["versions"]
+    (tmp_path / "a.step").write_bytes(begin + gzip.compress(json.dumps(said).encode()))
+    loaded = pw.load(tmp_path / "a.step")
+    assert (loaded.options, loaded.versions) == ({}, {})
 
 
 def checked(text: str, budget: str, before: str | None) -> list[str]:

@@ -1,0 +1,159 @@
+"""Two adopted steps: what differs between them, and which lines of the user's code take longer in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.adopt.collective_table import scope_of
+from pathways_nb.adopt.step_answers import StepAnswers
+from pathways_nb.results.run import Run
+from pathways_nb.trace.launch_ops import Op, Ops
+from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.op_matching import KnownOp, matched_ops
+from pathways_nb.trace.record import Record
+from pathways_nb.util.text_table import Printed, Table
+
+
+@dataclass(frozen=True)
+class LineDifference:
+    """What one operation of one line takes in two steps.
+
+    Args:
+        line_a: in the first step; empty where it is not there.
+        line_b: in the second step; empty where it is not there.
+        scope: of the user's modules and named scopes.
+        operation: in JAX's words, such as ``"dot_general"``, or the compiler's where those are not known.
+        before: seconds in the first step.
+        after: seconds in the second step.
+    """
+
+    line_a: str
+    line_b: str
+    scope: str
+    operation: str
+    before: float
+    after: float
+
+    @property
+    def longer(self) -> float:
+        """Seconds that the second step takes longer for it."""
+        return self.after - self.before
+
+    @property
+    def line(self) -> str:
+        """Both lines in words."""
+        if self.line_a == self.line_b:
+            return self.line_a or "–"
+        return f"{self.line_a or 'nowhere'} → {self.line_b or 'nowhere'}"
+
+
+@dataclass(frozen=True, repr=False)
+class LineDifferences(Printed):
+    """What operations take in two steps, by line.
+
+    Args:
+        rows: those that became slower most first, those that became faster last.
+    """
+
+    rows: tuple[LineDifference, ...]
+
+    def _table(self) -> Table:
+        cells = [
+            (row.line, row.scope, row.operation, duration(row.before), duration(row.after),
+             f"{'+' if row.longer >= 0 else '−'}{duration(abs(row.longer))}")
+            for row in self.rows
+        ]  # fmt: skip
+        return Table("lines, the slower ones first", ("line", "scope", "operation", "a", "b", "longer"), cells)
+
+
+def changes_of(a: StepAnswers, b: StepAnswers) -> tuple[str, ...]:
+    """Return what differs between two steps, in words: chip, mesh, options and versions."""
+
+    def named(what: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+        for name in dict.fromkeys((*first, *second)):
+            if name not in second:
+                yield f"{what}{name}={first[name]} only in a"
+            elif name not in first:
+                yield f"{what}{name}={second[name]} only in b"
+            elif first[name] != second[name]:
+                yield f"{what}{name}={first[name]} in a, {second[name]} in b"
+
+    def said() -> Iterator[str]:
+        if a.name != b.name:
+            yield f"step {a.name} in a, {b.name} in b"
+        if a.chip_name != b.chip_name:
+            yield f"chip {a.chip_name} in a, {b.chip_name} in b"
+        yield from named("mesh ", a.mesh, b.mesh)
+        yield from named("", a.options, b.options)
+        # A step of an older file does not say its versions, which is no difference.
+        if a.versions and b.versions:
+            yield from named("", a.versions, b.versions)
+
+    return tuple(said())
+
+
+def lines_of(a: Ops, b: Ops) -> LineDifferences:
+    """Return what each operation of each line takes in two steps.
+
+    Operations are matched by scope and order, and by line where both steps have the same lines.
+
+    Args:
+        a: of the first step.
+        b: of the second.
+    """
+    found = matched_ops(a, b)
+    pairs: Sequence[tuple[KnownOp | None, KnownOp | None]] = [
+        *found.pairs, *((one, None) for one in found.only_a), *((None, one) for one in found.only_b)
+    ]  # fmt: skip
+    total: dict[tuple[str, str, str, str], tuple[float, float]] = {}
+    for one, other in pairs:
+        op = (one or other).op  # type: ignore[union-attr]
+        key = one.op.line if one else "", other.op.line if other else "", scope_of(op.source), _operation(op)
+        before, after = total.get(key, (0.0, 0.0))
+        total[key] = before + (one.takes if one else 0.0), after + (other.takes if other else 0.0)
+    rows = (LineDifference(*key, *seconds) for key, seconds in total.items())
+    return LineDifferences(tuple(sorted(rows, key=lambda row: -row.longer)))
+
+
+def _operation(op: Op) -> str:
+    return op.source.partition(":")[0].rpartition("/")[2] or op.name.rstrip("0123456789.")
+
+
+def median_launch(run: Run, name: str) -> Run:
+    """Return a run with only that launch of a step that took the median time; the run itself where none has ops.
+
+    Args:
+        run: with ops, of a profile.
+        name: of the step.
+    """
+    events, ops = run.events, run.ops
+    profiled = np.unique(ops["run"][ops["launch"] == name]) if len(ops) else np.array([], int)
+    rows = events.select(events.is_("kind", "compute") & events.is_("name", name) & np.isin(events["run"], profiled))
+    if not len(rows):
+        return run
+    serial = int(rows["run"][np.argsort(rows["end"] - rows["start"], kind="stable")[len(rows) // 2]])
+    chosen = Record.of(rows.select(rows["run"] == serial))
+    made = Run(run.name, run.islands, chosen, about=dict(run.about), finished=True)
+    made.ops = ops.of(launch=name, run=serial)
+    return made
+
+
+def timeline_beside(step: StepAnswers, other: object) -> Run:
+    """Return the timeline of a step, under the name of the place where it is: both steps of two have one name.
+
+    Args:
+        step: the step.
+        other: what it is compared with; of two steps on equal devices, the name is their mesh alone, and of two
+            versions in one place, the step's own.
+    """
+    run = step.timeline()
+    if isinstance(other, StepAnswers) and other is not step and other.where == step.where:
+        return run
+    devices, _, mesh = step.where.partition(", ")
+    alike = isinstance(other, StepAnswers) and other.where.startswith(f"{devices}, ") and other.where != step.where
+    run.name = mesh if alike else step.where
+    return run
