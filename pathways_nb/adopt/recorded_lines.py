@@ -18,6 +18,8 @@ Position = tuple[str, int]
 """A file and a line."""
 _FILES, _LOCATIONS = "FileNames\n", "FileLocations\n"
 _FILE = re.compile(r'^(\d+) "(.*)"$', re.MULTILINE)
+_SAID = re.compile(r'(source_file=")([^"]*)("(?:[^}\n]*?source_line=)?)(\d*)')
+"""File and line beside an operation, as warnings have them."""
 _LOCATION = re.compile(r"^(\d+ \{file_name_id=)(\d+)(\b.*? line=)(\d+)( end_line=)(\d+)", re.MULTILINE)
 
 
@@ -29,7 +31,10 @@ def portable(text: str, names: Mapping[str, str]) -> str:
         names: by the file that the text names.
     """
     head, files, rest = _table(text, _FILES)
-    return head + _FILE.sub(lambda found: f'{found[1]} "{names.get(found[2], found[2])}"', files) + rest
+    text = head + _FILE.sub(lambda found: f'{found[1]} "{names.get(found[2], found[2])}"', files) + rest
+    return _SAID.sub(
+        lambda found: f"{found[1]}{names.get(found[2], portable_name(found[2]))}{found[3]}{found[4]}", text
+    )
 
 
 def portable_names(texts: Iterable[str], counted: Sequence[CountedOperation]) -> dict[str, str]:
@@ -90,20 +95,26 @@ def with_lines(text: str, moved: Mapping[Position, Position]) -> str:
     for name, line in sorted(moved):
         lines[name].append(line)
 
-    def moved_row(found: re.Match[str]) -> str:
-        name, line, end = names.get(int(found[2]), ""), int(found[4]), int(found[6])
+    def now(name: str, line: int) -> Position:
         if name not in lines:
-            return found[0]
-        known = lines[name]
-        nearest = known[max(bisect_right(known, line) - 1, 0)]
+            return name, line
+        nearest = lines[name][max(bisect_right(lines[name], line) - 1, 0)]
         file, at = moved[name, nearest]
-        number = numbers.setdefault(file, max(numbers.values()) + 1)
-        shift = at - nearest
-        return f"{found[1]}{number}{found[3]}{line + shift}{found[5]}{end + shift}"
+        return file, line + at - nearest
+
+    def moved_row(found: re.Match[str]) -> str:
+        line, end = int(found[4]), int(found[6])
+        file, at = now(names.get(int(found[2]), ""), line)
+        number = numbers.setdefault(file, max(numbers.values()) + 1) if file else int(found[2])
+        return f"{found[1]}{number}{found[3]}{at}{found[5]}{end + at - line}"
+
+    def moved_words(found: re.Match[str]) -> str:
+        file, at = now(found[2], int(found[4] or 0))
+        return f"{found[1]}{file}{found[3]}{at if found[4] else ''}"
 
     locations = _LOCATION.sub(moved_row, locations)
     added = "".join(f'{number} "{name}"\n' for name, number in numbers.items() if number not in names)
-    return head + files + added + between + locations + tail
+    return _SAID.sub(moved_words, head + files + added + between + locations + tail)
 
 
 def _table(text: str, title: str) -> tuple[str, str, str]:

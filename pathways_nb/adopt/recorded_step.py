@@ -13,14 +13,14 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import jax
 
 import pathways_datasets
-from pathways_nb.adopt.recorded_lines import lines_by_key, moved_lines, portable, portable_names, with_lines
+from pathways_nb.adopt.recorded_lines import Position, lines_by_key, moved_lines, portable, portable_names, with_lines
 from pathways_nb.adopt.step_fingerprint import COMPARED, counted_in, fingerprint_of
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers.compiling import CompiledText
@@ -95,15 +95,17 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
         for key, positions in found["lines"].items()
     }
     moved = moved_lines(lines, lines_by_key(counted))
-    texts = tuple(
-        CompiledText(
-            **{name: one[name] for name in _TEXTS if name in one} | {"text": with_lines(one["text"], moved)},
-            places=tuple(found["places"][: target.devices]),
-        )
-        for one in found["texts"]
-    )
+    places = tuple(found["places"][: target.devices])
+    texts = tuple(_compiled_text(one, moved, places) for one in found["texts"])
     compiled = CompiledBlocks(texts, tuple(found["depths"]), found["blocks"], tuple(found["results"]))
     return RecordedStep(compiled, f"{texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed))
+
+
+def _compiled_text(
+    said: Mapping[str, str], moved: Mapping[Position, Position], places: tuple[Mapping[str, Any], ...]
+) -> CompiledText:
+    fields_said: dict[str, Any] = {name: with_lines(said[name], moved) for name in _TEXTS if name in said}
+    return CompiledText(**fields_said, places=places)
 
 
 def keep(
@@ -131,7 +133,7 @@ def keep(
     said = {
         "jax": jax.__version__, "depths": compiled.depths, "blocks": compiled.blocks, "results": compiled.results,
         "texts": [
-            {name: getattr(replace(one, text=portable(one.text, names)), name) for name in _TEXTS}
+            {name: portable(getattr(one, name), names) for name in _TEXTS}
             for one in compiled.texts
         ],
         "places": compiled.texts[-1].places, "files": files, "lines": lines,

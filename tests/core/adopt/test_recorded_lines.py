@@ -60,5 +60,14 @@ def test_lines_are_where_their_operations_are_now():
     assert text.endswith(TEXT[TEXT.index("\nStackFrames") :])
 
 
+def test_lines_in_warnings_follow_as_well():
+    said = 'cannot go from {a} to {b} for %x = f32[8] dot(), metadata={op_name="f" source_file="/home/ann/train.py" source_line=14}'
+    names = recorded_lines.portable_names([TEXT], MARKS)
+    stored = recorded_lines.portable(said, names)
+    assert 'source_file="/recorded/train.py" source_line=14}' in stored
+    moved = {("/recorded/train.py", 12): ("/work/train.py", 3)}
+    assert 'source_file="/work/train.py" source_line=5}' in recorded_lines.with_lines(stored, moved)
+
+
 def test_nothing_in_common_changes_nothing():
     assert recorded_lines.with_lines(TEXT, recorded_lines.moved_lines({"a": [("x", 1)]}, {"b": [("x", 1)]})) == TEXT
