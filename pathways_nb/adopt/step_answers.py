@@ -121,13 +121,14 @@ class StepAnswers:
     def summary(self) -> str:
         """Where it is, how long it takes, what is exposed, and its memory, in one line."""
         memory = self._predicted.launch.memory
-        fits = memory is None or memory.fits
-        parts = [repr(PredictedSeconds(self._predicted.band)) if fits else "no seconds"]
-        if fits and (exposed := self.collectives().exposed):
+        is_possible = memory is None or memory.fits
+        parts = [repr(PredictedSeconds(self._predicted.band)) if is_possible else "no seconds"]
+        if is_possible and (exposed := self.collectives().exposed):
             parts.append(f"{duration(exposed)} of it exposed communication")
         if memory is not None:
-            has = "" if memory.fits or not memory.available else f", which has {size(memory.available)}"
-            parts.append(f"{size(memory.peak)} a device ({'fits' if memory.fits else 'does not fit'}{has})")
+            fits = "fits" if memory.fits else "does not fit"
+            said = fits if memory.fits or not memory.available else f"{fits}: it has {size(memory.available)}"
+            parts.append(f"{size(memory.peak)} a device ({said})")
         return f"{self.name} on {self.where}: {', '.join(parts)}"
 
     def timeline(self) -> Run:
