@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 import pathways_datasets
-from pathways_nb.adopt.recorded_lines import lines_by_key, moved_lines, portable, portable_names, with_lines
+from pathways_nb.adopt.recorded_lines import Position, lines_by_key, moved_lines, portable, portable_names, with_lines
 from pathways_nb.adopt.step_fingerprint import COMPARED, counted_in, fingerprint_of
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers.compiling import CompiledText
@@ -95,15 +95,36 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
         for key, positions in found["lines"].items()
     }
     moved = moved_lines(lines, lines_by_key(counted))
+    compiled = _compiled(found, target.devices, moved)
+    return RecordedStep(compiled, f"{compiled.texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed))
+
+
+def unpacked(packed: bytes, devices: int) -> CompiledBlocks:
+    """Return the texts of a record, with the lines that it was recorded with.
+
+    Args:
+        packed: the record.
+        devices: that it is for.
+    """
+    return _compiled(json.loads(gzip.decompress(packed)), devices, {})
+
+
+def _compiled(found: Any, devices: int, moved: Mapping[Position, Position]) -> CompiledBlocks:
+    """Return the texts of a record.
+
+    Args:
+        found: its content.
+        devices: that it is for.
+        moved: where lines are now.
+    """
     texts = tuple(
         CompiledText(
             **{name: one[name] for name in _TEXTS if name in one} | {"text": with_lines(one["text"], moved)},
-            places=tuple(found["places"][: target.devices]),
+            places=tuple(found["places"][:devices]),
         )
         for one in found["texts"]
     )
-    compiled = CompiledBlocks(texts, tuple(found["depths"]), found["blocks"], tuple(found["results"]))
-    return RecordedStep(compiled, f"{texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed))
+    return CompiledBlocks(texts, tuple(found["depths"]), found["blocks"], tuple(found["results"]))
 
 
 def keep(
