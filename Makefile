@@ -46,6 +46,7 @@ check: environment
 
 records: environment
 	$(BIN)/python -m tests.support.step_records
+	$(BIN)/python -m tests.support.package_steps.records
 
 speed: environment
 	@mkdir -p build

@@ -95,10 +95,31 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
         for key, positions in found["lines"].items()
     }
     moved = moved_lines(lines, lines_by_key(counted))
-    places = tuple(found["places"][: target.devices])
+    compiled = _compiled(found, target.devices, moved)
+    return RecordedStep(compiled, f"{compiled.texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed))
+
+
+def unpacked(packed: bytes, devices: int) -> CompiledBlocks:
+    """Return the texts of a record, with the lines that it was recorded with.
+
+    Args:
+        packed: the record.
+        devices: that it is for.
+    """
+    return _compiled(json.loads(gzip.decompress(packed)), devices, {})
+
+
+def _compiled(found: Any, devices: int, moved: Mapping[Position, Position]) -> CompiledBlocks:
+    """Return the texts of a record.
+
+    Args:
+        found: its content.
+        devices: that it is for.
+        moved: where lines are now.
+    """
+    places = tuple(found["places"][:devices])
     texts = tuple(_compiled_text(one, moved, places) for one in found["texts"])
-    compiled = CompiledBlocks(texts, tuple(found["depths"]), found["blocks"], tuple(found["results"]))
-    return RecordedStep(compiled, f"{texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed))
+    return CompiledBlocks(texts, tuple(found["depths"]), found["blocks"], tuple(found["results"]))
 
 
 def _compiled_text(

@@ -23,6 +23,8 @@ from pathways_nb.program.signature import Deferred
 from pathways_nb.program.specs import axes_of
 from pathways_nb.util.words import a_type_of
 
+_OF_PMAP = ("jax._src.pmap", "jax._src.api")
+"""Modules that define the function which ``jax.pmap`` returns; what ``jax.jit`` returns is no Python function."""
 _NOTHING = Mesh(np.empty((), object), ())
 """The mesh of a context without one."""
 
@@ -180,9 +182,17 @@ def _jitted(step: Any, mesh: AbstractMesh) -> Any:
     inside = step
     while isinstance(inside, functools.partial):
         inside = inside.func
+    name = getattr(inside, "__name__", repr(step))
+    if getattr(inside, "__globals__", {}).get("__name__") in _OF_PMAP:
+        # It has .lower, too, but its arguments have a dimension for the devices of this machine.
+        raise UsageError(
+            f"adopt({name}): it is a jax.pmap, which is for the devices of this machine. Give a function of the mesh: "
+            f"pw.adopt(lambda mesh: jax.jit(jax.shard_map({name}, mesh=mesh, in_specs=(P(), P('batch')), "
+            f"out_specs=P(), check_vma=False)), *args, mesh={{'batch': 64}}), with the axis_name of the pmap for "
+            f"'batch', and arguments without the dimension of the devices."
+        )
     if hasattr(inside, "lower"):
         return step
-    name = getattr(step, "__name__", repr(step))
     if not callable(step):
         raise UsageError(f"adopt({name}): it is no function. Give the jitted step: pw.adopt(step, *args).")
     fix = f"Give pw.adopt(jax.jit({name}), *args), or a function that takes a mesh and returns a jitted step."
@@ -225,7 +235,8 @@ def argument_struct(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeS
         ShardingError: its layout names an axis that the mesh lacks.
     """
     layout = getattr(leaf, "sharding", None)
-    spec = layout.spec if isinstance(layout, NamedSharding) else PartitionSpec()
+    # That of a random key counts a dimension more, the words of the key.
+    spec = PartitionSpec(*layout.spec[: len(leaf.shape)]) if isinstance(layout, NamedSharding) else PartitionSpec()
     unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in mesh.axis_names]
     if unknown:
         raise ShardingError(

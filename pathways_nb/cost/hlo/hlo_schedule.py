@@ -23,7 +23,7 @@ import numpy as np
 from pathways_nb.cost.collectives.groups import groups_of
 from pathways_nb.cost.collectives.kinds import BY_NAME, BY_OPCODE
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
-from pathways_nb.cost.hlo.hlo_work import OpWork, custom_call_target, is_free, work_of
+from pathways_nb.cost.hlo.hlo_work import OpWork, custom_call_target, is_free, is_unknown_kernel, work_of
 from pathways_nb.cost.hlo.loop_trips import trips_of
 from pathways_nb.cost.hlo.phases import phases_in
 from pathways_nb.errors import size, three_digits
@@ -212,8 +212,7 @@ class _ScheduleReader:
         if opcode == "while":
             trips = trips_of(self.module, computation, instruction)
             if trips is None and self.trips is None:
-                at_line = f" at {line}" if line else ""
-                notes[f"the loop {instruction.name}{at_line} {UNKNOWN_TRIPS} and is counted once"] = None
+                notes[f"the loop {instruction.name}{_at(line)} {UNKNOWN_TRIPS} and is counted once"] = None
             trips = self.trips if trips is None else trips
             body = self.read(instruction.called[0])
             notes.update(dict.fromkeys(body.notes))
@@ -245,7 +244,10 @@ class _ScheduleReader:
         elif opcode.endswith("-start") or opcode in ("send", "recv"):
             yield said(queue=_queue(instruction), role="start", work=_moved(instruction))
         else:
-            yield said(queue="compute", role="run", work=work_of(self.module, computation, instruction))
+            work = work_of(self.module, computation, instruction)
+            if is_unknown_kernel(instruction, work):
+                notes[f"the kernel{_at(line)} counts by its bytes alone, as what it computes is not in the text"] = None
+            yield said(queue="compute", role="run", work=work)
 
     def _origin(self, computation: HloComputation, instruction: HloInstruction) -> HloInstruction:
         """Return the instruction that says where one comes from: of collectives that XLA combined, their operand.
@@ -319,6 +321,10 @@ def _start(computation: HloComputation, done: HloInstruction, started: dict[str,
             return None
         name = made.operands[0]
     return started[name]
+
+
+def _at(line: str) -> str:
+    return f" at {line}" if line else ""
 
 
 def _queue(start: HloInstruction) -> Queue:

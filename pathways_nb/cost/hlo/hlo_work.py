@@ -31,6 +31,8 @@ _FREE = frozenset(
     "add-dependency iota domain".split()
 )
 """Opcodes that do nothing on the device, or next to nothing."""
+_WRITTEN = ("triton", "mosaic_gpu", "tpu_custom_call")
+"""Parts of the targets of kernels that are written in Pallas or Triton."""
 _NO_WORK = frozenset({"AllocateBuffer", "AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked", "Sharding"})
 """Custom calls that are notes to the compiler."""
 _BACKWARD = 2.5
@@ -60,6 +62,17 @@ def is_free(instruction: HloInstruction) -> bool:
     return instruction.opcode in _FREE or (
         instruction.opcode == "custom-call" and custom_call_target(instruction) in _NO_WORK
     )
+
+
+def is_unknown_kernel(instruction: HloInstruction, work: OpWork) -> bool:
+    """Return whether an instruction is a kernel of Pallas or Triton, and the text does not say what it computes.
+
+    Args:
+        instruction: of a module.
+        work: of it.
+    """
+    target = custom_call_target(instruction) if instruction.opcode == "custom-call" else ""
+    return any(part in target for part in _WRITTEN) and not work.flops and not work.attention
 
 
 def custom_call_target(instruction: HloInstruction) -> str:

@@ -18,6 +18,11 @@ _NAMED = re.compile(r'^(\d+) "(.*)"$')
 _NUMBERED = re.compile(r"^(\d+) \{(.*)\}$")
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
 _AT = re.compile(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?')
+_LOWERING = "/pathways_nb/compilers/lowered.py"
+"""The file that makes the texts of steps; the call of a step in a text stands inside of it."""
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
+_FRAMEWORKS = ("flax", "equinox", "haiku", "optax")
+"""Libraries that call the code of others."""
 _TITLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 
 
@@ -37,6 +42,7 @@ class SourceTables:
     locations: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     frames: dict[int, tuple[int, int]] = field(default_factory=dict)
     _title: str = field(default="", repr=False)
+    _known: dict[int, list[tuple[str, int, str]]] = field(default_factory=dict, repr=False)
 
     def add(self, line: str) -> None:
         """Add a row, if a line of text in front of the computations is one."""
@@ -70,11 +76,20 @@ class SourceTables:
         """
         return tuple(name for *_, name in self._users(attributes) if name)
 
-    def _users(self, attributes: str) -> Iterator[tuple[str, int, str]]:
-        """Yield file, line and function of the frames of an instruction that are the user's, the innermost first."""
+    def _users(self, attributes: str) -> list[tuple[str, int, str]]:
+        """Return file, line and function of the frames of an instruction that are the user's, the innermost first."""
         frame, at = _FRAME.search(attributes), _AT.search(attributes)
-        stack = self._stack(int(frame[1])) if frame else iter([(at[1], int(at[2] or 0), "")] if at else ())
-        return (found for found in stack if is_users(found[0]))
+        if frame is None:
+            return [(at[1], int(at[2] or 0), "")] if at and is_users(at[1]) else []
+        number = int(frame[1])
+        if number not in self._known:
+            stack = list(self._stack(number))
+            # Outside of the step there is only the line that happened to ask for its text.
+            end = next((at for at, (file, *_) in enumerate(stack) if file.endswith(_LOWERING)), None)
+            self._known[number] = [one for one in stack[:end] if is_users(one[0])]
+            if not self._known[number] and end is not None:
+                self._known[number] = _of_one_library(stack[:end])
+        return self._known[number]
 
     def _stack(self, frame: int) -> Iterator[tuple[str, int, str]]:
         """Yield file, line and function of a frame and of those that called it."""
@@ -87,3 +102,15 @@ class SourceTables:
             file, line, function = self.locations.get(location, (0, 0, 0))
             if file in self.files:
                 yield self.files[file], line, self.functions.get(function, "")
+
+
+def _of_one_library(stack: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    """Return the frames of the library that a step is part of: the outermost one, if possible no framework.
+
+    Args:
+        stack: file, line and function of the frames of a step that has none of the user's, the innermost first.
+    """
+    libraries = [found[1] if (found := _LIBRARY.search(file)) else "" for file, *_ in stack]
+    outwards = [library for library in reversed(libraries) if library not in ("", "jax", "pathways_nb")]
+    own = next((library for library in outwards if library not in _FRAMEWORKS), next(iter(outwards), None))
+    return [frame for frame, library in zip(stack, libraries, strict=True) if library == own]

@@ -133,6 +133,17 @@ def test_an_optax_chain_that_accumulates(mesh):
           len(jax.tree.leaves((params, state))) + 1, 0)  # fmt: skip
 
 
+def test_a_random_key_that_lies_on_explicit_axes(mesh):
+    explicit = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(explicit):
+        key = nnx.Rngs(0).params.key[...]  # its layout has a dimension for the words of the key
+    step = jax.jit(lambda key, x: x + jax.random.normal(key, x.shape, out_sharding=P("data")))
+    x = on(explicit, jax.ShapeDtypeStruct((32, D), jnp.float32), spec=P("data"))
+    with jax.sharding.use_abstract_mesh(explicit.abstract_mesh):
+        taken = take(step, (key, x), {}, SIZES)
+    assert [one.sharding.spec for one in taken.structs] == [P(), P("data")]
+
+
 def test_layouts_of_the_jit_itself_count_where_arguments_have_none(mesh):
     layouts = NamedSharding(mesh, P(None, "model")), NamedSharding(mesh, P("data"))
     step = jax.jit(lambda w, x: x @ w, in_shardings=layouts, out_shardings=NamedSharding(mesh, P("data", "model")))
@@ -230,6 +241,9 @@ def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
             take(step, args, {}, SIZES)
 
     refuses(plain, w, x, match=r"adopt\(plain\): it is not jitted\. Give pw\.adopt\(jax\.jit\(plain\), \*args\)")
+    refuses(jax.pmap(plain, axis_name="data"), w, x,
+            match=r"adopt\(plain\): it is a jax\.pmap, which is for the devices of this machine\. Give a function of the "
+            r"mesh: pw\.adopt\(lambda mesh: jax\.jit\(jax\.shard_map\(plain, mesh=mesh")  # fmt: skip
     refuses(lambda mesh: 3, w, x, match=r"called with the mesh, it returns an int and no jitted step\. Give pw\.adopt")
     refuses(jax.jit(calls), w, x, match=r"test_taking_over\.py:\d+ calls back to Python \(pure_callback\)")
     whole = jnp.ones((D, D)), jnp.ones((32, D))
