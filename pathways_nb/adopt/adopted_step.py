@@ -25,6 +25,7 @@ from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
 from pathways_nb.adopt.traced_call import no_mesh
 from pathways_nb.adopt.tried_lines import TriedLine, TriedLines
+from pathways_nb.adopt.try_buttons import try_buttons
 from pathways_nb.compilers import packages, targets
 from pathways_nb.compilers.compiling import CompilerError
 from pathways_nb.cost.hardware.chips import Chip
@@ -192,9 +193,8 @@ class AdoptedStep(StepAnswers):
 
         That is on its line, on what the line reads, or on what it makes. The best is the first.
         """
-        lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
         found, failed, progress = list[TriedLine[AdoptedStep]](), list[str](), Progress()
-        rows = constraints.beside(self._taken, lines)
+        rows = self._beside_flagged()
         for number, row in enumerate(rows, 1):
             progress.tell(f"trying {number} of {len(rows)}: without {row.said}")
             try:
@@ -204,6 +204,14 @@ class AdoptedStep(StepAnswers):
             except PathwaysError as error:
                 failed.append(f"without {row.said}: {error}")
         return TriedLines(self.name, tuple(sorted(found, key=lambda one: -one.saved)), failed)
+
+    def try_buttons(self) -> Any:
+        """Return a widget with a button for each constraint that ``try_flagged`` tries; a click tries that one."""
+        return try_buttons(self._beside_flagged(), lambda row: self._tried(row.where, (row,), None))
+
+    def _beside_flagged(self) -> tuple[Constraint, ...]:
+        lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
+        return constraints.beside(self._taken, lines)
 
     def _tried(self, line: str, rows: tuple[Constraint, ...], spec: PartitionSpec | None) -> TriedLine[AdoptedStep]:
         def take(sizes: Mapping[str, int] | None) -> TakenStep:

@@ -94,7 +94,7 @@ class Constraints(Printed):
                 f"try_line({line!r}): {self.name} has no constraint (jax.lax.with_sharding_constraint) on any line. "
                 f"Write one there, and adopt the step again."
             )
-        near = list(dict.fromkeys(row.said for row in sorted(self.rows, key=lambda row: _distance(row.line, line))))
+        near = list(dict.fromkeys(row.said for row in sorted(self.rows, key=lambda row: _distance(row, line))))
         more = f" and {len(near) - _MOST_LISTED} more (step.constraints())" if len(near) > _MOST_LISTED else ""
         raise UsageError(
             f"try_line({line!r}): no constraint stands on this line, nor is called from it, so there is nothing to "
@@ -102,10 +102,11 @@ class Constraints(Printed):
         )
 
 
-def _distance(one: str, other: str) -> tuple[bool, int]:
-    """Return how far apart two lines are, those of one file before others."""
-    (file, at), (same, wanted) = (_file_and_number(line) for line in (one, other))
-    return file != same, abs(at - wanted)
+def _distance(one: Constraint, line: str) -> tuple[bool, int]:
+    """Return how far a constraint, or the call of it, is from a line; those of its file are nearer than others."""
+    file, wanted = _file_and_number(line)
+    places = (_file_and_number(place) for place in one.lines[:2])
+    return min(((name != file, abs(at - wanted)) for name, at in places), default=(True, 0))
 
 
 def _file_and_number(line: str) -> tuple[str, int]:

@@ -1,13 +1,12 @@
 """Changes of layout that XLA's partitioner does not find a way for: it makes a whole copy on every device, and cuts it.
 
 It warns of them ("involuntary full rematerialization") with the value's type, both layouts and where the value comes
-from. The gathers that make the copy stand at the line that *reads* the value, so they are found by their
-operand's shape.
+from. The gathers that make the copy often have the line that *reads* the value, so they are found by their operand's
+shape.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ _WARNED = re.compile(
     r"from sharding (\{.*?\}) to (\{.*?\}) (?:efficiently|without doing a full rematerialization of the tensor) "
     r"for HLO operation:? %?[\w.\-]+ = \w+\[([\d,]*)\](.*)"
 )
-_TILES = re.compile(r"devices=\[([\d,]*)\]")
-_LAST = re.compile(r"last_tile_dims=\{([^}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def _copies(module: HloModule, warned: str) -> Iterator[WholeCopy]:
     for before, after, dims, attributes in _WARNED.findall(warned):
         # The type is that of one device's part. A copy is gathered from it, at once or axis by axis.
         part = sorted(int(dim) for dim in dims.split(",") if dim)
-        found = [one for one, dims in gathers if sorted(dims) == part] if _tiles(before) > 1 else []
+        found = [one for one, dims in gathers if sorted(dims) == part]
         lines = {module.sources.line_of(one.attributes) for one in found}
         # Parts of one shape on several lines: which of them is meant is not known.
         names = tuple(one.name for one in found) if len(lines) == 1 else ()
@@ -77,14 +74,3 @@ def _gathered(computation: HloComputation) -> Iterator[tuple[HloInstruction, tup
     for one in computation.instructions.values():
         if one.opcode in ("all-gather", "all-gather-start") and len(one.operands) == 1:
             yield from ((one, shape.dims) for shape in computation.instructions[one.operands[0]].shapes[:1])
-
-
-def _tiles(layout: str) -> int:
-    """Return into how many parts a layout divides a value; 1 for none that it knows."""
-    found = _TILES.search(layout)
-    if found is None:
-        return 1
-    sizes = [int(size) for size in found[1].split(",") if size]
-    subgroups = _LAST.search(layout)
-    copies = 1 if "last_tile_dim_replicate" in layout else len(subgroups[1].split(",")) if subgroups else 0
-    return math.prod(sizes[: len(sizes) - copies])

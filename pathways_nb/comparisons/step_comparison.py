@@ -17,6 +17,9 @@ from pathways_nb.trace.op_matching import KnownOp, matched_ops
 from pathways_nb.trace.record import Record
 from pathways_nb.util.text_table import Printed, Table
 
+_SAME = 1e-9
+"""Seconds by which sums of equal operations may differ because of rounding."""
+
 
 @dataclass(frozen=True)
 class LineDifference:
@@ -40,8 +43,9 @@ class LineDifference:
 
     @property
     def longer(self) -> float:
-        """Seconds that the second step takes longer for it."""
-        return self.after - self.before
+        """Seconds that the second step takes longer for it; 0 where only rounding differs."""
+        longer = self.after - self.before
+        return longer if abs(longer) >= _SAME else 0.0
 
     @property
     def line(self) -> str:
@@ -109,10 +113,14 @@ def lines_of(a: Ops, b: Ops) -> LineDifferences:
     pairs: Sequence[tuple[KnownOp | None, KnownOp | None]] = [
         *found.pairs, *((one, None) for one in found.only_a), *((None, one) for one in found.only_b)
     ]  # fmt: skip
+    # One step may run more operations of a line than the other: what has no partner counts for its line all the same.
+    there = {one.op.line: other.op.line for one, other in found.pairs}
+    here = {other.op.line: one.op.line for one, other in found.pairs}
     total: dict[tuple[str, str, str, str], tuple[float, float]] = {}
     for one, other in pairs:
         op = (one or other).op  # type: ignore[union-attr]
-        key = one.op.line if one else "", other.op.line if other else "", scope_of(op.source), _operation(op)
+        lines = one.op.line if one else here.get(op.line, ""), other.op.line if other else there.get(op.line, "")
+        key = *lines, scope_of(op.source), _operation(op)
         before, after = total.get(key, (0.0, 0.0))
         total[key] = before + (one.takes if one else 0.0), after + (other.takes if other else 0.0)
     rows = (LineDifference(*key, *seconds) for key, seconds in total.items())

@@ -158,6 +158,9 @@ def test_a_copy_that_the_compiler_warned_of_is_found_by_the_shape_of_a_part():
         "efficiently for", "without doing a full rematerialization of the tensor for"
     )
     assert copies_in(module, older) == (copy,)
+    named = WARNED.replace("{devices=[1,8,1]<=[8]}", "{mesh['x'=4,'y'=2], [{}, {'x', 'y'}, {}]}")
+    assert copies_in(module, named)[0].gathers == ("gather",)
+    assert copies_in(module, named)[0].after == "{mesh['x'=4,'y'=2], [{}, {'x', 'y'}, {}]}"
     (other,) = copies_in(module, WARNED.replace("f32[512,64]", "f32[512,128]"))
     assert other.gathers == ()
     assert other.note == (

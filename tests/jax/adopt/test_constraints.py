@@ -104,6 +104,8 @@ def test_what_does_not_fit_says_why():
         f"try_line({at(loss, 5)!r}): no constraint stands on this line, nor is called from it, so there is nothing to "
         f"leave out. What can be tried, the nearest first: {OWN}"
     )
+    with pytest.raises(pw.UsageError, match=rf"nearest first: {HELPER}, called at {SCANNED} "):
+        rows.on(at(loss, 1))
     plain = jax.ShapeDtypeStruct((8, 64), jnp.float32, sharding=NamedSharding(MESH, P("data")))
     with pytest.raises(pw.UsageError, match=r"<lambda> has no constraint \(jax\.lax\.with_sharding_constraint\)"):
         constraints_of(take(jax.jit(lambda x: x + 1), (plain,), {}, None)).on("a.py:1")

@@ -157,7 +157,8 @@ def test_a_layout_without_a_direct_way_is_flagged_where_it_is_copied(chip):
     rows = adopted.collectives().rows
     (copied,) = [row for row in rows if "copied whole" in row.flag]
     assert copied.kind == "all-gather"
-    assert copied.line == f"test_adopted_steps.py:{first + 2}"
+    # Of the line that reads the value, or, by newer compilers, of its own.
+    assert copied.line in [f"test_adopted_steps.py:{first + at}" for at in (1, 2)]
     assert f"no direct way from the layout of test_adopted_steps.py:{first + 1}" in copied.flag
     tried = adopted.try_flagged()
     best = tried.rows[0]
