@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import islice
 from os import PathLike
-from typing import Any
+from typing import Any, overload
 
 import jax
 from jax.sharding import PartitionSpec
@@ -37,6 +37,26 @@ from pathways_nb.program.signature import Deferred
 from pathways_nb.util.progress import Progress, to_standard_error
 
 
+@overload
+def adopt(
+    step: Any,
+    *args: Any,
+    mesh: Mapping[str, int] | None = None,
+    chip: None = None,
+    options: Mapping[str, Any] | str | None = None,
+    trips: int | None = None,
+    **kwargs: Any,
+) -> AttachedStep: ...
+@overload
+def adopt(
+    step: Any,
+    *args: Any,
+    mesh: Mapping[str, int] | None = None,
+    chip: str | PathLike[str] | Chip,
+    options: Mapping[str, Any] | str | None = None,
+    trips: int | None = None,
+    **kwargs: Any,
+) -> AdoptedStep: ...
 @source_lines.users_view
 def adopt(
     step: Any,
