@@ -229,6 +229,11 @@ class AdoptedStep(StepAnswers):
         """Return a widget with a button for each constraint that ``try_flagged`` tries; a click tries that one."""
         return try_buttons(self._beside_flagged(), lambda row: self._tried(row.where, (row,), None))
 
+    @property
+    def has_tries(self) -> bool:
+        """Whether a constraint stands beside a flagged collective."""
+        return bool(self._beside_flagged())
+
     def _beside_flagged(self) -> tuple[Constraint, ...]:
         lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
         return constraints.beside(self._taken, lines)

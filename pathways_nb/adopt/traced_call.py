@@ -27,6 +27,8 @@ _OF_PMAP = ("jax._src.pmap", "jax._src.api")
 """Modules that define the function which ``jax.pmap`` returns; what ``jax.jit`` returns is no Python function."""
 _NOTHING = Mesh(np.empty((), object), ())
 """The mesh of a context without one."""
+_NAMED = 8
+"""Arguments that an error names."""
 
 
 def no_mesh() -> AbstractContextManager[Any]:
@@ -269,18 +271,21 @@ def mesh_of(arguments: CallArguments, sizes: Mapping[str, int] | None) -> Abstra
     Raises:
         ShardingError: the arguments are on meshes with different axes, or on none, and no mesh is given.
     """
-    found: dict[tuple[Any, ...], tuple[str, AbstractMesh]] = {}
+    found: dict[tuple[Any, ...], AbstractMesh] = {}
+    names: dict[tuple[Any, ...], list[str]] = {}
     if not (context := jax.sharding.get_abstract_mesh()).empty:
-        found[context.axis_names, context.axis_types] = "the context", context
+        found[context.axis_names, context.axis_types] = context
+        names[context.axis_names, context.axis_types] = ["the context"]
     for at in arguments.arrays:
-        name, layout = arguments.names[at], getattr(arguments.leaves[at], "sharding", None)
+        layout = getattr(arguments.leaves[at], "sharding", None)
         if isinstance(layout, NamedSharding) and layout.mesh.axis_names:
             mesh = layout.mesh.abstract_mesh
-            found.setdefault((mesh.axis_names, mesh.axis_types), (name, mesh))
+            found.setdefault((mesh.axis_names, mesh.axis_types), mesh)
+            names.setdefault((mesh.axis_names, mesh.axis_types), []).append(arguments.names[at])
     if len(found) > 1:
-        said = "; ".join(f"{name} on {_words(mesh)}" for name, mesh in found.values())
+        said = "; ".join(f"{listed(names[key])} on {_words(mesh)}" for key, mesh in found.items())
         raise ShardingError(f"adopt: the arguments are on meshes with different axes: {said}. Put all on one mesh.")
-    for _, mesh in found.values():
+    for mesh in found.values():
         return mesh
     if sizes is None:
         raise ShardingError(
@@ -319,6 +324,12 @@ def check_sizes(sizes: Any) -> None:
     for axis, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ShardingError(f"adopt(mesh={dict(sizes)!r}): {axis!r} needs a whole number of devices, at least 1.")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in words, the first ones of many."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _words(mesh: AbstractMesh) -> str:

@@ -6,6 +6,7 @@ import html
 
 from IPython.display import display
 
+from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.attached_step import AttachedStep
 from pathways_nb.adopt.called_steps import CalledSteps
 from pathways_nb.adopt.step_answers import StepAnswers
@@ -46,6 +47,8 @@ def _show(step: StepAnswers, calls: int, run: Run) -> None:
         say(f"note: {note}")
     if step.collectives().rows:
         display(step.collectives())
+        if isinstance(step, AdoptedStep) and step.has_tries:
+            display(step.try_buttons())
     else:
         say("It has no collectives.")
     if not step.memory().fits:

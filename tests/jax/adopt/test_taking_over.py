@@ -252,6 +252,9 @@ def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
     other = AbstractMesh((4,), ("rows",), axis_types=(AxisType.Auto,))
     refuses(jax.jit(plain), w, on(other, jnp.ones((32, D)), spec=P("rows")), error=pw.ShardingError,
             match=r"meshes with different axes: args\[0\] on data 1 × model 1; args\[1\] on rows 4")  # fmt: skip
+    rows = {f"x{number}": on(other, jnp.ones((32, D)), spec=P("rows")) for number in range(9)}
+    refuses(jax.jit(lambda w, rows: w), w, rows, error=pw.ShardingError,
+            match=r"args\[0\] on data 1 × model 1; args\[1\]\['x0'\], .*args\[1\]\['x7'\] and 1 more on rows 4")  # fmt: skip
     with pytest.raises(pw.ShardingError, match=r"args\[0\] is divided over the axis 'model', and the mesh has data 4"):
         take(jax.jit(plain), (w, x), {}, {"data": 4})
     with pytest.raises(pw.ShardingError, match=r"adopt\(mesh=\{'data': 0\}\): 'data' needs a whole number of devices"):
