@@ -18,7 +18,7 @@ FLAX, HAIKU = "flax 0.12.8", "dm-haiku 0.0.17"
 PINS = (
     "clu==0.0.12", "ml-collections==1.1.0", "wrapt==2.5.2", "jraph==0.0.6.dev0", "dm-haiku==0.0.17", "jmp==0.0.4",
     "tabulate==0.10.0", "google-tunix==0.1.7", "google-metrax==0.2.4", "tensorboardX==2.6.5", "qwix==0.1.8",
-    "safetensors==0.8.0", "numpyro==0.22.0", "multipledispatch==1.0.0",
+    "safetensors==0.8.0", "numpyro==0.22.0", "multipledispatch==1.0.0", "tqdm==4.70.1",
 )  # fmt: skip
 """What the recording installs beside the tests' packages, without what these ask for."""
 SOURCE = "flax==0.12.8"
@@ -62,7 +62,9 @@ class PackageStep:
             for context in call.around:
                 stack.enter_context(context())
             asked = {"chip": self.chip, "mesh": self.mesh, **elsewhere}
-            yield pw.adopt(call.step, *call.args, **asked, **call.kwargs)
+            step = pw.adopt(call.step, *call.args, **asked, **call.kwargs)
+            assert isinstance(step, AdoptedStep)
+            yield step
 
 
 _DATA = {"data": 64}
