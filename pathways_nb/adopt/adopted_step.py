@@ -230,7 +230,7 @@ class AdoptedStep(StepAnswers):
         return try_buttons(self._beside_flagged(), lambda row: self._tried(row.where, (row,), None))
 
     def _beside_flagged(self) -> tuple[Constraint, ...]:
-        lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
+        lines = {row.line for row in self.collectives().rows if row.flag and row.line}
         return constraints.beside(self._taken, lines)
 
     def _tried(self, line: str, rows: tuple[Constraint, ...], spec: PartitionSpec | None) -> TriedLine[AdoptedStep]:
