@@ -286,8 +286,9 @@ def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
     if isinstance(jaxpr, jex.ClosedJaxpr):
         yield from jaxpr.consts
         jaxpr = jaxpr.jaxpr
-    for inner in (inner for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn.params)):
-        yield from closed_over(inner)
+    for eqn in jaxpr.eqns:
+        for inner in inner_jaxprs(eqn.params):
+            yield from closed_over(inner)
 
 
 def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
