@@ -19,7 +19,7 @@ from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.source_texts import parts_of
 from pathways_nb.program.items import equations, inner_jaxprs
-from pathways_nb.program.specs import axes_of, show
+from pathways_nb.program.specs import show, unknown_axes
 from pathways_nb.util.text_table import Printed, Table
 
 _CONSTRAINT = "sharding_constraint"
@@ -147,8 +147,7 @@ def changed(taken: TakenStep, rows: Sequence[Constraint], spec: PartitionSpec | 
     """
     chosen = {(row.lines, row.spec) for row in rows}
     if spec is not None:
-        unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in taken.mesh.axis_names]
-        if unknown:
+        if unknown := unknown_axes(spec, taken.mesh.axis_names):
             raise ShardingError(
                 f"try_line(spec={show(spec)}): the mesh has no axis {unknown[0]!r}; it has "
                 f"{', '.join(taken.mesh.axis_names)}."

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines
-from pathways_nb.program.specs import axes_of
+from pathways_nb.program.specs import unknown_axes
 
 _PRINTS = ("debug_print", "debug_callback")
 _CALLBACKS = ("pure_callback", "io_callback")
@@ -137,8 +137,7 @@ class _Retarget:
         """
         if isinstance(found.mesh, AbstractMesh) and AxisType.Manual in found.mesh.axis_types:
             return found  # inside a shard_map: a type
-        unknown = [axis for entry in found.spec for axis in axes_of(entry) if axis not in self.mesh.axis_names]
-        if unknown:
+        if unknown := unknown_axes(found.spec, self.mesh.axis_names):
             raise ShardingError(
                 f"adopt: the step divides a value over the axis {unknown[0]!r}, and the mesh has "
                 f"{', '.join(self.mesh.axis_names)}. Name that axis in mesh= as well."
