@@ -187,7 +187,7 @@ def adopt(options: argparse.Namespace) -> int:
     from pathways_nb.adopt import step_check
 
     try:
-        mesh = None if options.mesh is None else step_check.mesh_of(options.mesh)
+        mesh = None if options.mesh is None else step_check.sizes_in(options.mesh)
         step = step_check.adopt_from(options.step, options.chip, mesh, options.preset)
         before = None if options.against is None else step_check.saved(options.against)
         found = step_check.problems(step, step_check.Budget.of(options.budget or ""), before)

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from pathways_nb.adopt import constraints, recorded_step
 from pathways_nb.adopt.asked_devices import asked_devices, nearest_tori
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
-from pathways_nb.adopt.collective_table import CollectiveLine
+from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.constraints import Constraint, Constraints, constraints_of
 from pathways_nb.adopt.devices_here import mesh_here
 from pathways_nb.adopt.predicted_step import PredictedStep, digest_of, predicted, read, write
@@ -23,7 +23,7 @@ from pathways_nb.adopt.recorded_step import RecordedStep
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
-from pathways_nb.adopt.traced_call import no_mesh
+from pathways_nb.adopt.traced_call import is_future, no_mesh
 from pathways_nb.adopt.tried_lines import TriedLine, TriedLines
 from pathways_nb.adopt.try_buttons import try_buttons
 from pathways_nb.compilers import packages, targets
@@ -33,7 +33,6 @@ from pathways_nb.cost.launch.constants import constants_for
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
-from pathways_nb.program.signature import Deferred
 from pathways_nb.util.progress import Progress, to_standard_error
 
 
@@ -94,7 +93,7 @@ def adopt(
         return take(step, args, kwargs, sizes)
 
     if chip is None:
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Deferred))
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_future)
         return AttachedStep(step, taken, mesh_here(leaves, mesh), options_of(options), trips)
     return AdoptedStep(step, taken, mesh, chip, options, trips)
 
@@ -235,7 +234,7 @@ class AdoptedStep(StepAnswers):
         return bool(self._beside_flagged())
 
     def _beside_flagged(self) -> tuple[Constraint, ...]:
-        lines = {row.line: None for row in self.collectives().rows if row.flag and row.line}
+        lines = {row.line for row in self.collectives().rows if row.flag and row.line}
         return constraints.beside(self._taken, lines)
 
     def _tried(self, line: str, rows: tuple[Constraint, ...], spec: PartitionSpec | None) -> TriedLine[AdoptedStep]:

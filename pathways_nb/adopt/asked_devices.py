@@ -42,16 +42,14 @@ def asked_devices(asked: str | PathLike[str] | Chip, devices: int) -> AskedDevic
         PlaceError: the topology has another number of devices, or slices would not be equal.
         UsageError: there is no such chip.
     """
-    if not isinstance(asked, str) or ":" not in asked:
-        chip = chip_of(asked)
+    chip, said = asked_chip(asked)
+    if said is None:
         slices = _slices(chip, devices)
         return AskedDevices(make_topology(chip, devices // slices), slices)
-    name, _, said = asked.partition(":")
-    chip = chip_of(name)
     found = _WRITTEN.fullmatch(said)
     if found is None or found[2] == "0":
         raise PlaceError(
-            f"adopt(chip={asked!r}): write the topology as {name}:4x4x8, or of two slices as {name}:4x4x8*2."
+            f"adopt(chip={asked!r}): write the topology as {chip.name}:4x4x8, or of two slices as {chip.name}:4x4x8*2."
         )
     shape, slices = tuple(map(int, found[1].split("x"))), int(found[2] or 1)
     has = math.prod(shape) * chip.devices_per_chip * slices
@@ -60,6 +58,21 @@ def asked_devices(asked: str | PathLike[str] | Chip, devices: int) -> AskedDevic
             f"adopt(chip={asked!r}): this topology has {has} devices, and the mesh {devices}. Change one of them."
         )
     return AskedDevices(make_topology(chip, devices // slices, topology=shape), slices)
+
+
+def asked_chip(asked: str | PathLike[str] | Chip) -> tuple[Chip, str | None]:
+    """Return the chip that is asked for, and what stands behind a colon after its name; None without a colon.
+
+    Args:
+        asked: as of ``asked_devices``.
+
+    Raises:
+        UsageError: there is no such chip.
+    """
+    if not isinstance(asked, str) or ":" not in asked:
+        return chip_of(asked), None
+    name, _, said = asked.partition(":")
+    return chip_of(name), said
 
 
 def _slices(chip: Chip, devices: int) -> int:

@@ -50,7 +50,7 @@ class AttachedStep(StepAnswers):
         taken: Callable[[Mapping[str, int] | None], TakenStep],
         mesh: Mesh,
         options: Mapping[str, Any],
-        trips: int | None,
+        trips: int | None = None,
     ):
         self._taken, self._devices, self._trips = taken(dict(mesh.shape)), mesh, trips
         self._node = StepNode(step)

@@ -11,6 +11,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from pathways_nb.adopt.adopted_step import AdoptedStep
+from pathways_nb.adopt.asked_devices import asked_chip
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
 from pathways_nb.adopt.devices_here import mesh_here, place_of
 from pathways_nb.adopt.step_answers import StepAnswers
@@ -19,7 +20,6 @@ from pathways_nb.adopt.taken_step import TakenStep, taken_equation
 from pathways_nb.adopt.traced_call import CallArguments, argument_struct, mesh_of, resized
 from pathways_nb.adopt.watched_calls import watched
 from pathways_nb.cost.hardware.chips import Chip
-from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.program.computation import Computation
 from pathways_nb.results.run import Run
@@ -42,7 +42,6 @@ class CalledSteps(Sequence[StepAnswers]):
         chip: as in ``pw.adopt``, or ``"here"`` for the devices that arguments are on.
         mesh: as in ``pw.adopt``.
         options: as in ``pw.adopt``.
-        trips: as in ``pw.adopt``.
 
     Raises:
         UsageError: there is no such chip, or no such preset of options.
@@ -53,11 +52,10 @@ class CalledSteps(Sequence[StepAnswers]):
         chip: str | PathLike[str] | Chip,
         mesh: Mapping[str, int] | None = None,
         options: Mapping[str, Any] | str | None = None,
-        trips: int | None = None,
     ):
-        self._chip, self._mesh, self._options, self._trips = chip, mesh, options_of(options), trips
+        self._chip, self._mesh, self._options = chip, mesh, options_of(options)
         if chip != HERE:
-            chip_of(chip.partition(":")[0] if isinstance(chip, str) else chip)  # before anything runs
+            asked_chip(chip)  # before anything runs
         self._steps: list[StepAnswers] = []
         self._seen: dict[Any, _Seen] = {}
         self.calls: list[int] = []
@@ -108,10 +106,10 @@ class CalledSteps(Sequence[StepAnswers]):
             return taken_equation(params, structs, names, mesh)
 
         if own is None:
-            self._steps.append(AdoptedStep(None, taken, self._mesh, self._chip, self._options, self._trips))
+            self._steps.append(AdoptedStep(None, taken, self._mesh, self._chip, self._options))
             return None
         wanted = mesh_here(leaves, self._mesh)
-        self._steps.append(AttachedStep(None, taken, wanted, self._options, self._trips))
+        self._steps.append(AttachedStep(None, taken, wanted, self._options))
         if dict(wanted.shape) != dict(own.shape):
             return None
         layouts = [

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Protocol
 
+from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.errors import size
 from pathways_nb.plan.source_texts import SourceTexts, parts_of
 from pathways_nb.trace.metrics import duration
@@ -43,55 +43,7 @@ _STYLE = f"""<style>
 </style>"""
 
 
-class SourceRow(Protocol):
-    """A row of the table, as ``collective_table.CollectiveLine`` has it."""
-
-    @property
-    def line(self) -> str:
-        """Such as ``"model.py:12"``."""
-
-    @property
-    def scope(self) -> str:
-        """Of the user's modules and named scopes."""
-
-    @property
-    def kind(self) -> str:
-        """In HLO's words."""
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """Of the mesh."""
-
-    @property
-    def devices(self) -> int:
-        """Of a group."""
-
-    @property
-    def hosts(self) -> int:
-        """Of a group."""
-
-    @property
-    def bytes(self) -> float:
-        """Of one execution."""
-
-    @property
-    def count(self) -> float:
-        """Executions in a step."""
-
-    @property
-    def seconds(self) -> float:
-        """In a step."""
-
-    @property
-    def exposed(self) -> float:
-        """Seconds in a step that no computation hides."""
-
-    @property
-    def flag(self) -> str:
-        """What hurts."""
-
-
-def html_of(rows: Sequence[SourceRow], texts: SourceTexts) -> str:
+def html_of(rows: Sequence[CollectiveLine], texts: SourceTexts) -> str:
     """Return the table, and beside it the lines of the file whose collectives are exposed longest.
 
     Each row has its position in ``data-collective``, each flagged one the class ``flagged``.
@@ -116,7 +68,7 @@ def html_of(rows: Sequence[SourceRow], texts: SourceTexts) -> str:
     return f'{_STYLE}<div class="pw-collectives">{shown}{_source(rows, texts)}</div>'
 
 
-def _row(number: int, row: SourceRow, texts: SourceTexts, most: float) -> str:
+def _row(number: int, row: CollectiveLine, texts: SourceTexts, most: float) -> str:
     text = escape(texts.text_of(row.line))
     where = escape(row.line or "no line") + (f" · {escape(row.scope)}" if row.scope else "")
     code = f'<code class="code" title="{text}">{text}</code>' if text else ""
@@ -133,7 +85,7 @@ def _row(number: int, row: SourceRow, texts: SourceTexts, most: float) -> str:
     )
 
 
-def _source(rows: Sequence[SourceRow], texts: SourceTexts) -> str:
+def _source(rows: Sequence[CollectiveLine], texts: SourceTexts) -> str:
     """Return the lines of the file with most exposed seconds, each with its own; empty if no file is known."""
     exposed: dict[str, dict[int, float]] = {}
     for row in rows:

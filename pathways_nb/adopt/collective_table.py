@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.flags import flags_in
+from pathways_nb.adopt.name_stacks import scope_of
 from pathways_nb.adopt.slice_transfers import BETWEEN_SLICES, sent_between_slices
 from pathways_nb.adopt.whole_copies import WholeCopy
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
@@ -21,48 +22,7 @@ from pathways_nb.plan.source_texts import SourceTexts
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_hiding import exposed_seconds
-
-_WRAPPED = re.compile(r"^(?:\w+\()+([^()]*)\)+$")
-"""A part of a name stack inside transformations, such as ``transpose(jvp(mlp))``."""
-_OWN = re.compile(
-    r"^(?:jit|pjit|jvp|transpose|vmap|checkpoint|remat|rematted_computation|shard_map|while|body|cond|closed_call)$"
-    r"|^branch_|->"
-)
-"""Parts of a name stack that name no scope of the user's."""
-
-
-@dataclass(frozen=True)
-class CollectiveLine:
-    """The collectives of one kind on one line.
-
-    Args:
-        line: such as ``"model.py:12"``; empty where the compiler names none.
-        function: of the user's, that the line is in; empty where the compiler names none.
-        scope: of the user's modules and named scopes; empty without one.
-        kind: in HLO's words, such as ``"all-gather"``.
-        axes: of the mesh, over which a group extends; of several collectives all of theirs.
-        devices: of a group; of several collectives the most.
-        hosts: of a group; of several collectives the most.
-        bytes: of one execution, on average: what one device holds after an all-gather, before a reduce-scatter, of an
-            all-reduce; what it sends in an all-to-all or a permutation.
-        count: executions in a step.
-        seconds: in a step.
-        exposed: seconds in a step that no computation hides.
-        flag: what hurts; empty if nothing was found.
-    """
-
-    line: str
-    function: str
-    scope: str
-    kind: str
-    axes: tuple[str, ...]
-    devices: int
-    hosts: int
-    bytes: float
-    count: float
-    seconds: float
-    exposed: float
-    flag: str = ""
+from pathways_nb.util.words import counted
 
 
 @dataclass(frozen=True)
@@ -99,7 +59,7 @@ _HEADS = ("line", "scope", "collective", "axes", "group", "bytes", "count", "sec
 
 
 def _group(row: CollectiveLine) -> str:
-    return f"{row.devices} of {row.hosts} host{'s' * (row.hosts > 1)}"
+    return f"{row.devices} of {counted(row.hosts, 'host')}"
 
 
 def _cells(row: CollectiveLine) -> tuple[str, ...]:
@@ -219,22 +179,3 @@ def axes_of_groups(exchange: HloExchange, mesh: Mapping[str, int]) -> tuple[str,
     coords = np.stack(np.unravel_index(exchange.groups, shape), -1)  # (groups, participants, axes)
     differ = (coords != coords[:, :1]).any((0, 1))
     return tuple(axis for axis, moves in zip(mesh, differ, strict=True) if moves)
-
-
-def scope_of(source: str) -> str:
-    """Return the user's scope of an operation: its name stack without transformations and the operation itself.
-
-    Of operations that the compiler merged, ``a/(b/add:c/mul)``, it is what all are in: ``a``.
-    """
-    common, merged, _ = source.partition("/(")
-    named = f"{common}/" if merged else source.partition(":")[0]
-
-    def parts() -> Iterator[str]:
-        for part in named.split("/")[1:-1]:
-            inside = _WRAPPED.match(part)
-            name = inside[1] if inside else part
-            # A jitted function has a name of its own, ``jvp(jit(_take))``, which is no scope.
-            if name and not _OWN.search(name) and "(" not in name and "jit(" not in part:
-                yield name
-
-    return "/".join(parts())

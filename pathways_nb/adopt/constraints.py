@@ -5,19 +5,21 @@ A constraint that JAX derived from one, for its gradient, has the same line and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.extend.core as jex
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pathways_nb.adopt.retarget import with_jaxprs
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.adopt.traced_call import check_division
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines
-from pathways_nb.program.items import equations
-from pathways_nb.program.specs import axes_of, show
+from pathways_nb.plan.source_texts import parts_of
+from pathways_nb.program.items import equations, inner_jaxprs
+from pathways_nb.program.specs import show, unknown_axes
 from pathways_nb.util.text_table import Printed, Table
 
 _CONSTRAINT = "sharding_constraint"
@@ -104,15 +106,9 @@ class Constraints(Printed):
 
 def _distance(one: Constraint, line: str) -> tuple[bool, int]:
     """Return how far a constraint, or the call of it, is from a line; those of its file are nearer than others."""
-    file, wanted = _file_and_number(line)
-    places = (_file_and_number(place) for place in one.lines[:2])
+    file, wanted = parts_of(line)
+    places = (parts_of(place) for place in one.lines[:2])
     return min(((name != file, abs(at - wanted)) for name, at in places), default=(True, 0))
-
-
-def _file_and_number(line: str) -> tuple[str, int]:
-    """Return the two parts of ``"train.py:12"`` or ``"Cell In[3], line 12"``."""
-    name = line.rstrip("0123456789")
-    return name, int(line[len(name) :] or 0)
 
 
 def constraints_of(taken: TakenStep) -> Constraints:
@@ -151,8 +147,7 @@ def changed(taken: TakenStep, rows: Sequence[Constraint], spec: PartitionSpec | 
     """
     chosen = {(row.lines, row.spec) for row in rows}
     if spec is not None:
-        unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in taken.mesh.axis_names]
-        if unknown:
+        if unknown := unknown_axes(spec, taken.mesh.axis_names):
             raise ShardingError(
                 f"try_line(spec={show(spec)}): the mesh has no axis {unknown[0]!r}; it has "
                 f"{', '.join(taken.mesh.axis_names)}."
@@ -164,7 +159,8 @@ def changed(taken: TakenStep, rows: Sequence[Constraint], spec: PartitionSpec | 
                     f"{len(spec)}."
                 )
             check_division(f"the value at {row.line}", row.shape, spec, taken.mesh)
-    return replace(taken, jaxpr=_closed(taken.jaxpr, _Change(chosen, spec, taken)))
+    change = _Change(chosen, spec, taken)
+    return replace(taken, jaxpr=with_jaxprs(taken.jaxpr, lambda one: _jaxpr(one, change)))
 
 
 @dataclass(frozen=True)
@@ -191,21 +187,20 @@ class _Change:
         return {**eqn.params, "sharding": NamedSharding(self.taken.mesh, self.spec), "unconstrained_dims": free}
 
 
-def _closed(found: jex.ClosedJaxpr, change: _Change) -> jex.ClosedJaxpr:
-    return jex.ClosedJaxpr(_jaxpr(found.jaxpr, change), found.consts)
-
-
 def _jaxpr(found: jex.Jaxpr, change: _Change) -> jex.Jaxpr:
     instead: dict[Any, Any] = {}
 
     def read(atom: Any) -> Any:
         return atom if isinstance(atom, jex.Literal) else instead.get(atom, atom)
 
+    def inside(value: Any) -> Any:
+        return with_jaxprs(value, lambda one: _jaxpr(one, change))
+
     def eqns() -> Iterator[Any]:
         for eqn in found.eqns:
             operands = [read(one) for one in eqn.invars]
             if not change.is_for(eqn):
-                params = {name: _value(one, change) for name, one in eqn.params.items()}
+                params = {name: inside(one) for name, one in eqn.params.items()}
                 yield eqn.replace(invars=operands, params=params)
             elif change.spec is None:
                 instead[eqn.outvars[0]] = operands[0]
@@ -216,18 +211,7 @@ def _jaxpr(found: jex.Jaxpr, change: _Change) -> jex.Jaxpr:
     return found.replace(eqns=kept, outvars=[read(one) for one in found.outvars])
 
 
-def _value(value: Any, change: _Change) -> Any:
-    """Return a parameter with changed jaxprs inside."""
-    if isinstance(value, jex.ClosedJaxpr):
-        return _closed(value, change)
-    if isinstance(value, jex.Jaxpr):
-        return _jaxpr(value, change)
-    if type(value) in (tuple, list):
-        return type(value)(_value(one, change) for one in value)
-    return value
-
-
-def beside(taken: TakenStep, lines: Mapping[str, Any]) -> tuple[Constraint, ...]:
+def beside(taken: TakenStep, lines: Collection[str]) -> tuple[Constraint, ...]:
     """Return the constraints that stand on lines, or next to them: of what a line reads, or of what it makes.
 
     Args:
@@ -235,8 +219,7 @@ def beside(taken: TakenStep, lines: Mapping[str, Any]) -> tuple[Constraint, ...]
         lines: of the user's.
     """
     chosen: dict[tuple[tuple[str, ...], PartitionSpec], None] = {}
-    jaxprs = [taken.jaxpr.jaxpr, *_inside(taken.jaxpr)]
-    for jaxpr in jaxprs:
+    for jaxpr in _levels(taken.jaxpr):
         makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
 
         def constraint_of(atom: Any, makers: Mapping[Any, Any] = makers) -> Any:
@@ -244,7 +227,7 @@ def beside(taken: TakenStep, lines: Mapping[str, Any]) -> tuple[Constraint, ...]
             while not isinstance(atom, jex.Literal) and (eqn := makers.get(atom)) is not None:
                 if _is_constraint(eqn):
                     return eqn
-                if len(eqn.invars) != 1 or _inner(eqn):
+                if len(eqn.invars) != 1 or [*inner_jaxprs(eqn.params)]:
                     return None
                 (atom,) = eqn.invars
             return None
@@ -260,16 +243,9 @@ def beside(taken: TakenStep, lines: Mapping[str, Any]) -> tuple[Constraint, ...]
     return tuple(row for row in constraints_of(taken).rows if (row.lines, row.spec) in chosen)
 
 
-def _inside(closed: jex.ClosedJaxpr) -> Iterator[jex.Jaxpr]:
-    """Yield every jaxpr inside another one, at any depth."""
-    return (one for eqn in equations(closed) for one in _inner(eqn))
-
-
-def _inner(eqn: Any) -> list[jex.Jaxpr]:
-    """Return the jaxprs among an equation's parameters."""
-    flat = [one for value in eqn.params.values() for one in (value if type(value) in (tuple, list) else (value,))]
-    return [
-        one.jaxpr if isinstance(one, jex.ClosedJaxpr) else one
-        for one in flat
-        if isinstance(one, jex.ClosedJaxpr | jex.Jaxpr)
-    ]
+def _levels(closed: jex.ClosedJaxpr) -> Iterator[jex.Jaxpr]:
+    """Yield a jaxpr and every one inside it, at any depth."""
+    yield closed.jaxpr
+    for eqn in equations(closed):
+        for one in inner_jaxprs(eqn.params):
+            yield one.jaxpr if isinstance(one, jex.ClosedJaxpr) else one

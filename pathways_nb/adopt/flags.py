@@ -48,9 +48,8 @@ def _unchanged(body: HloComputation) -> frozenset[int]:
 
 def _element(body: HloComputation, one: HloInstruction) -> int | None:
     """Return which element of its parameter an instruction takes; None if it is something else."""
-    if one.opcode != "get-tuple-element" or body.instructions[one.operands[0]].opcode != "parameter":
-        return None
-    return int(one.attributes.partition("index=")[2].partition(",")[0].split()[0])
+    takes = one.element is not None and body.instructions[one.operands[0]].opcode == "parameter"
+    return one.element if takes else None
 
 
 def _is_kept(body: HloComputation, name: str, kept: frozenset[int]) -> bool:

@@ -13,23 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.adopt.collective_table import exposed_shares, scope_of
+from pathways_nb.adopt.collective_table import exposed_shares
+from pathways_nb.adopt.name_stacks import operation_of, scope_of
 from pathways_nb.cost.hlo.data_flow import reads_in
 from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
 from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.launch_timing import Price
-from pathways_nb.cost.launch.unrolled_ops import KINDS, WAIT
+from pathways_nb.cost.launch.unrolled_ops import KIND_OF_QUEUE, WAIT
 from pathways_nb.plan.source_texts import SourceTexts, texts_of
 from pathways_nb.trace.launch_ops import OpKind, Ops, Phase
-from pathways_nb.trace.op_graph import TIMES, GraphEdge, GraphOp, OpGraph
+from pathways_nb.trace.op_graph import REPEATED, GraphEdge, GraphOp, OpGraph
 
 OPTIMIZER, UNNAMED = "optimizer", "no scope"
 """Modules of what is in none: the optimizer's operations, and those of which nobody says whose they are."""
 _FEWEST = 3
 """Blocks that differ in their number alone from which on they are one: two layers are often different ones."""
 _NUMBERED = re.compile(r"(.*?)[_.\[]?(\d+)\]?")
-_COUNTER = re.compile(r"[.\d]+$")
 
 
 class _Key(NamedTuple):
@@ -144,8 +144,8 @@ def _compiled(
     found = _Compiled({}, {}, {}, reads_in(module, [action.name for action, _ in ran]))
     paths = _with_neighbours({action.name: _path(action, step) for action, _ in ran}, found.reads)
     for action, times in ran:
-        kind = KINDS[action.queue]
-        name = action.exchange.kind if action.exchange else _operation(action)
+        kind = KIND_OF_QUEUE[action.queue]
+        name = action.exchange.kind if action.exchange else operation_of(action.source, action.name)
         key = _Key(_in_blocks(paths[action.name], folded), name, kind, action.phase, action.line)
         found.key_of[action.name] = key
         found.times[action.name] = found.times.get(action.name, 0) + times
@@ -177,12 +177,6 @@ def _with_neighbours(
         others = (found[other] for other in near.get(name, ()))
         found[name] = next((path for path in others if path not in ((), (UNNAMED,))), (UNNAMED,))
     return found
-
-
-def _operation(action: LaunchAction) -> str:
-    """Return the name of what an action computes: JAX's, else the compiler's."""
-    jax_name = action.source.partition(":")[0].rpartition("/")[2].strip("()") if "/" in action.source else ""
-    return jax_name or _COUNTER.sub("", action.name)
 
 
 def _path(action: LaunchAction, step: str) -> tuple[str, ...]:
@@ -219,7 +213,7 @@ def _folded(paths: set[tuple[str, ...]], depth: int, blocks: int) -> dict[object
         for key, those in numbers.items():
             if len(those) >= _FEWEST:
                 whole = len(those) * blocks // depth if len(those) % depth == 0 else len(those)
-                found[key] = f"{key[1]}{TIMES}{whole}".strip()
+                found[key] = f"{key[1]}{REPEATED}{whole}".strip()
     return found
 
 

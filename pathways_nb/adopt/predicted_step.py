@@ -8,7 +8,8 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from pathways_nb.adopt.collective_table import CollectiveLine, Collectives, collectives_of
+from pathways_nb.adopt.collective_line import CollectiveLine
+from pathways_nb.adopt.collective_table import Collectives, collectives_of
 from pathways_nb.adopt.module_graph import graph_of, numbered
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.adopt.whole_copies import copies_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.extend.core as jex
@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines
-from pathways_nb.program.specs import axes_of
+from pathways_nb.program.specs import unknown_axes
 
 _PRINTS = ("debug_print", "debug_callback")
 _CALLBACKS = ("pure_callback", "io_callback")
@@ -45,6 +45,25 @@ def on_mesh(closed: jex.ClosedJaxpr, mesh: AbstractMesh) -> jex.ClosedJaxpr:
     return _Retarget(mesh, {}, runs=True).closed(closed)
 
 
+def with_jaxprs(
+    value: Any, change: Callable[[jex.Jaxpr], jex.Jaxpr], other: Callable[[Any], Any] = lambda one: one
+) -> Any:
+    """Return a jaxpr, or a parameter of an equation, in which every jaxpr is changed.
+
+    Args:
+        value: such as a closed jaxpr, or a tuple of branches.
+        change: returns what takes the place of a jaxpr.
+        other: returns what takes the place of anything else.
+    """
+    if isinstance(value, jex.ClosedJaxpr):
+        return jex.ClosedJaxpr(change(value.jaxpr), value.consts)
+    if isinstance(value, jex.Jaxpr):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(with_jaxprs(one, change, other) for one in value)
+    return other(value)
+
+
 class _Retarget:
     """Replaces the meshes in a jaxpr.
 
@@ -59,7 +78,7 @@ class _Retarget:
 
     def closed(self, found: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
         """Return a closed jaxpr on the mesh."""
-        return jex.ClosedJaxpr(self.jaxpr(found.jaxpr), found.consts)
+        return with_jaxprs(found, self.jaxpr)
 
     def jaxpr(self, found: jex.Jaxpr) -> jex.Jaxpr:
         """Return a jaxpr on the mesh."""
@@ -82,7 +101,7 @@ class _Retarget:
             )
         if name == "shard_map":
             self._check_shards(eqn)
-        params = {key: self._value(value) for key, value in eqn.params.items()}
+        params = {key: with_jaxprs(value, self.jaxpr, self._value) for key, value in eqn.params.items()}
         if self.runs:
             return eqn.replace(params=params)
         effects = frozenset(effect for effect in eqn.effects if "Debug" not in type(effect).__name__)
@@ -105,18 +124,10 @@ class _Retarget:
             )
 
     def _value(self, value: Any) -> Any:
-        """Return a parameter on the mesh."""
+        """Return a parameter without jaxprs on the mesh."""
         if isinstance(value, NamedSharding):
             return self._layout(value)
-        if isinstance(value, Mesh) and value.axis_names:
-            return self.mesh
-        if isinstance(value, jex.ClosedJaxpr):
-            return self.closed(value)
-        if isinstance(value, jex.Jaxpr):
-            return self.jaxpr(value)
-        if type(value) in (tuple, list):
-            return type(value)(map(self._value, value))
-        return value
+        return self.mesh if isinstance(value, Mesh) and value.axis_names else value
 
     def _layout(self, found: NamedSharding) -> NamedSharding:
         """Return a layout on the mesh.
@@ -126,8 +137,7 @@ class _Retarget:
         """
         if isinstance(found.mesh, AbstractMesh) and AxisType.Manual in found.mesh.axis_types:
             return found  # inside a shard_map: a type
-        unknown = [axis for entry in found.spec for axis in axes_of(entry) if axis not in self.mesh.axis_names]
-        if unknown:
+        if unknown := unknown_axes(found.spec, self.mesh.axis_names):
             raise ShardingError(
                 f"adopt: the step divides a value over the axis {unknown[0]!r}, and the mesh has "
                 f"{', '.join(self.mesh.axis_names)}. Name that axis in mesh= as well."

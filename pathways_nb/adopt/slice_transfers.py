@@ -9,14 +9,15 @@ import re
 
 import numpy as np
 
+from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange
 from pathways_nb.cost.hlo.hlo_text import HloModule
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 
 BETWEEN_SLICES = "between slices, by the hosts' network"
 _KIND = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
-_PERMUTE = "one-to-one"
-"""A permutation in the compiler's words."""
+_RENAMED = {"one-to-one": "permute"}
+"""Kinds of collectives by the compiler's words for them, where those are others."""
 
 
 def sent_between_slices(module: HloModule, place: LaunchPlace) -> dict[str, HloExchange]:
@@ -34,10 +35,10 @@ def sent_between_slices(module: HloModule, place: LaunchPlace) -> dict[str, HloE
         for one in computation.instructions.values():
             if one.opcode == "send" and "xla_megascale_runtime" in one.attributes:
                 said = _KIND.search(one.attributes)
-                kind = said[1].lower().replace("_", "-") if said else _PERMUTE
-                kind = "permute" if kind == _PERMUTE else kind
+                kind = said[1].lower().replace("_", "-") if said else "one-to-one"
+                kind = _RENAMED.get(kind, kind)
                 shape = max(one.shapes, key=lambda shape: shape.bytes)
                 # What a device holds after an all-gather is what all of its group sent.
-                parts = place.slices if kind == "all-gather" else 1
+                parts = place.slices if kind in BY_NAME and BY_NAME[kind].counts_result else 1
                 found[one.name] = HloExchange(kind, parts * shape.bytes, groups, shape.dtype, 1)
     return found

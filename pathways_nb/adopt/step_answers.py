@@ -24,6 +24,7 @@ from pathways_nb.results.launch_runs import launched_run
 from pathways_nb.results.run import Run
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.json_text import DamagedError, Field, parse
+from pathways_nb.util.words import axes_in_words
 
 _LISTED = 5
 """Buffers that an error lists."""
@@ -114,8 +115,7 @@ class StepAnswers:
     @property
     def where(self) -> str:
         """Where it is, such as ``"64 × gpu_h100_sxm, data 16 × model 4"``."""
-        axes = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
-        return ", ".join(filter(None, (f"{self.devices} × {self.chip_name}", axes)))
+        return ", ".join(filter(None, (f"{self.devices} × {self.chip_name}", axes_in_words(self.mesh))))
 
     @property
     def summary(self) -> str:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pathways_nb.adopt.adopted_step import adopt
-from pathways_nb.adopt.collective_table import CollectiveLine
+from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.step_answers import StepAnswers, read_step
 from pathways_nb.errors import UsageError, size
 from pathways_nb.trace.metrics import duration
@@ -172,8 +172,8 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def mesh_of(text: str) -> dict[str, int]:
-    """Return the mesh of a text such as ``"data=16,model=8"``.
+def sizes_in(text: str) -> dict[str, int]:
+    """Return the devices along each axis in a text such as ``"data=16,model=8"``.
 
     Raises:
         UsageError: it is none.

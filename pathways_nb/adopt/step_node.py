@@ -15,12 +15,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from pathways_nb.adopt.devices_here import mesh_here, place_of
 from pathways_nb.adopt.retarget import on_mesh
 from pathways_nb.adopt.taken_step import outermost
-from pathways_nb.adopt.traced_call import CallArguments, TracedCall, trace_call
+from pathways_nb.adopt.traced_call import CallArguments, TracedCall, is_future, trace_call
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.compiled_blocks import named
 from pathways_nb.program.computation import Computation, jit
-from pathways_nb.program.signature import Deferred
 from pathways_nb.program.specs import axes_of
 from pathways_nb.session import default_controller
 from pathways_nb.session.futures import Future
@@ -48,8 +47,11 @@ class StepNode:
             UsageError: the controller has other devices, or the step cannot be a node.
         """
         if self._step is None:
-            raise UsageError("this step was seen in a block and has no function of its own: call the function itself.")
-        leaves = jax.tree.leaves((args, kwargs), is_leaf=_is_future)
+            raise UsageError(
+                "this step has no function of its own: it is one that a block called, or one with a changed "
+                "constraint. Call the function itself."
+            )
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_future)
         arguments = CallArguments.of(args, kwargs)
         arrays = [leaves[at] for at in arguments.arrays]
         mesh = mesh_here(arrays)
@@ -130,10 +132,6 @@ def _with_parameters(function: Callable[..., Any], names: Sequence[str]) -> Call
     parameters = [inspect.Parameter(name, kind) for name in known]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
-
-
-def _is_future(leaf: object) -> bool:
-    return isinstance(leaf, Deferred)
 
 
 def _key_of(arguments: CallArguments, mesh: Mesh) -> Any:

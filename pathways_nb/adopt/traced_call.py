@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.program.signature import Deferred
-from pathways_nb.program.specs import axes_of
+from pathways_nb.program.specs import axes_of, unknown_axes
 from pathways_nb.util.words import a_type_of
 
 _OF_PMAP = ("jax._src.pmap", "jax._src.api")
@@ -96,7 +96,7 @@ class CallArguments(NamedTuple):
             args: positional ones: arrays, futures, shapes with layouts, trees of them.
             kwargs: further ones by name.
         """
-        paths, tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)), is_leaf=_is_future)
+        paths, tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)), is_leaf=is_future)
         leaves = tuple(_struct(leaf) if isinstance(leaf, Deferred) else leaf for _, leaf in paths)
         arrays = tuple(at for at, leaf in enumerate(leaves) if is_array(leaf))
         return cls(tree, leaves, tuple(_name(path) for path, _ in paths), arrays)
@@ -209,7 +209,8 @@ def _jitted(step: Any, mesh: AbstractMesh) -> Any:
     return made
 
 
-def _is_future(leaf: object) -> bool:
+def is_future(leaf: object) -> bool:
+    """Return whether a leaf is a future, which ends a tree."""
     return isinstance(leaf, Deferred)
 
 
@@ -239,8 +240,7 @@ def argument_struct(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeS
     layout = getattr(leaf, "sharding", None)
     # That of a random key counts a dimension more, the words of the key.
     spec = PartitionSpec(*layout.spec[: len(leaf.shape)]) if isinstance(layout, NamedSharding) else PartitionSpec()
-    unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in mesh.axis_names]
-    if unknown:
+    if unknown := unknown_axes(spec, mesh.axis_names):
         raise ShardingError(
             f"adopt: {name} is divided over the axis {unknown[0]!r}, and the mesh has {_words(mesh)}. Name that axis "
             f"in mesh= as well."

@@ -12,7 +12,7 @@ from pathways_nb.adopt.constraints import Constraint
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import size
 from pathways_nb.program.specs import show
-from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.metrics import duration, signed_duration
 from pathways_nb.util.text_table import Printed, Table
 
 S = TypeVar("S", bound=StepAnswers)
@@ -56,6 +56,11 @@ class TriedLine(Generic[S]):
         return self.step.memory().peak - self.before.memory().peak
 
     @property
+    def more(self) -> str:
+        """``bytes`` in words: ``"+300 MB"``."""
+        return f"{'−' if self.bytes < 0 else '+'}{size(abs(self.bytes))}"
+
+    @property
     def change(self) -> str:
         """What was changed, in words."""
         were = " and ".join(dict.fromkeys(show(one.spec) for one in self.constraints))
@@ -72,9 +77,8 @@ class TriedLine(Generic[S]):
                 [one.band.seconds for one in both],
             )
         )
-        more = f"{'-' if self.bytes < 0 else '+'}{size(abs(self.bytes))}"
         fits = "" if self.step.memory().fits else " (it does not fit)"
-        return f"{self.change}: exposed {exposed}, step {took}, memory {more}{fits}"
+        return f"{self.change}: exposed {exposed}, step {took}, memory {self.more}{fits}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,14 +97,10 @@ class TriedLines(Printed, Generic[S]):
 
     def _table(self) -> Table:
         cells = [
-            (row.change, _signed(row.saved), _signed(row.before.band.seconds - row.step.band.seconds),
-             f"{'-' if row.bytes < 0 else '+'}{size(abs(row.bytes))}", "" if row.step.memory().fits else "does not fit")
+            (row.change, signed_duration(row.saved), signed_duration(row.before.band.seconds - row.step.band.seconds),
+             row.more, "" if row.step.memory().fits else "does not fit")
             for row in self.rows
         ]  # fmt: skip
         cells += [(one, "", "", "", "") for one in self.failed]
         said = f"changes of {self.name}" if cells else f"{self.name}: no constraint stands beside a flagged collective"
         return Table(said, ("change", "exposed saved", "step saved", "memory", ""), cells)
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else ''}{duration(abs(seconds))}"

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.adopt.collective_table import scope_of
+from pathways_nb.adopt.name_stacks import operation_of, scope_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Op, Ops
-from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.metrics import duration, signed_duration
 from pathways_nb.trace.op_matching import KnownOp, matched_ops
 from pathways_nb.trace.record import Record
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import axes_in_words
 
 _SAME = 1e-9
 """Seconds by which sums of equal operations may differ because of rounding."""
@@ -67,8 +68,7 @@ class LineDifferences(Printed):
 
     def _table(self) -> Table:
         cells = [
-            (row.line, row.scope, row.operation, duration(row.before), duration(row.after),
-             f"{'+' if row.longer >= 0 else '−'}{duration(abs(row.longer))}")
+            (row.line, row.scope, row.operation, duration(row.before), duration(row.after), signed_duration(row.longer))
             for row in self.rows
         ]  # fmt: skip
         return Table("lines, the slower ones first", ("line", "scope", "operation", "a", "b", "longer"), cells)
@@ -120,15 +120,11 @@ def lines_of(a: Ops, b: Ops) -> LineDifferences:
     for one, other in pairs:
         op = (one or other).op  # type: ignore[union-attr]
         lines = one.op.line if one else here.get(op.line, ""), other.op.line if other else there.get(op.line, "")
-        key = *lines, scope_of(op.source), _operation(op)
+        key = *lines, scope_of(op.source), operation_of(op.source, op.name)
         before, after = total.get(key, (0.0, 0.0))
         total[key] = before + (one.takes if one else 0.0), after + (other.takes if other else 0.0)
     rows = (LineDifference(*key, *seconds) for key, seconds in total.items())
     return LineDifferences(tuple(sorted(rows, key=lambda row: -row.longer)))
-
-
-def _operation(op: Op) -> str:
-    return op.source.partition(":")[0].rpartition("/")[2] or op.name.rstrip("0123456789.")
 
 
 def median_launch(run: Run, name: str) -> Run:
@@ -159,9 +155,9 @@ def timeline_beside(step: StepAnswers, other: object) -> Run:
             versions in one place, the step's own.
     """
     run = step.timeline()
-    if isinstance(other, StepAnswers) and other is not step and other.where == step.where:
-        return run
-    devices, _, mesh = step.where.partition(", ")
-    alike = isinstance(other, StepAnswers) and other.where.startswith(f"{devices}, ") and other.where != step.where
-    run.name = mesh if alike else step.where
+    if not isinstance(other, StepAnswers) or other is step:
+        run.name = step.where
+    elif other.where != step.where:
+        alike = (other.devices, other.chip_name) == (step.devices, step.chip_name)
+        run.name = axes_in_words(step.mesh) if alike else step.where
     return run

@@ -26,7 +26,7 @@ from pathways_nb.experiments.swept_steps import elsewhere, step_columns
 from pathways_nb.results.run import Run
 from pathways_nb.util.progress import Progress, to_standard_error
 from pathways_nb.util.text_table import Printed, Table
-from pathways_nb.util.words import a_type_of, counted
+from pathways_nb.util.words import a_type_of, axes_in_words, counted
 
 ERROR = "error"
 """The column with the error of a point; ``""`` where there was none."""
@@ -337,5 +337,5 @@ def _value_text(value: Any) -> str:
     if value is None or value == "":
         return ""
     if isinstance(value, Mapping):
-        return " × ".join(f"{name} {one}" for name, one in value.items())
+        return axes_in_words(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value).splitlines()[0]

@@ -21,7 +21,7 @@ from IPython.display import display
 
 from pathways_nb.adopt.called_steps import HERE, CalledSteps, called
 from pathways_nb.adopt.devices_here import attach_listed
-from pathways_nb.adopt.step_check import mesh_of
+from pathways_nb.adopt.step_check import sizes_in
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate
 from pathways_nb.controller.policies import POLICIES
@@ -127,7 +127,7 @@ def _cell_parser() -> _Parser:
 def _mesh(text: str) -> dict[str, int]:
     """Return the sizes in ``data=16,model=8``; a wrong text is an error of its option."""
     try:
-        return mesh_of(text)
+        return sizes_in(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

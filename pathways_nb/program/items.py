@@ -19,8 +19,8 @@ import jax.extend.core as jex
 from pathways_nb.cost.jaxpr.primitives import CARRIERS, COLLECTIVES
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import CALLS, FlatJaxpr, Operation, Walk, alive, called
-from pathways_nb.plan import source_lines
 from pathways_nb.plan.graph import ActionKey
+from pathways_nb.plan.source_lines import equation_line
 from pathways_nb.program import specs
 from pathways_nb.program.action_marks import mark_of
 from pathways_nb.program.computation import ComputationName, parse_name
@@ -199,7 +199,7 @@ class _ProgramWalk(Walk[Operand]):
                 eqn,
                 title=str(eqn.params.get("name", name)),
                 jaxpr=alone.jaxpr,
-                line=_line(eqn),
+                line=equation_line(eqn),
             )
         )
         return list(outputs)
@@ -227,7 +227,7 @@ class _ProgramWalk(Walk[Operand]):
                 in_specs=tuple(map(specs.partition_spec_of, eqn.params["in_shardings"])),
                 out_specs=tuple(specs.partition_spec_of(eqn.params["out_shardings"][at]) for at in kept),
                 donated=tuple(eqn.params["donated_invars"]),
-                line=_line(eqn),
+                line=equation_line(eqn),
                 cost=carried.cost,
                 action=action,
                 exchange_sum=which,
@@ -251,7 +251,7 @@ class _ProgramWalk(Walk[Operand]):
                 in_specs=(None,) * len(inputs),
                 out_specs=work.specs,
                 donated=(False,) * len(inputs),
-                line=_line(eqn),
+                line=equation_line(eqn),
                 cost=work.seconds if isinstance(work.seconds, float) else None,
             )
         )
@@ -267,8 +267,8 @@ def _is_nest(eqn: Any) -> bool:
     inside = next(_computations_in(eqn.params), None)
     if inside is not None and eqn.primitive.name not in CALLS:
         raise UsageError(
-            f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
-            f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
+            f"{inside} is called inside jax.lax.{eqn.primitive.name} at {equation_line(eqn)}: a computation is a node "
+            f"of its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
         )
     # JAX 0.12 inlines ``jax.jit(inline=True)`` only after tracing, where earlier versions did so at once.
     return inside is not None or getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
@@ -286,8 +286,9 @@ def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
     if isinstance(jaxpr, jex.ClosedJaxpr):
         yield from jaxpr.consts
         jaxpr = jaxpr.jaxpr
-    for inner in (inner for eqn in jaxpr.eqns for inner in inner_jaxprs(eqn.params)):
-        yield from closed_over(inner)
+    for eqn in jaxpr.eqns:
+        for inner in inner_jaxprs(eqn.params):
+            yield from closed_over(inner)
 
 
 def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
@@ -305,7 +306,7 @@ def origins_in(jaxprs: Iterable[jex.ClosedJaxpr]) -> tuple[tuple[str, str], ...]
         for eqn in equations(jaxpr):
             said, scope = eqn.source_info.traceback, eqn.source_info.name_stack
             if (said, scope) not in found:
-                found[said, scope] = source_lines.equation_line(eqn), str(scope)
+                found[said, scope] = equation_line(eqn), str(scope)
     return tuple(found.values())
 
 
@@ -343,8 +344,3 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
                 yield carried.name
             else:
                 yield from _computations_in(eqn.params)
-
-
-def _line(eqn: Any) -> str:
-    traceback = getattr(eqn.source_info, "traceback", None)
-    return source_lines.innermost(traceback.frames) if traceback is not None else ""

@@ -5,7 +5,7 @@ JAX's own error on an uneven sharding names neither the argument nor the place (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,11 @@ def axes_of(entry: object) -> tuple[str, ...]:
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     return entry if isinstance(entry, tuple) else (str(entry),)
+
+
+def unknown_axes(spec: Spec, axes: Sequence[str]) -> list[str]:
+    """Return the axes that a spec names and that are not among others, such as those of a mesh."""
+    return [axis for entry in spec or () for axis in axes_of(entry) if axis not in axes]
 
 
 def trimmed(layout: Iterable[Any] | None) -> PartitionSpec:
@@ -57,12 +62,11 @@ def check_tree(tree: Any, option: str, name: str, place: VirtualSlice) -> None:
             raise ShardingError(
                 f"{where} = {spec!r} is {a_type_of(spec)}; write a pw.P(...) over the axes of {place.label}."
             )
-        for axis in (axis for entry in spec or () for axis in axes_of(entry)):
-            if axis not in place.axes:
-                raise ShardingError(
-                    f"{where} = {show(spec)} names the axis {axis!r}, but the place {place.label} "
-                    f"has only {', '.join(map(repr, place.axes))}."
-                )
+        for axis in unknown_axes(spec, place.axes):
+            raise ShardingError(
+                f"{where} = {show(spec)} names the axis {axis!r}, but the place {place.label} "
+                f"has only {', '.join(map(repr, place.axes))}."
+            )
         _check_distinct(spec, where, place)
 
 

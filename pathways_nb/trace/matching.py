@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.metrics import WORK, duration, makes_span, summarise
+from pathways_nb.trace.metrics import WORK, duration, makes_span, signed_duration, summarise
 from pathways_nb.trace.record import STORED, Events
 from pathways_nb.trace.rows import GAUGE_KINDS, Label
 from pathways_nb.util.csv_columns import write_columns
@@ -70,7 +70,7 @@ class Difference:
             total[" of ".join(filter(None, names))] += longer
         apart = [item for item in total.items() if abs(item[1]) >= _SAME]
         ranked = sorted(apart, key=lambda item: -abs(item[1]))[:count]
-        return [f"{name}: {'+' if longer >= 0 else '−'}{duration(abs(longer))}" for name, longer in ranked]
+        return [f"{name}: {signed_duration(longer)}" for name, longer in ranked]
 
 
 def compare_events(first: Events, second: Events) -> Difference:

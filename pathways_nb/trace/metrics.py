@@ -264,6 +264,11 @@ def duration(seconds: float) -> str:
     return f"{three_digits(seconds)} s"
 
 
+def signed_duration(seconds: float) -> str:
+    """Return by how much something takes longer, in words: ``"+3 ms"``, or ``"−3 ms"`` where it takes less."""
+    return f"{'+' if seconds >= 0 else '−'}{duration(abs(seconds))}"
+
+
 def covered(events: Events) -> float:
     """Return the seconds during which at least one of ``events`` was under way."""
     start, end = intervals(events)

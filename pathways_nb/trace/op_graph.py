@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pathways_nb.plan.source_texts import SourceTexts
 from pathways_nb.trace.launch_ops import OpKind, Phase
 
-TIMES = " × "
+REPEATED = " × "
 """Between the name of repeated blocks and their number."""
 
 

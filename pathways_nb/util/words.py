@@ -5,6 +5,8 @@ One place for the plural and the article, so that no text says ``"1 devices"`` o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def plural(count: float, thing: str, ending: str = "s") -> str:
     """Return a noun in the number that ``count`` requires: ``thing`` for one, else its plural.
@@ -23,6 +25,11 @@ def plural(count: float, thing: str, ending: str = "s") -> str:
 def counted(count: int, thing: str, ending: str = "s") -> str:
     """Return a number with its noun: ``"1 launch"``, ``"2 launches"`` (with the ending ``es``)."""
     return f"{count} {plural(count, thing, ending)}"
+
+
+def axes_in_words(sizes: Mapping[str, int]) -> str:
+    """Return the axes of a mesh with the devices along each: ``"data 16 × model 4"``."""
+    return " × ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
 def a_type_of(value: object) -> str:

@@ -35,7 +35,7 @@ DEEPER = {f"pathways_nb.{name}" for name in (
     "parallel.fsdp.step_planner.Planner", "parallel.fsdp.timeline.StepTimeline", "parallel.fsdp.measured.MeasuredStep",
     "parallel.fsdp.passes.edits.StepCollectives", "parallel.fsdp.passes.edits.Gather",
     "parallel.fsdp.passes.edits.Reduction", "adopt.collective_table.Collectives", "adopt.called_steps.CalledSteps",
-    "adopt.collective_table.CollectiveLine", "adopt.predicted_seconds.PredictedSeconds",
+    "adopt.collective_line.CollectiveLine", "adopt.predicted_seconds.PredictedSeconds",
     "cost.launch.launch_memory.LaunchMemory", "cost.launch.launch_memory.LargeBuffer",
 )}  # fmt: skip
 """Documented names that a user meets and rarely writes."""

@@ -72,10 +72,9 @@ class _Flow:
         given = [value for _, value in operands]
         if one.opcode == "tuple":
             return given
-        if one.opcode == "get-tuple-element" and given:
-            at = int(one.attributes.partition("index=")[2].partition(",")[0].split()[0])
+        if (element := one.element) is not None and given:
             whole = given[0]
-            return whole[at] if isinstance(whole, list) and at < len(whole) else whole
+            return whole[element] if isinstance(whole, list) and element < len(whole) else whole
         if one.opcode in ("while", "call", "conditional") and one.called:
             return self._called(one, given)
         return frozenset().union(*map(_flat, given))

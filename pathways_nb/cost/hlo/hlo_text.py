@@ -27,6 +27,7 @@ _SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
 _NAME = re.compile(r"%([\w.\-]+(?:#\d+)?)")
 _ELEMENT = re.compile(r"%([\w.\-]+)#(\d+)")
+_INDEX = re.compile(r"\bindex=(\d+)")
 _CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')  # the name of an argument has quotes in it
@@ -87,6 +88,12 @@ class HloInstruction:
         """Names of the computations that it runs; of a loop the body."""
         branches = _BRANCHES.search(self.attributes)
         return _CALLED.findall(self.attributes) + (re.findall(r"[\w.\-]+", branches[1]) if branches else [])
+
+    @property
+    def element(self) -> int | None:
+        """Which element of a tuple it takes; None if it takes none."""
+        found = _INDEX.search(self.attributes) if self.opcode == "get-tuple-element" else None
+        return int(found[1]) if found else None
 
     @property
     def trips(self) -> int | None:

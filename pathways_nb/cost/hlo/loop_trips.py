@@ -13,7 +13,6 @@ import re
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule
 
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
-_INDEX = re.compile(r"index=(\d+)")
 _ALIKE = frozenset({"copy", "bitcast", "convert"})
 
 
@@ -33,9 +32,9 @@ def trips_of(module: HloModule, computation: HloComputation, loop: HloInstructio
     if root.opcode != "compare" or direction is None or direction[1] not in ("LT", "LE"):
         return None
     element, limit = (_source(condition, name) for name in root.operands)
-    if element.opcode != "get-tuple-element" or limit.opcode != "constant":
+    at = element.element
+    if at is None or limit.opcode != "constant":
         return None
-    at = int(_INDEX.search(element.attributes)[1])  # type: ignore[index]  # every such instruction has an index
     step = _step(module.computations[loop.called[0]], at)
     begin = _source(computation, _element(computation, loop.operands[0], at))
     if step is None or begin.opcode != "constant":
@@ -50,9 +49,9 @@ def _step(body: HloComputation, at: int) -> int | None:
     if added.opcode != "add":
         return None
     terms = [_source(body, name) for name in added.operands]
-    counters = [one for one in terms if one.opcode == "get-tuple-element"]
+    counters = [one.element for one in terms if one.element is not None]
     constants = [one for one in terms if one.opcode == "constant"]
-    if len(counters) != 1 or len(constants) != 1 or f"index={at}" not in counters[0].attributes:
+    if counters != [at] or len(constants) != 1:
         return None
     step = int(constants[0].inside)
     return step if step > 0 else None

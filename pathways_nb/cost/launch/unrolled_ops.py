@@ -20,10 +20,10 @@ from pathways_nb.trace.launch_ops import OpKind, OpLabel, Ops
 
 MOST_OPS = 100_000
 """Ops beyond which only the first and the last passes of loops are listed."""
-KINDS: dict[Queue, OpKind] = {
+KIND_OF_QUEUE: dict[Queue, OpKind] = {
     "compute": "compute", "network": "collective", "copy": "prefetch", "host": "host", "dcn": "dcn",
 }  # fmt: skip
-"""The kind of what a queue runs."""
+"""The kind of the ops that a queue runs."""
 WAIT = "wait for "
 """Beginning of the name of a wait, in front of the name of what is waited for."""
 _NEAR = 1e-10
@@ -137,7 +137,7 @@ class _Unrolled:
     def _op(self, action: LaunchAction) -> OpLabel:
         """Return the label of an action's op."""
         said = action.line, action.phase, action.words
-        return OpLabel(action.name, action.source, KINDS[action.queue], "", "", 0, *said)
+        return OpLabel(action.name, action.source, KIND_OF_QUEUE[action.queue], "", "", 0, *said)
 
 
 _NOTHING = TimedRows(np.zeros(0, np.int32), np.zeros(0), np.zeros(0))

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.adopt.collective_table import axes_of_groups, collectives_of, scope_of
+from pathways_nb.adopt.collective_table import axes_of_groups, collectives_of
 from pathways_nb.adopt.flags import INVARIANT, SCATTER, flags_in
+from pathways_nb.adopt.name_stacks import scope_of
 from pathways_nb.adopt.predicted_step import STEP, PredictedStep
 from pathways_nb.adopt.step_answers import SavedStep
-from pathways_nb.adopt.step_check import Budget, mesh_of, problems
+from pathways_nb.adopt.step_check import Budget, problems, sizes_in
 from pathways_nb.adopt.whole_copies import copies_in
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
@@ -313,6 +314,6 @@ def test_a_budget_is_kept_or_said_with_what_takes_most():
     for wrong in ("memory", "memory=much", "speed=3"):
         with pytest.raises(pw.UsageError, match=rf"--budget {wrong}: write memory=95GB, exposed=0\.05"):
             Budget.of(wrong)
-    assert mesh_of("data=16,model=8") == {"data": 16, "model": 8}
+    assert sizes_in("data=16,model=8") == {"data": 16, "model": 8}
     with pytest.raises(pw.UsageError, match="write the devices along each axis, such as data=16,model=8"):
-        mesh_of("data=16,model")
+        sizes_in("data=16,model")

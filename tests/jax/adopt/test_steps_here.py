@@ -90,7 +90,6 @@ def fails(kind, call, *texts):
 fails(pw.PlaceError, lambda: pw.adopt(step, w, x, mesh={"data": 4, "model": 2}), "it needs 8 devices, and 4 are here")
 shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=NamedSharding(mesh.abstract_mesh, a.sharding.spec)) for a in (w, x)]
 fails(pw.ShardingError, lambda: pw.adopt(step, *shapes), "shapes on a mesh without devices", "chip=")
-spread = jax.device_put(jnp.ones(8), jax.sharding.PositionalSharding(jax.devices())) if hasattr(jax.sharding, "PositionalSharding") else None
 adopted = pw.adopt(step, w, x)
 pw.attach("cpu", islands=1, devices_per_island=4)
 fails(pw.UsageError, lambda: adopted(w, x), "the arguments are on 4 × cpu (JAX's 0, 1, 2, 3)", "has just these",

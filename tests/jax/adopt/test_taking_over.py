@@ -17,6 +17,7 @@ from flax.training.train_state import TrainState
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import pathways_nb as pw
+from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
 from pathways_nb.program.items import equations
 from tests.support import placed_shapes
@@ -268,3 +269,8 @@ def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
         take(jax.jit(plain), (w, x), {}, {"data": 3, "model": 8})
     with pytest.raises(pw.ShardingError, match=r"no argument is on a mesh, and there is none in the context"):
         take(jax.jit(plain), whole, {}, None)
+
+
+def test_a_step_without_a_function_of_its_own_says_what_to_call():
+    with pytest.raises(pw.UsageError, match=r"no function of its own: .* block called, .* Call the function itself\."):
+        StepNode(None)(jnp.ones(3))

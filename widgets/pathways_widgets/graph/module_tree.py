@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pathways_nb.trace.launch_ops import BACKWARD
-from pathways_nb.trace.op_graph import TIMES, GraphOp, OpGraph
+from pathways_nb.trace.op_graph import REPEATED, GraphOp, OpGraph
 
 MOST = 18
 """Parts of a group that are drawn, the longest; the others are one part, which is opened like any."""
@@ -49,7 +49,7 @@ def tree_of(graph: OpGraph, name: str) -> ModuleGroup:
     while whole.parts:
         largest = max(whole.parts, key=lambda part: _seconds(graph, part))
         # Repeated blocks are one card first, however much they take.
-        if not largest.parts or TIMES in largest.name or _seconds(graph, largest) < _NEARLY_ALL * total:
+        if not largest.parts or REPEATED in largest.name or _seconds(graph, largest) < _NEARLY_ALL * total:
             break
         rest = [part for part in whole.parts if part is not largest]
         whole = ModuleGroup(whole.name, whole.ops, _in_order(graph, [*largest.parts, *rest]))
