@@ -29,6 +29,8 @@ from pathways_nb.program.compiled_blocks import CompiledBlocks
 
 _TEXTS = tuple(one.name for one in fields(CompiledText) if one.type == "str")
 """Fields of a ``CompiledText`` that are text."""
+_KERNELS_FOLDER = re.compile(r"(?<=\\00)/[\w./+-]*/")
+"""A folder of this machine, as compiled kernels name it inside a text."""
 _folder: Path | None = None
 """Where records are written; None while nothing is recorded."""
 
@@ -154,7 +156,7 @@ def keep(
     said = {
         "jax": jax.__version__, "depths": compiled.depths, "blocks": compiled.blocks, "results": compiled.results,
         "texts": [
-            {name: portable(getattr(one, name), names) for name in _TEXTS}
+            {name: _KERNELS_FOLDER.sub("/", portable(getattr(one, name), names)) for name in _TEXTS}
             for one in compiled.texts
         ],
         "places": compiled.texts[-1].places, "files": files, "lines": lines,

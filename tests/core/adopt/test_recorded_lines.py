@@ -65,8 +65,8 @@ def test_lines_in_warnings_follow_as_well():
     names = recorded_lines.portable_names([TEXT], MARKS)
     stored = recorded_lines.portable(said, names)
     assert 'source_file="/recorded/train.py" source_line=14}' in stored
-    moved = {("/recorded/train.py", 12): ("/work/train.py", 3)}
-    assert 'source_file="/work/train.py" source_line=5}' in recorded_lines.with_lines(stored, moved)
+    moved = {("/recorded/train.py", 12): ("/now/train.py", 3)}
+    assert 'source_file="/now/train.py" source_line=5}' in recorded_lines.with_lines(stored, moved)
 
 
 def test_nothing_in_common_changes_nothing():
