@@ -3,7 +3,7 @@
 #   make demo    the quickstart as one HTML page       make fast    tests without devices, with fewer random examples
 #   make check   linter, formatter, types
 #   make docs    guide, course and reference as a site in build/docs/html, which opens without a network
-#   make records compiles anew what adopted steps answer from where no compiler is
+#   make records compiles anew what adopted steps, and their tests, answer from where no compiler is
 #   make speed   short benches, whose ratios go to build/speed.json
 # PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
 PYTHON ?=
@@ -46,6 +46,7 @@ check: environment
 
 records: environment
 	$(BIN)/python -m tests.support.step_records
+	$(BIN)/python -m tests.support.package_steps.records
 	$(BIN)/python -m tests.support.package_steps.records
 
 speed: environment

@@ -49,6 +49,8 @@ class Collectives:
         return html_of(self.rows, self.texts)
 
     def __repr__(self) -> str:
+        if not self.rows:
+            return "no collectives"
         table = [_HEADS, *map(_cells, self.rows)]
         widths = [max(len(row[at]) for row in table) for at in range(len(_HEADS))]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)

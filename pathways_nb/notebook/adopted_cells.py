@@ -45,12 +45,9 @@ def _show(step: StepAnswers, calls: int, run: Run) -> None:
     say(f"{step.summary}; called {counted(calls, 'time')}")
     for note in step.notes:
         say(f"note: {note}")
-    if step.collectives().rows:
-        display(step.collectives())
-        if isinstance(step, AdoptedStep) and step.has_tries:
-            display(step.try_buttons())
-    else:
-        say("It has no collectives.")
+    display(step.collectives())
+    if isinstance(step, AdoptedStep) and step.has_tries:
+        display(step.try_buttons())
     if not step.memory().fits:
         try:
             _ = step.seconds

@@ -220,7 +220,8 @@ class PathwaysMagics(Magics):
     def pathways(self, line: str, cell: str) -> None:
         """Run the cell as ordinary Python, recorded and shown live.
 
-        ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile] [--adopt [CHIP] [--mesh AXES]]``
+        ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile] [--adopt [CHIP] [--mesh AXES]
+        [--options PRESET]]``
 
         With ``--adopt``, each outermost jitted function of the user's that the cell calls is adopted for a chip and
         shown below: its seconds, its collectives by line, its operations and memory.

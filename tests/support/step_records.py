@@ -1,13 +1,12 @@
-"""The recorded texts of adopted steps, all made anew with both compilers installed: ``make records``.
+"""The recorded texts that come with the package, made anew with both compilers installed: ``make records``.
 
-They answer where no compiler is (``pathways_nb.adopt.recorded_step``). A source is a notebook, whose cells are executed,
-or a function of a test that returns adopted steps.
+They answer where no compiler is (``pathways_nb.adopt.recorded_step``). Their steps are those of notebooks, whose cells
+are executed.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,25 +14,17 @@ import nbformat
 from nbformat.v4 import new_code_cell
 
 import pathways_datasets
-from pathways_nb.adopt import recorded_step
-from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.notebook.demo import execute
 from tests.support.chip_compilers import install_if_missing
 from tests.support.executed_notebooks import FOLDER
 
 NOTEBOOKS = ("12_your_step",)
 """Notebooks whose steps are recorded."""
-STEPS: tuple[Callable[[], Iterable[AdoptedStep]], ...] = ()
-"""Functions that return steps to be recorded."""
 RECORDS = Path(pathways_datasets.__path__[0]) / "recorded" / "steps"
 
 
 def record(folder: Path) -> None:
-    """Write the records of all sources into a folder."""
-    with recorded_step.recording(folder):
-        for steps in STEPS:
-            for step in steps():
-                step.collectives()
+    """Write the records of all notebooks into a folder."""
     for name in NOTEBOOKS:
         content = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         begin = (
@@ -45,13 +36,21 @@ def record(folder: Path) -> None:
         execute(content, FOLDER)
 
 
+def replace_with(made: Path, records: Path) -> None:
+    """Put new records in the place of all old ones, and say how many there are.
+
+    Args:
+        made: folder of the new ones.
+        records: folder of the old ones.
+    """
+    shutil.rmtree(records, ignore_errors=True)
+    shutil.copytree(made, records)
+    kept = sorted(records.iterdir())
+    print(f"{len(kept)} texts, {sum(one.stat().st_size for one in kept) / 2**20:.1f} MiB in {records}")
+
+
 if __name__ == "__main__":
     install_if_missing()
     with TemporaryDirectory() as name:
         record(Path(name))
-        shutil.rmtree(RECORDS, ignore_errors=True)
-        RECORDS.mkdir()
-        for path in Path(name).iterdir():
-            shutil.copy(path, RECORDS)
-    kept = sorted(RECORDS.iterdir())
-    print(f"{len(kept)} texts, {sum(one.stat().st_size for one in kept) / 2**20:.1f} MiB in {RECORDS}")
+        replace_with(Path(name), RECORDS)

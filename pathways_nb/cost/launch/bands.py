@@ -61,9 +61,7 @@ def band_of(
             if value and value != used:
                 moved = seconds_with(known.changed(**{field.name: value})).ordered - middle
                 below, above = below + min(0.0, moved) ** 2, above + max(0.0, moved) ** 2
-    below += (middle - found.hidden) ** 2
-    above += (found.exposed - middle) ** 2
-    return SecondsBand(middle, middle - below**0.5, middle + above**0.5)
+    return _around(found, below, above)
 
 
 def calibrated_band(found: LaunchSeconds) -> SecondsBand:
@@ -72,6 +70,19 @@ def calibrated_band(found: LaunchSeconds) -> SecondsBand:
     Args:
         found: the seconds with these.
     """
-    middle, off = found.ordered, CALIBRATED * found.ordered
-    below, above = (off**2 + (middle - found.hidden) ** 2) ** 0.5, (off**2 + (found.exposed - middle) ** 2) ** 0.5
-    return SecondsBand(middle, max(0.0, middle - below), middle + above)
+    off = (CALIBRATED * found.ordered) ** 2
+    return _around(found, off, off)
+
+
+def _around(found: LaunchSeconds, below: float, above: float) -> SecondsBand:
+    """Return seconds with their band, which reaches from all communication hidden to none as well.
+
+    Args:
+        found: the seconds.
+        below: square of how much less they may be.
+        above: square of how much more they may be.
+    """
+    middle = found.ordered
+    below += (middle - found.hidden) ** 2
+    above += (found.exposed - middle) ** 2
+    return SecondsBand(middle, max(0.0, middle - below**0.5), middle + above**0.5)

@@ -24,6 +24,7 @@ from tests.conftest import ROOT
 from tests.support.chip_compilers import install_if_missing
 from tests.support.package_steps.calls import HOME, LIBRARIES
 from tests.support.package_steps.listed import BY_NAME, PINS, SOURCE, STEPS, PackageStep
+from tests.support.step_records import replace_with
 
 RECORDS = ROOT / "tests" / "recorded_steps"
 GUIDE = ROOT / "docs" / "guide" / "adopt.md"
@@ -103,8 +104,5 @@ if __name__ == "__main__":
         for step in STEPS:
             record(step, Path(name))
             print(f"{step.name} recorded", flush=True)
-        shutil.rmtree(RECORDS, ignore_errors=True)
-        shutil.copytree(name, RECORDS)
+        replace_with(Path(name), RECORDS)
     GUIDE.write_text(guide_with(table()))
-    kept = sorted(RECORDS.iterdir())
-    print(f"{len(kept)} texts, {sum(one.stat().st_size for one in kept) / 2**20:.1f} MiB in {RECORDS}")

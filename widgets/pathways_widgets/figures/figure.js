@@ -96,31 +96,12 @@ const searchField = (find) => {
 const modules = (doc, Bokeh) => {
   const [shown, levels, texts, nodes, place] = ["graph_shown", "graph_levels", "graph_texts", "graph_nodes", "graph_code"].map((name) => doc.get_model_by_name(name))
   if (!shown || !place) return {picked: () => {}, sayFirst: () => {}}
-  const pane = document.createElement("div")
-  pane.className = "pathways-code"
-  pane.style.cssText = "position: absolute; inset: 4px 8px; overflow: auto; font: 12px/1.45 monospace"
-  const now = () => shown.data.level[0]
+  const say = sourcePane(Bokeh, place, texts), now = () => shown.data.level[0]
   const open = (level) => {
     const height = levels.data.height[level] + 10, figure = doc.get_model_by_name("graph")
     shown.data = {level: [level]}
     for (const model of [figure, place]) model.height = Math.round(height)
     figure.y_range.setv({start: height, end: 0})
-  }
-  const say = (line, head) => {
-    const at = Array.from(texts.data.line ?? []).indexOf(line), first = texts.data.first?.[at]
-    const title = document.createElement("div")
-    title.style.cssText = "font: bold 12px sans-serif; padding-bottom: 4px; white-space: pre-wrap; overflow-wrap: anywhere"
-    title.textContent = [head, line].filter((text) => text).join(" · ")
-    const rows = at < 0 ? [] : texts.data.text[at].split("\n").map((text, i) => {
-      const row = document.createElement("div"), isIt = line.endsWith(`${line.includes(", line ") ? " " : ":"}${first + i}`)
-      row.style.cssText = "white-space: pre; width: max-content; min-width: 100%" + (isIt ? "; background: #E69F0060; font-weight: bold" : "")
-      if (isIt) row.dataset.marked = line
-      row.textContent = `${isIt ? "▸" : " "}${String(first + i).padStart(4)}  ${text}`
-      return row
-    })
-    pane.replaceChildren(title, ...rows)
-    const view = Bokeh.index.find_one(place)
-    if (view && pane.parentNode !== view.shadow_el) view.shadow_el.append(pane)
   }
   const sayFirst = () => {
     if (levels.data.line?.length) say(levels.data.line[now()], `costliest line of ${levels.data.title[now()]}`)
@@ -159,6 +140,29 @@ const modules = (doc, Bokeh) => {
   // Two clicks in quick succession on different cards are two clicks; the second one on the same card opens nothing more.
   figure.on_event("doubletap", (event) => { if (Math.hypot(event.x - last[0], event.y - last[1]) > 8) tap(event) })
   return {picked, sayFirst}
+}
+
+// The pane with the source: it shows the text around a line, below a heading. The line has the colour in the place's tags.
+const sourcePane = (Bokeh, place, texts) => {
+  const pane = document.createElement("div")
+  pane.className = "pathways-code"
+  pane.style.cssText = "position: absolute; inset: 4px 8px; overflow: auto; font: 12px/1.45 monospace"
+  return (line, head) => {
+    const at = Array.from(texts.data.line ?? []).indexOf(line), first = texts.data.first?.[at]
+    const title = document.createElement("div")
+    title.style.cssText = "font: bold 12px sans-serif; padding-bottom: 4px; white-space: pre-wrap; overflow-wrap: anywhere"
+    title.textContent = [head, line].filter((text) => text).join(" · ")
+    const rows = at < 0 ? [] : texts.data.text[at].split("\n").map((text, i) => {
+      const row = document.createElement("div"), isIt = line.endsWith(`${line.includes(", line ") ? " " : ":"}${first + i}`)
+      row.style.cssText = "white-space: pre; width: max-content; min-width: 100%" + (isIt ? `; background: ${place.tags[0]}; font-weight: bold` : "")
+      if (isIt) row.dataset.marked = line
+      row.textContent = `${isIt ? "▸" : " "}${String(first + i).padStart(4)}  ${text}`
+      return row
+    })
+    pane.replaceChildren(title, ...rows)
+    const view = Bokeh.index.find_one(place)
+    if (view && pane.parentNode !== view.shadow_el) view.shadow_el.append(pane)
+  }
 }
 
 // A button for each client if there are several: pressed while its boxes are visible. The figure's tags list the

@@ -58,15 +58,22 @@ _REACH = 12.0
 """Width in pixels of the invisible line along an edge under which the pointer finds it."""
 _OUTSIDE = Role("text")
 """Colour of text outside of boxes; that in boxes is the same in every theme."""
-_NODES = CardMark(
-    source="graph_nodes",
-    fill=Column("fill"),
-    line=Column("outline"),
-    line_width=2.0,
-    radius=5.0,
-    is_dimmed=True,
-    tooltip=_NODE,
-)
+
+
+def node_cards(tooltip: Tooltip) -> CardMark:
+    """Return the mark of a graph's nodes."""
+    return CardMark(
+        source="graph_nodes",
+        fill=Column("fill"),
+        line=Column("outline"),
+        line_width=2.0,
+        radius=5.0,
+        is_dimmed=True,
+        tooltip=tooltip,
+    )
+
+
+_NODES = node_cards(_NODE)
 MARKS = (
     LineMark(source="graph_local", line=palette.NEUTRAL, line_width=1.4, is_bent=True),
     LineMark(source="graph_transfers", line=palette.TRANSFER, line_width=Column("width"), is_bent=True),

@@ -14,7 +14,7 @@ from bokeh.models import CustomJS, CustomJSFilter, Row, Spacer
 
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.box_marks import BoxMark, CardMark
+from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.line_marks import LineMark
 from pathways_widgets.drawing.picture_marks import Column, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
@@ -22,7 +22,7 @@ from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import Columns, RunLike, View, Window, empty_source
-from pathways_widgets.graph.graph_view import graph_figure
+from pathways_widgets.graph.graph_view import graph_figure, node_cards
 from pathways_widgets.graph.module_columns import COLOURS, SEGMENTS, SOURCES, STRIP, WIDTH, columns_of
 
 CODE_WIDTH = 400
@@ -40,20 +40,11 @@ _NODE = Tooltip(
     optional=("line",),
 )
 _EDGE = Tooltip((("edge", "@ends"), ("carries", "@amount")), in_toolbar=False, most=1)
-_NODES = CardMark(
-    source="graph_nodes",
-    fill=Column("fill"),
-    line=Column("outline"),
-    line_width=2.0,
-    radius=5.0,
-    is_dimmed=True,
-    tooltip=_NODE,
-)
 MARKS = (
     LineMark(source="graph_local", line=palette.NEUTRAL, line_width=1.2, is_bent=True),
     LineMark(source="graph_touch", line_width=8.0, tooltip=_EDGE),
     DotMark(source="graph_heads", shape="down", size=7.0, fill=palette.NEUTRAL),
-    _NODES,
+    node_cards(_NODE),
     *(
         BoxMark(
             source="graph_nodes", fill=COLOURS[kind], left=left, right=kind, top="over", bottom="under", is_dimmed=True
@@ -96,7 +87,8 @@ class ModuleView(View):
         shown.js_on_change("data", CustomJS(args=used, code="seen.change.emit()"))
         for renderer in made.renderers:
             renderer.view.filter = seen
-        code = Spacer(name="graph_code", width=CODE_WIDTH, height=made.height)
+        # Its tag is the colour of the line that is selected.
+        code = Spacer(name="graph_code", width=CODE_WIDTH, height=made.height, tags=[f"{palette.ORANGE}60"])
         return row([made, code], sizing_mode="stretch_width")
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
