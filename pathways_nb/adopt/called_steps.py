@@ -17,7 +17,7 @@ from pathways_nb.adopt.devices_here import mesh_here, place_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import mesh_at, node_of
 from pathways_nb.adopt.taken_step import TakenStep, taken_equation
-from pathways_nb.adopt.traced_call import CallArguments, argument_struct, mesh_of, resized
+from pathways_nb.adopt.traced_call import CallArguments, argument_structs, mesh_of, resized
 from pathways_nb.adopt.watched_calls import watched
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.errors import PathwaysError, UsageError
@@ -102,8 +102,7 @@ class CalledSteps(Sequence[StepAnswers]):
 
         def taken(sizes: Mapping[str, int] | None) -> TakenStep:
             mesh = resized(written, sizes)
-            structs = [argument_struct(one, leaf, mesh) for one, leaf in zip(names, leaves, strict=True)]
-            return taken_equation(params, structs, names, mesh)
+            return taken_equation(params, argument_structs(names, leaves, mesh), names, mesh)
 
         if own is None:
             self._steps.append(AdoptedStep(None, taken, self._mesh, self._chip, self._options))

@@ -123,9 +123,7 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
     """
     step = _jitted(step, mesh)
     names = tuple(arguments.names[at] for at in arguments.arrays)
-    structs = tuple(
-        argument_struct(name, arguments.leaves[at], mesh) for name, at in zip(names, arguments.arrays, strict=True)
-    )
+    structs = argument_structs(names, [arguments.leaves[at] for at in arguments.arrays], mesh)
     found: list[Results] = []
 
     def flat(*arrays: Any) -> list[Any]:
@@ -231,22 +229,34 @@ def _name(path: Sequence[Any]) -> str:
     return ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
 
 
-def argument_struct(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
-    """Return shape and type of an argument, with its layout on the mesh.
+def argument_structs(names: Sequence[str], leaves: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
+    """Return shape and type of each argument, with its layout on the mesh.
 
     Raises:
-        ShardingError: its layout names an axis that the mesh lacks.
+        ShardingError: layouts name an axis that the mesh lacks, or devices do not divide an argument.
     """
+    specs = [_spec_of(leaf) for leaf in leaves]
+    lacking = [axis for spec in specs for axis in unknown_axes(spec, mesh.axis_names)]
+    if lacking:
+        axis = lacking[0]
+        over = [name for name, spec in zip(names, specs, strict=True) if axis in unknown_axes(spec, mesh.axis_names)]
+        raise ShardingError(
+            f"adopt: {listed(over)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, and the mesh "
+            f"has {_words(mesh)}. Name that axis in mesh= as well."
+        )
+    for name, leaf, spec in zip(names, leaves, specs, strict=True):
+        check_division(name, leaf.shape, spec, mesh)
+    return tuple(
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+        for leaf, spec in zip(leaves, specs, strict=True)
+    )
+
+
+def _spec_of(leaf: Any) -> PartitionSpec:
+    """Return how an argument is divided over the axes of its mesh."""
     layout = getattr(leaf, "sharding", None)
     # That of a random key counts a dimension more, the words of the key.
-    spec = PartitionSpec(*layout.spec[: len(leaf.shape)]) if isinstance(layout, NamedSharding) else PartitionSpec()
-    if unknown := unknown_axes(spec, mesh.axis_names):
-        raise ShardingError(
-            f"adopt: {name} is divided over the axis {unknown[0]!r}, and the mesh has {_words(mesh)}. Name that axis "
-            f"in mesh= as well."
-        )
-    check_division(name, leaf.shape, spec, mesh)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+    return PartitionSpec(*layout.spec[: len(leaf.shape)]) if isinstance(layout, NamedSharding) else PartitionSpec()
 
 
 def check_division(name: str, shape: Sequence[int], spec: PartitionSpec, mesh: AbstractMesh) -> None:

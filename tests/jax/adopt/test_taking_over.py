@@ -258,6 +258,8 @@ def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
             match=r"args\[0\] on data 1 × model 1; args\[1\]\['x0'\], .*args\[1\]\['x7'\] and 1 more on rows 4")  # fmt: skip
     with pytest.raises(pw.ShardingError, match=r"args\[0\] is divided over the axis 'model', and the mesh has data 4"):
         take(jax.jit(plain), (w, x), {}, {"data": 4})
+    with pytest.raises(pw.ShardingError, match=r"args\[0\]\['a'\], args\[0\]\['b'\] are divided over the axis 'model'"):
+        take(jax.jit(lambda tree, x: x), ({"a": w, "b": w}, x), {}, {"data": 4})
     with pytest.raises(pw.ShardingError, match=r"adopt\(mesh=\{'data': 0\}\): 'data' needs a whole number of devices"):
         take(jax.jit(plain), (w, x), {}, {"data": 0})
     with pytest.raises(pw.ShardingError, match=r"adopt\(mesh=\[16, 8\]\): write the devices along each axis"):
