@@ -213,7 +213,7 @@ class AdoptedStep(StepAnswers):
         That is on its line, on what the line reads, or on what it makes. The best is the first.
         """
         found, failed, progress = list[TriedLine[AdoptedStep]](), list[str](), Progress()
-        rows = self._beside_flagged()
+        rows = self._beside_flagged
         for number, row in enumerate(rows, 1):
             progress.tell(f"trying {number} of {len(rows)}: without {row.said}")
             try:
@@ -226,13 +226,14 @@ class AdoptedStep(StepAnswers):
 
     def try_buttons(self) -> Any:
         """Return a widget with a button for each constraint that ``try_flagged`` tries; a click tries that one."""
-        return try_buttons(self._beside_flagged(), lambda row: self._tried(row.where, (row,), None))
+        return try_buttons(self._beside_flagged, lambda row: self._tried(row.where, (row,), None))
 
     @property
     def has_tries(self) -> bool:
         """Whether a constraint stands beside a flagged collective."""
-        return bool(self._beside_flagged())
+        return bool(self._beside_flagged)
 
+    @cached_property
     def _beside_flagged(self) -> tuple[Constraint, ...]:
         lines = {row.line for row in self.collectives().rows if row.flag and row.line}
         return constraints.beside(self._taken, lines)

@@ -21,6 +21,7 @@ from pathways_nb.plan.source_texts import parts_of
 from pathways_nb.program.items import equations, inner_jaxprs
 from pathways_nb.program.specs import show, unknown_axes
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import first_ones
 
 _CONSTRAINT = "sharding_constraint"
 _MOST_LISTED = 8
@@ -97,10 +98,10 @@ class Constraints(Printed):
                 f"Write one there, and adopt the step again."
             )
         near = list(dict.fromkeys(row.said for row in sorted(self.rows, key=lambda row: _distance(row, line))))
-        more = f" and {len(near) - _MOST_LISTED} more (step.constraints())" if len(near) > _MOST_LISTED else ""
         raise UsageError(
             f"try_line({line!r}): no constraint stands on this line, nor is called from it, so there is nothing to "
-            f"leave out. What can be tried, the nearest first: {', '.join(near[:_MOST_LISTED])}{more}."
+            f"leave out. What can be tried, the nearest first: {first_ones(near, _MOST_LISTED)}. "
+            f"step.constraints() lists all."
         )
 
 

@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.program.signature import Deferred
 from pathways_nb.program.specs import axes_of, unknown_axes
-from pathways_nb.util.words import a_type_of
+from pathways_nb.util.words import a_type_of, first_ones
 
 _OF_PMAP = ("jax._src.pmap", "jax._src.api")
 """Modules that define the function which ``jax.pmap`` returns; what ``jax.jit`` returns is no Python function."""
@@ -281,21 +281,19 @@ def mesh_of(arguments: CallArguments, sizes: Mapping[str, int] | None) -> Abstra
     Raises:
         ShardingError: the arguments are on meshes with different axes, or on none, and no mesh is given.
     """
-    found: dict[tuple[Any, ...], AbstractMesh] = {}
-    names: dict[tuple[Any, ...], list[str]] = {}
+    found: dict[tuple[Any, ...], tuple[AbstractMesh, list[str]]] = {}
     if not (context := jax.sharding.get_abstract_mesh()).empty:
-        found[context.axis_names, context.axis_types] = context
-        names[context.axis_names, context.axis_types] = ["the context"]
+        found[context.axis_names, context.axis_types] = context, ["the context"]
     for at in arguments.arrays:
         layout = getattr(arguments.leaves[at], "sharding", None)
         if isinstance(layout, NamedSharding) and layout.mesh.axis_names:
             mesh = layout.mesh.abstract_mesh
-            found.setdefault((mesh.axis_names, mesh.axis_types), mesh)
-            names.setdefault((mesh.axis_names, mesh.axis_types), []).append(arguments.names[at])
+            _, names = found.setdefault((mesh.axis_names, mesh.axis_types), (mesh, []))
+            names.append(arguments.names[at])
     if len(found) > 1:
-        said = "; ".join(f"{listed(names[key])} on {_words(mesh)}" for key, mesh in found.items())
+        said = "; ".join(f"{first_ones(names, _NAMED)} on {_words(mesh)}" for mesh, names in found.values())
         raise ShardingError(f"adopt: the arguments are on meshes with different axes: {said}. Put all on one mesh.")
-    for mesh in found.values():
+    for mesh, _ in found.values():
         return mesh
     if sizes is None:
         raise ShardingError(
@@ -334,12 +332,6 @@ def check_sizes(sizes: Any) -> None:
     for axis, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ShardingError(f"adopt(mesh={dict(sizes)!r}): {axis!r} needs a whole number of devices, at least 1.")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names in words, the first ones of many."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _words(mesh: AbstractMesh) -> str:

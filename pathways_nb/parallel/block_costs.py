@@ -27,7 +27,7 @@ from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.util.progress import Progress
-from pathways_nb.util.words import a_type_of, counted
+from pathways_nb.util.words import a_type_of, counted, first_ones
 
 Block = Callable[..., Any]
 Hardware = str | PathLike[str] | Chip | CostModel | Calibration
@@ -232,4 +232,4 @@ def describe_block(blocks: Sequence[Block], number: int) -> str:
 def _shapes(tree: Any) -> str:
     """Return the shapes of a tree in words."""
     texts = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(tree)]
-    return ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "") or "nothing"
+    return first_ones(texts, 4) or "nothing"

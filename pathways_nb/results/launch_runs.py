@@ -16,6 +16,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_hiding import exposed_words
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.util.words import first_ones
 
 _CLIENT = "predicted"
 _MODULES = 5
@@ -48,8 +49,7 @@ def launched_run(
         about["opened"]["buffers"] = [str(one) for one in memory.buffers]
     if len(modules) > 1:
         about["opened"]["modules"] = [[one, took] for one, took in modules]
-        others = ", ".join(f"{one} {duration(took)}" for one, took in modules[:_MODULES])
-        others += f" and {len(modules) - _MODULES} more" if len(modules) > _MODULES else ""
+        others = first_ones([f"{one} {duration(took)}" for one, took in modules], _MODULES)
         about["opened"]["summary"] += f" · {len(modules)} modules (module= chooses): {others}"
     run = run_of(opened, name, name, _CLIENT)
     run.about = about

@@ -12,6 +12,7 @@ import numpy as np
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.intervals import overlaps, union
+from pathways_nb.util.words import first_ones
 
 BESIDE = ("collective", "gather", "reduce", "dcn", "host", "prefetch")
 """Kinds of ops that may run beside computation."""
@@ -60,9 +61,8 @@ def exposed_words(exposed: Sequence[tuple[str, float]]) -> str:
     Args:
         exposed: lines and seconds, the longest first.
     """
-    most = ", ".join(f"{line} {duration(took)}" for line, took in exposed[:_LINES])
-    more = f" and {len(exposed) - _LINES} more" if len(exposed) > _LINES else ""
-    return f"exposed communication {duration(sum(took for _, took in exposed))}: {most}{more}"
+    lines = first_ones([f"{line} {duration(took)}" for line, took in exposed], _LINES)
+    return f"exposed communication {duration(sum(took for _, took in exposed))}: {lines}"
 
 
 def hidden_behind(ops: Ops, exposed: np.ndarray) -> list[str]:

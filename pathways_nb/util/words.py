@@ -5,7 +5,7 @@ One place for the plural and the article, so that no text says ``"1 devices"`` o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def plural(count: float, thing: str, ending: str = "s") -> str:
@@ -25,6 +25,12 @@ def plural(count: float, thing: str, ending: str = "s") -> str:
 def counted(count: int, thing: str, ending: str = "s") -> str:
     """Return a number with its noun: ``"1 launch"``, ``"2 launches"`` (with the ending ``es``)."""
     return f"{count} {plural(count, thing, ending)}"
+
+
+def first_ones(names: Sequence[str], most: int) -> str:
+    """Return names in one line, the first ones of many: ``"a, b and 3 more"``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def axes_in_words(sizes: Mapping[str, int]) -> str:
