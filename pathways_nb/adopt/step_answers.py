@@ -161,11 +161,10 @@ class StepAnswers:
 
     def _too_large(self, memory: LaunchMemory) -> str:
         """Return the text of the error on a step that does not fit."""
-        has = memory.available or 0
         listed = "; ".join(map(str, memory.buffers[:_LISTED]))
         return (
-            f"{self.name} does not fit on {self.devices} × {self.chip_name}: a device has {size(has)}, and it needs "
-            f"{size(memory.peak)}, {size(memory.peak - has)} more. Its largest buffers: {listed}."
+            f"{self.name} does not fit on {self.where}: it {memory.shortage}. Its largest buffers: "
+            f"{listed or 'not known'}."
         )
 
     def __repr__(self) -> str:

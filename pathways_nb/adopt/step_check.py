@@ -70,9 +70,7 @@ def problems(step: StepAnswers, budget: Budget, before: StepAnswers | None) -> l
     memory, exposed = step.memory(), step.collectives().exposed
     found = []
     if not memory.fits:
-        found.append(
-            f"memory: {size(memory.peak)} do not fit a {step.chip_name}, which has {size(memory.available or 0)}"
-        )
+        found.append(f"memory: the step does not fit on {step.where}: it {memory.shortage}")
     if budget.memory is not None and memory.peak > budget.memory:
         largest = memory.buffers[0] if memory.buffers else ""
         found.append(f"memory: {size(memory.peak)} is more than {size(budget.memory)}; the largest: {largest}")

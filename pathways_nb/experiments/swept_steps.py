@@ -7,7 +7,7 @@ from typing import Any
 
 from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.step_answers import StepAnswers
-from pathways_nb.errors import UsageError, size
+from pathways_nb.errors import UsageError
 
 
 def elsewhere(step: AdoptedStep, axes: Mapping[str, Iterable[Any]]) -> Callable[..., AdoptedStep]:
@@ -39,6 +39,4 @@ def step_columns(step: StepAnswers, error: str) -> dict[str, Any]:
     }  # fmt: skip
     if memory.fits:
         return columns
-    has = memory.available or 0
-    short = f"needs {size(memory.peak)}, {size(memory.peak - has)} more than a device has"
-    return {**columns, "seconds": None, "low": None, "high": None, "exposed": None, error: short}
+    return {**columns, "seconds": None, "low": None, "high": None, "exposed": None, error: memory.shortage}

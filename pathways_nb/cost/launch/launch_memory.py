@@ -87,6 +87,15 @@ class LaunchMemory:
         """Whether the device has so much memory, and the compiler did not refuse."""
         return not self.refused and (self.available is None or self.peak <= self.available)
 
+    @property
+    def shortage(self) -> str:
+        """What is missing, such as ``"needs 107 GB, 27 GB more than the 80 GB of a device"``; empty if it fits."""
+        if self.available is not None and self.peak > self.available:
+            missing = size(self.peak - self.available)
+            return f"needs {size(self.peak)}, {missing} more than the {size(self.available)} of a device"
+        # A refusal may not say how much there would have to be.
+        return f"is refused by the compiler: {self.refused.splitlines()[0].rstrip('.')}" if self.refused else ""
+
 
 def memory_of(
     module: HloModule | None,

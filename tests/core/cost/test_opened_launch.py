@@ -229,6 +229,9 @@ def test_a_step_that_was_refused_has_memory_and_no_ops():
     assert (found.memory.peak, found.memory.available) == (int(36.15 * 2**30), int(31.25 * 2**30))
     assert not found.memory.fits
     assert found.memory.refused == REFUSED
+    assert found.memory.shortage == "needs 38.8 GB, 5.26 GB more than the 33.6 GB of a device"
+    unsaid = open_launch("", H200, constants("gpu_h200_sxm"), refused="INTERNAL: no room.\nstack").memory
+    assert unsaid.shortage == "is refused by the compiler: INTERNAL: no room"
 
 
 TABLES = """HloModule jit_step, is_scheduled=true, num_partitions=8

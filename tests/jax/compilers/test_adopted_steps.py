@@ -122,8 +122,8 @@ def test_what_does_not_fit_says_by_how_much_and_which_buffers():
     assert not adopted.memory().fits
     with pytest.raises(
         pw.OutOfMemoryError,
-        match=r"<lambda> does not fit on 16 × gpu_h100_sxm: a device has 80 GB, and it needs [\d.]+ GB, [\d.]+ GB more\. "
-        r"Its largest buffers: 68\.7 GB f32\[2097152,8192\]",
+        match=r"<lambda> does not fit on 16 × gpu_h100_sxm, data 4 × model 4: it needs [\d.]+ GB, [\d.]+ GB more than "
+        r"the 80 GB of a device\. Its largest buffers: 68\.7 GB f32\[2097152,8192\]",
     ):
         _ = adopted.seconds
 
@@ -200,7 +200,7 @@ def test_a_sweep_of_a_step_says_what_does_not_fit_or_divide():
     assert (fits["devices"], fits["peak_bytes"], fits["error"]) == (16, step.memory().peak, "")
     assert "16 devices do not divide" in uneven["error"] or "3 devices do not divide" in uneven["error"]
     assert large["seconds"] is None
-    assert re.fullmatch(r"needs [\d.]+ MB, [\d.]+ MB more than a device has", large["error"])
+    assert re.fullmatch(r"needs [\d.]+ MB, [\d.]+ MB more than the 10 MB of a device", large["error"])
     assert "data 4 × model 4" in repr(found)
     assert found.plot(x="mesh", by="chip") is not None
     with pytest.raises(
