@@ -229,20 +229,21 @@ def _name(path: Sequence[Any]) -> str:
     return ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
 
 
-def argument_structs(names: Sequence[str], leaves: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
+def argument_structs(
+    names: Sequence[str], leaves: Sequence[Any], mesh: AbstractMesh
+) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Return shape and type of each argument, with its layout on the mesh.
 
     Raises:
         ShardingError: layouts name an axis that the mesh lacks, or devices do not divide an argument.
     """
     specs = [_spec_of(leaf) for leaf in leaves]
-    lacking = [axis for spec in specs for axis in unknown_axes(spec, mesh.axis_names)]
-    if lacking:
-        axis = lacking[0]
-        over = [name for name, spec in zip(names, specs, strict=True) if axis in unknown_axes(spec, mesh.axis_names)]
+    unknown = [unknown_axes(spec, mesh.axis_names) for spec in specs]
+    if axis := next((axis for axes in unknown for axis in axes), ""):
+        over = [name for name, axes in zip(names, unknown, strict=True) if axis in axes]
         raise ShardingError(
-            f"adopt: {listed(over)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, and the mesh "
-            f"has {_words(mesh)}. Name that axis in mesh= as well."
+            f"adopt: {first_ones(over, _NAMED)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, "
+            f"and the mesh has {_words(mesh)}. Name that axis in mesh= as well."
         )
     for name, leaf, spec in zip(names, leaves, specs, strict=True):
         check_division(name, leaf.shape, spec, mesh)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pathways_nb.util.words import a_type_of, counted, plural
+from pathways_nb.util.words import a_type_of, axes_in_words, counted, first_ones, plural
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_one_thing_and_several(count: int, thing: str, ending: str, said: str) -
 )
 def test_types_have_their_article(value: object, said: str) -> None:
     assert a_type_of(value) == said
+
+
+def test_the_first_of_many_names_and_the_axes_of_a_mesh() -> None:
+    assert first_ones(["a", "b", "c"], 3) == "a, b, c"
+    assert first_ones(["a", "b", "c"], 1) == "a and 2 more"
+    assert first_ones([], 3) == ""
+    assert axes_in_words({"data": 16, "model": 4}) == "data 16 × model 4"
