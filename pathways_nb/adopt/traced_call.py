@@ -152,7 +152,9 @@ def _traced(
     around = jax.sharding.get_abstract_mesh()
     explicit = AxisType.Explicit in mesh.axis_types
     # Axes that are left to the compiler are no part of types: then the layouts come when it is compiled.
-    typed = arguments if explicit else [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arguments]
+    typed = arguments if explicit else [
+        jax.ShapeDtypeStruct(one.shape, one.dtype, weak_type=one.weak_type) for one in arguments
+    ]
     if around == mesh or (around.empty and not explicit):
         try:
             return jax.make_jaxpr(flat)(*typed)
@@ -218,8 +220,8 @@ def is_array(leaf: object) -> bool:
 
 def _struct(future: Deferred) -> jax.ShapeDtypeStruct:
     """Return the shape of a future, with the layout that it has."""
-    layout = future.located()[0]
-    return jax.ShapeDtypeStruct(future.aval.shape, future.aval.dtype, sharding=layout)
+    aval, layout = future.aval, future.located()[0]
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=layout, weak_type=aval.weak_type)
 
 
 def _name(path: Sequence[Any]) -> str:
@@ -237,14 +239,24 @@ def argument_struct(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeS
     layout = getattr(leaf, "sharding", None)
     # That of a random key counts a dimension more, the words of the key.
     spec = PartitionSpec(*layout.spec[: len(leaf.shape)]) if isinstance(layout, NamedSharding) else PartitionSpec()
+    check_axes(name, spec, mesh)
+    check_division(name, leaf.shape, spec, mesh)
+    is_weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec), weak_type=is_weak)
+
+
+def check_axes(name: str, spec: PartitionSpec, mesh: AbstractMesh) -> None:
+    """Check that the mesh has the axes over which an argument is divided.
+
+    Raises:
+        ShardingError: naming the argument and the axis.
+    """
     unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in mesh.axis_names]
     if unknown:
         raise ShardingError(
             f"adopt: {name} is divided over the axis {unknown[0]!r}, and the mesh has {_words(mesh)}. Name that axis "
             f"in mesh= as well."
         )
-    check_division(name, leaf.shape, spec, mesh)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
 
 def check_division(name: str, shape: Sequence[int], spec: PartitionSpec, mesh: AbstractMesh) -> None:
