@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.asked_devices import asked_chip
@@ -26,13 +26,15 @@ from pathways_nb.results.run import Run
 
 HERE = "here"
 """In place of a chip: the devices that arguments are on."""
+_BESIDE = "ran beside the controller, as no node"
 
 
 class _Seen(NamedTuple):
-    """A function that was called: which step it is, and its node; None without."""
+    """A function that was called: which step it is, its node, and the mesh that its results are on; None without."""
 
     step: int | None
-    node: Computation | None
+    node: Computation | None = None
+    mesh: Mesh | None = None
 
 
 class CalledSteps(Sequence[StepAnswers]):
@@ -74,30 +76,43 @@ class CalledSteps(Sequence[StepAnswers]):
             The results; None to have the call evaluated as usual.
         """
         leaves = [one if hasattr(one, "shape") else jax.numpy.asarray(one) for one in operands]
-        key = params["jaxpr"], tuple(getattr(one, "sharding", None) for one in leaves)
+        declared = tuple(params["in_shardings"]), tuple(params["out_shardings"]), tuple(params["donated_invars"])
+        layouts = tuple(getattr(one, "sharding", None) for one in leaves)
+        key = params["jaxpr"], declared, layouts, jax.sharding.get_mesh()
         if key not in self._seen:
             self._seen[key] = self._adopted(params, leaves)
-        number, node = self._seen[key]
+        number, node, mesh = self._seen[key]
         if number is not None:
             self.calls[number] += 1
-        return None if node is None else [one.array() for one in node(*operands)]
+        if node is None or mesh is None:
+            return None
+        try:
+            results = [one.array() for one in node(*leaves)]
+        except UsageError as error:  # before anything ran
+            self.refused[params["name"]] = f"{_BESIDE}: {error}"
+            self._seen[key] = _Seen(number)
+            return None
+        return [_with_order(one, mesh) for one in results]
 
     def _adopted(self, params: Mapping[str, Any], leaves: Sequence[Any]) -> _Seen:
         """Adopt a function, if it can be."""
         try:
-            node = self._added(params, leaves)
+            node, mesh = self._added(params, leaves)
         except PathwaysError as error:
             self.refused[params["name"]] = f"was called and is not adopted: {error}"
-            return _Seen(None, None)
+            return _Seen(None)
         self.calls.append(0)
-        return _Seen(len(self._steps) - 1, node)
+        return _Seen(len(self._steps) - 1, node, mesh)
 
-    def _added(self, params: Mapping[str, Any], leaves: Sequence[Any]) -> Computation | None:
-        """Add a function to the steps; return its node, None where its calls are left as they are."""
+    def _added(self, params: Mapping[str, Any], leaves: Sequence[Any]) -> tuple[Computation | None, Mesh | None]:
+        """Add a function to the steps; return its node and the devices that it is on.
+
+        Without a node its calls are left as they are.
+        """
         names = params["jaxpr"].jaxpr.debug_info.safe_arg_names(len(leaves))
         arguments = CallArguments(None, tuple(leaves), tuple(names), tuple(range(len(leaves))))
         is_here = self._chip == HERE
-        own = mesh_here(leaves) if is_here else None
+        own = mesh_here([*leaves, *params["in_shardings"]]) if is_here else None
         written = own.abstract_mesh if own is not None else mesh_of(arguments, self._mesh)
 
         def taken(sizes: Mapping[str, int] | None) -> TakenStep:
@@ -106,11 +121,11 @@ class CalledSteps(Sequence[StepAnswers]):
 
         if own is None:
             self._steps.append(AdoptedStep(None, taken, self._mesh, self._chip, self._options))
-            return None
-        wanted = mesh_here(leaves, self._mesh)
+            return None, None
+        wanted = own if self._mesh is None else mesh_here([*leaves, *params["in_shardings"]], self._mesh)
         self._steps.append(AttachedStep(None, taken, wanted, self._options))
         if dict(wanted.shape) != dict(own.shape):
-            return None
+            return None, own
         layouts = [
             said.spec if isinstance(said, NamedSharding) else struct.sharding.spec
             for said, struct in zip(params["in_shardings"], taken(None).structs, strict=True)
@@ -118,10 +133,11 @@ class CalledSteps(Sequence[StepAnswers]):
         try:
             place = place_of(own, leaves)
         except UsageError as error:
-            self.refused[params["name"]] = f"ran beside the controller, as no node: {error}"
-            return None
+            self.refused[params["name"]] = f"{_BESIDE}: {error}"
+            return None, own
         # What the user holds is never taken over: nothing is donated.
-        return node_of(params["jaxpr"], params["name"], names, layouts, (), place, mesh_at(place, own))
+        typed, declared = mesh_at(place, own), params["out_shardings"]
+        return node_of(params["jaxpr"], params["name"], names, layouts, (), place, typed, declared), own
 
     def __getitem__(self, at: Any) -> Any:
         return self._steps[at]
@@ -131,6 +147,17 @@ class CalledSteps(Sequence[StepAnswers]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} adopted: {', '.join(map(repr, self._steps))}>"
+
+
+def _with_order(array: Any, mesh: Mesh) -> Any:
+    """Return a result on the mesh of the user's, which may have the devices of a place in another order.
+
+    Plain JAX takes no arrays with different orders together.
+    """
+    layout = array.sharding
+    if not isinstance(layout, NamedSharding) or layout.mesh == mesh:
+        return array
+    return jax.device_put(array, NamedSharding(mesh, layout.spec, memory_kind=layout.memory_kind))
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> 
     """Return the mesh of devices that arguments are on: that of the context, else of the first that has one.
 
     Args:
-        leaves: of the arguments: arrays, futures, shapes with layouts, and anything else.
+        leaves: of the arguments: arrays, futures, shapes with layouts, layouts, and anything else.
         sizes: devices along each axis; None for those of the mesh.
 
     Raises:
@@ -59,7 +59,9 @@ def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> 
 
 
 def _layout(leaf: Any) -> Any:
-    """Return the layout of an argument; None if it has none."""
+    """Return the layout of an argument, or itself if it is one; None if it has none."""
+    if isinstance(leaf, NamedSharding):
+        return leaf
     return leaf.located()[0] if isinstance(leaf, Deferred) else getattr(leaf, "sharding", None)
 
 

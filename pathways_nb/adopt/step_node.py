@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.adopt.devices_here import mesh_here, place_of
@@ -18,6 +19,7 @@ from pathways_nb.adopt.taken_step import outermost
 from pathways_nb.adopt.traced_call import CallArguments, TracedCall, is_future, trace_call
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import jax_contexts
 from pathways_nb.program.compiled_blocks import named
 from pathways_nb.program.computation import Computation, jit
 from pathways_nb.program.specs import axes_of
@@ -106,6 +108,7 @@ def node_of(
     donated: Sequence[int],
     place: VirtualSlice,
     mesh: AbstractMesh,
+    results: Sequence[Any] = (),
 ) -> Computation:
     """Return a jaxpr as a node of the controller.
 
@@ -117,10 +120,14 @@ def node_of(
         donated: positions of inputs whose memory results may take.
         place: where it runs.
         mesh: of the place, with the types of the axes that the jaxpr was traced with.
+        results: layout of each as the user declared it, ``out_shardings``; none where the jaxpr itself has them.
     """
     function = _with_types(jex.jaxpr_as_fun(on_mesh(jaxpr, mesh)), mesh, layouts)
     function = _with_parameters(named(function, name), arguments)
-    return jit(function, on=place, in_shardings=tuple(layouts), donate_argnums=tuple(donated))
+    declared = [one.spec if isinstance(one, NamedSharding) else None for one in results] or None
+    return jit(
+        function, on=place, in_shardings=tuple(layouts), out_shardings=declared, donate_argnums=tuple(donated)
+    )  # fmt: skip
 
 
 def _with_parameters(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
@@ -141,9 +148,12 @@ def _key_of(arguments: CallArguments, mesh: Mesh) -> Any:
     for at, leaf in enumerate(arguments.leaves):
         layout = getattr(leaf, "sharding", None)
         spec = layout.spec if isinstance(layout, NamedSharding) else None
-        known.append((leaf.shape, leaf.dtype, spec) if at in arrays else (type(leaf), leaf))
+        # Of numbers the text as well: -0.0 and 0.0 are equal.
+        said = repr(leaf) if isinstance(leaf, (float, complex, np.inexact)) else ""
+        is_weak = bool(getattr(leaf, "weak_type", False))
+        known.append((leaf.shape, leaf.dtype, is_weak, spec) if at in arrays else (type(leaf), leaf, said))
     try:
-        hash(found := (arguments.tree, tuple(known), mesh))
+        hash(found := (arguments.tree, tuple(known), mesh, jax_contexts.current()))
     except TypeError:
         return object()  # a leaf that cannot be compared: traced anew at each call
     return found

@@ -14,7 +14,7 @@ import jax.extend.core as jex
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.adopt.retarget import Retargeted, retargeted
-from pathways_nb.adopt.traced_call import CallArguments, check_division, mesh_of, resized, trace_call
+from pathways_nb.adopt.traced_call import CallArguments, check_axes, check_division, mesh_of, resized, trace_call
 from pathways_nb.adopt.watched_calls import JIT
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines
@@ -105,6 +105,8 @@ def taken_equation(
     inner: Retargeted = retargeted(params["jaxpr"], mesh)
     structs = []
     for name, operand, said in zip(names, operands, params["in_shardings"], strict=True):
+        if isinstance(said, NamedSharding):
+            check_axes([name], [said.spec], mesh)
         layout = NamedSharding(mesh, said.spec) if isinstance(said, NamedSharding) else operand.sharding
         check_division(name, operand.shape, layout.spec, mesh)
         structs.append(jax.ShapeDtypeStruct(operand.shape, operand.dtype, sharding=layout, weak_type=operand.weak_type))

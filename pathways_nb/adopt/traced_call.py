@@ -152,7 +152,11 @@ def _traced(
     around = jax.sharding.get_abstract_mesh()
     explicit = AxisType.Explicit in mesh.axis_types
     # Axes that are left to the compiler are no part of types: then the layouts come when it is compiled.
-    typed = arguments if explicit else [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arguments]
+    typed = (
+        arguments
+        if explicit
+        else [jax.ShapeDtypeStruct(one.shape, one.dtype, weak_type=one.weak_type) for one in arguments]
+    )
     if around == mesh or (around.empty and not explicit):
         try:
             return jax.make_jaxpr(flat)(*typed)
@@ -219,14 +223,29 @@ def is_array(leaf: object) -> bool:
 
 def _struct(future: Deferred) -> jax.ShapeDtypeStruct:
     """Return the shape of a future, with the layout that it has."""
-    layout = future.located()[0]
-    return jax.ShapeDtypeStruct(future.aval.shape, future.aval.dtype, sharding=layout)
+    aval, layout = future.aval, future.located()[0]
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=layout, weak_type=aval.weak_type)
 
 
 def _name(path: Sequence[Any]) -> str:
     """Return the name of an argument: ``args[0]['w']``, ``kwargs['key']``."""
     first, *rest = path
     return ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+
+
+def check_axes(names: Sequence[str], specs: Sequence[PartitionSpec], mesh: AbstractMesh) -> None:
+    """Check that the mesh has the axes over which arguments are divided.
+
+    Raises:
+        ShardingError: naming the arguments and the axis.
+    """
+    unknown = [unknown_axes(spec, mesh.axis_names) for spec in specs]
+    if axis := next((axis for axes in unknown for axis in axes), ""):
+        over = [name for name, axes in zip(names, unknown, strict=True) if axis in axes]
+        raise ShardingError(
+            f"adopt: {first_ones(over, _NAMED)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, "
+            f"and the mesh has {_words(mesh)}. Name that axis in mesh= as well."
+        )
 
 
 def argument_structs(
@@ -238,17 +257,16 @@ def argument_structs(
         ShardingError: layouts name an axis that the mesh lacks, or devices do not divide an argument.
     """
     specs = [_spec_of(leaf) for leaf in leaves]
-    unknown = [unknown_axes(spec, mesh.axis_names) for spec in specs]
-    if axis := next((axis for axes in unknown for axis in axes), ""):
-        over = [name for name, axes in zip(names, unknown, strict=True) if axis in axes]
-        raise ShardingError(
-            f"adopt: {first_ones(over, _NAMED)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, "
-            f"and the mesh has {_words(mesh)}. Name that axis in mesh= as well."
-        )
+    check_axes(names, specs, mesh)
     for name, leaf, spec in zip(names, leaves, specs, strict=True):
         check_division(name, leaf.shape, spec, mesh)
     return tuple(
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+        jax.ShapeDtypeStruct(
+            leaf.shape,
+            leaf.dtype,
+            sharding=NamedSharding(mesh, spec),
+            weak_type=bool(getattr(leaf, "weak_type", False)),
+        )
         for leaf, spec in zip(leaves, specs, strict=True)
     )
 

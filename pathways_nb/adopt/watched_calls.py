@@ -30,11 +30,16 @@ def watched(handle: Handler) -> Iterator[None]:
     """Hand the calls of the user's jitted functions in the block, in this thread, to a handler.
 
     Raises:
-        UsageError: this version of JAX cannot be watched.
+        UsageError: this version of JAX cannot be watched, or the block is in a function that JAX traces.
     """
     try:
         from jax._src import core
 
+        if not isinstance(core.trace_ctx.trace, core.EvalTrace):
+            raise UsageError(
+                "calls are adopted where they run, and this block is in a function that JAX traces (jit, grad, vmap). "
+                "Put record(adopt=…) around the call of that function."
+            )
         trace = _call_trace()(handle)
         current = core.set_current_trace(trace)
     except (ImportError, AttributeError, TypeError) as error:
