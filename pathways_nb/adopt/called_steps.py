@@ -105,9 +105,10 @@ class CalledSteps(Sequence[StepAnswers]):
         return _Seen(len(self._steps) - 1, node, mesh)
 
     def _added(self, params: Mapping[str, Any], leaves: Sequence[Any]) -> tuple[Computation | None, Mesh | None]:
-        """Add a function to the steps; return its node and the devices that it is on.
+        """Add a function to the steps.
 
-        Without a node its calls are left as they are.
+        Returns:
+            Its node, None where its calls are left as they are, and the devices that it is on.
         """
         names = params["jaxpr"].jaxpr.debug_info.safe_arg_names(len(leaves))
         arguments = CallArguments(None, tuple(leaves), tuple(names), tuple(range(len(leaves))))
