@@ -10,11 +10,11 @@ import numpy as np
 from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.flags import flags_in
 from pathways_nb.adopt.name_stacks import scope_of
+from pathways_nb.adopt.scheduled_depths import ScheduledDepths
 from pathways_nb.adopt.slice_transfers import BETWEEN_SLICES, sent_between_slices
 from pathways_nb.adopt.whole_copies import WholeCopy
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
 from pathways_nb.cost.hlo.hlo_text import HloModule
-from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.launch_timing import Price
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, hosts_of
 from pathways_nb.errors import size
@@ -72,40 +72,27 @@ def _cells(row: CollectiveLine) -> tuple[str, ...]:
 
 
 def collectives_of(
-    modules: Sequence[HloModule],
-    schedules: Sequence[LaunchSchedule],
-    ops: Sequence[Ops],
-    depths: Sequence[int],
-    blocks: int,
+    programs: ScheduledDepths,
     place: LaunchPlace,
-    price: Price,
     mesh: Mapping[str, int],
     warned: Sequence[Sequence[WholeCopy]] = (),
 ) -> Collectives:
-    """Return the collectives of a step of many blocks.
+    """Return the collectives of a step.
 
     Args:
-        modules: of each depth that was compiled.
-        schedules: of each.
-        ops: of each.
-        depths: blocks of each.
-        blocks: of the step.
+        programs: that it was compiled as.
         place: its devices.
-        price: seconds of an action.
         mesh: devices along each axis.
-        warned: copies of which the compiler warned at each depth; none without.
+        warned: copies of which the compiler warned in each program; none without.
     """
-    copies = warned or [()] * len(modules)
+    copies = warned or [()] * len(programs.modules)
     each = [
-        _lines(schedule, module, flags_in(module, found), known, place, price, mesh)
-        for schedule, module, known, found in zip(schedules, modules, ops, copies, strict=True)
+        _lines(schedule, module, flags_in(module, found), ops, place, programs.price, mesh)
+        for schedule, module, ops, found in zip(programs.schedules, programs.modules, programs.ops, copies, strict=True)
     ]
     rows = []
     for key, row in each[-1].items():
-        found = [_total(one.get(key)) for one in each]
-        count, bytes_, seconds, exposed = (
-            max(extended(values, depths, blocks), values[-1]) for values in zip(*found, strict=True)
-        )
+        count, bytes_, seconds, exposed = programs.sums([_total(one.get(key)) for one in each])
         # Below a billionth of its time it is rounding of the sums that it follows from.
         exposed = min(exposed, seconds) if exposed > 1e-9 * seconds else 0.0
         rows.append(replace(row, count=count, bytes=bytes_ / count, seconds=seconds, exposed=exposed))

@@ -15,10 +15,10 @@ import numpy as np
 
 from pathways_nb.adopt.collective_table import exposed_shares
 from pathways_nb.adopt.name_stacks import operation_of, scope_of
+from pathways_nb.adopt.scheduled_depths import ScheduledDepths
 from pathways_nb.cost.hlo.data_flow import reads_in
-from pathways_nb.cost.hlo.hlo_schedule import LaunchAction, LaunchSchedule
+from pathways_nb.cost.hlo.hlo_schedule import LaunchAction
 from pathways_nb.cost.hlo.hlo_text import HloModule
-from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.launch_timing import Price
 from pathways_nb.cost.launch.unrolled_ops import KIND_OF_QUEUE, WAIT
 from pathways_nb.plan.source_texts import SourceTexts, texts_of
@@ -58,42 +58,27 @@ class _Compiled(NamedTuple):
     reads: dict[tuple[str, str], float]
 
 
-def graph_of(
-    modules: Sequence[HloModule],
-    schedules: Sequence[LaunchSchedule],
-    ops: Sequence[Ops],
-    depths: Sequence[int],
-    blocks: int,
-    price: Price,
-    step: str,
-    lines: Sequence[str] = (),
-) -> tuple[OpGraph, dict[str, int]]:
-    """Return the graph of a step of many blocks, and for each instruction of the deepest program its ``Op.node``.
+def graph_of(programs: ScheduledDepths, step: str, lines: Sequence[str] = ()) -> tuple[OpGraph, dict[str, int]]:
+    """Return the graph of a step, and for each instruction of the deepest program its ``Op.node``.
 
     Args:
-        modules: of each depth that was compiled.
-        schedules: of each.
-        ops: of each.
-        depths: blocks of each.
-        blocks: of the step.
-        price: seconds of an action.
+        programs: that it was compiled as.
         step: name of the step's function: what called it is nobody's module.
         lines: whose texts are kept besides those of the operations.
     """
-    every = [[(action, times) for action, times in schedule.runs() if times] for schedule in schedules]
+    every = [[(action, times) for action, times in schedule.runs() if times] for schedule in programs.schedules]
     paths = {_path(action, step) for action, _ in every[-1]}
-    folded = _folded(paths, depths[-1], blocks)
+    folded = _folded(paths, programs.depths[-1], programs.blocks)
     each = [
-        _compiled(module, actions, known, price, step, folded)
-        for module, actions, known in zip(modules, every, ops, strict=True)
+        _compiled(module, actions, known, programs.price, step, folded)
+        for module, actions, known in zip(programs.modules, every, programs.ops, strict=True)
     ]
     last = each[-1]
-    first = _first_starts(ops[-1], last.key_of)
+    first = _first_starts(programs.ops[-1], last.key_of)
     keys = sorted(last.totals, key=lambda key: first.get(key, np.inf))
     made, factors = [], []
     for key in keys:
-        values = [one.totals.get(key, (0.0, 0.0, 0.0)) for one in each]
-        count, seconds, exposed = (max(extended(of, depths, blocks), of[-1]) for of in zip(*values, strict=True))
+        count, seconds, exposed = programs.sums([one.totals.get(key, (0.0, 0.0, 0.0)) for one in each])
         own = last.totals[key][0]
         factors.append(count / own)
         made.append(GraphOp(*key, count, seconds, min(exposed, seconds), in_others=count > own))
@@ -103,7 +88,7 @@ def graph_of(
         pair = position[last.key_of[maker]], position[last.key_of[reader]]
         if pair[0] != pair[1]:
             edges[pair] = edges.get(pair, 0.0) + size * last.times[reader] * factors[pair[1]]
-    texts = _texts(modules[-1], [*(one.line for one in made), *lines])
+    texts = _texts(programs.modules[-1], [*(one.line for one in made), *lines])
     found = OpGraph(tuple(made), tuple(GraphEdge(*pair, size) for pair, size in edges.items()), texts)
     return found, {name: position[key] + 1 for name, key in last.key_of.items()}
 

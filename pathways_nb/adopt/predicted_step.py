@@ -11,20 +11,19 @@ import jax.extend.core as jex
 from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.collective_table import Collectives, collectives_of
 from pathways_nb.adopt.module_graph import graph_of, numbered
+from pathways_nb.adopt.scheduled_depths import ScheduledDepths
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.adopt.whole_copies import copies_in
 from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.hardware.topology import Topology
-from pathways_nb.cost.hlo.hlo_schedule import UNKNOWN_TRIPS, schedule_of
+from pathways_nb.cost.hlo.hlo_schedule import UNKNOWN_TRIPS
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand, band_of, calibrated_band
-from pathways_nb.cost.launch.block_extrapolation import extended
 from pathways_nb.cost.launch.constants import LaunchConstants, in_table
 from pathways_nb.cost.launch.launch_forms import LAUNCH
 from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
-from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.source_texts import digest_of_files
 from pathways_nb.program.compiled_blocks import CompiledBlocks
@@ -85,29 +84,28 @@ def predicted(
     modules = [parse(text.text) for text in compiled.texts if text.text]
     if len(modules) < len(compiled.texts):  # refused before anything was scheduled
         return PredictedStep(launch, SecondsBand(0.0, 0.0, 0.0), Collectives(()))
-    schedules = [schedule_of(module, len(place.places), trips) for module in modules]
+    programs = ScheduledDepths.of(
+        modules, len(place.places), price_of(place, known), compiled.depths, compiled.blocks, trips
+    )
 
     def seconds_with(values: LaunchConstants) -> LaunchSeconds:
         """Return the seconds of all blocks with some constants."""
-        each = [launch_seconds(schedule, price_of(place, values)) for schedule in schedules]
+        each = [launch_seconds(schedule, price_of(place, values)) for schedule in programs.schedules]
         exposed, ordered, hidden = (
-            extended([getattr(one, name) for one in each], compiled.depths, compiled.blocks)
-            for name in ("exposed", "ordered", "hidden")
+            programs.at_all_blocks([getattr(one, name) for one in each]) for name in ("exposed", "ordered", "hidden")
         )
         return LaunchSeconds(exposed, ordered, hidden, each[-1].busy)
 
-    price = price_of(place, known)
     # A chip that no compiler knows by its name is one that was measured here.
     if place.chip.compiler is None:
         band = calibrated_band(seconds_with(known))
     else:
         band = band_of(seconds_with, known, in_table(place.chip).name)
-    ops = [ops_of(schedule, price)[0] for schedule in schedules]
     copies = [copies_in(module, text.warned) for module, text in zip(modules, compiled.texts, strict=True)]
-    found = collectives_of(modules, schedules, ops, compiled.depths, compiled.blocks, place, price, mesh, copies)
+    found = collectives_of(programs, place, mesh, copies)
     unmatched = dict.fromkeys(copy.note for copy in copies[-1] if not copy.gathers)
     lines = [row.line for row in found.rows]
-    graph, node_of = graph_of(modules, schedules, ops, compiled.depths, compiled.blocks, price, name, lines)
+    graph, node_of = graph_of(programs, name, lines)
     launch = replace(launch, ops=numbered(launch.ops, graph, node_of), notes=(*launch.notes, *unmatched))
     return PredictedStep(launch, band, found, graph)
 

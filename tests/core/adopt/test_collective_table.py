@@ -14,16 +14,16 @@ from pathways_nb.adopt.collective_table import axes_of_groups, collectives_of
 from pathways_nb.adopt.flags import INVARIANT, SCATTER, flags_in
 from pathways_nb.adopt.name_stacks import scope_of
 from pathways_nb.adopt.predicted_step import STEP, PredictedStep
+from pathways_nb.adopt.scheduled_depths import ScheduledDepths
 from pathways_nb.adopt.step_answers import SavedStep
 from pathways_nb.adopt.step_check import Budget, problems, sizes_in
 from pathways_nb.adopt.whole_copies import copies_in
-from pathways_nb.cost.hlo.hlo_schedule import HloExchange, schedule_of
+from pathways_nb.cost.hlo.hlo_schedule import HloExchange
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand
 from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, exchange_seconds, hosts_of, price_of
 from pathways_nb.cost.launch.opened_launch import open_launch
-from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.util.json_text import Field
 
 SCOPES = {
@@ -117,13 +117,12 @@ ENTRY %main (w: f32[64,512], x: f32[64,512], at: s32[]) -> f32[8,512] {
 H100 = pw.chip("gpu_h100_sxm")
 
 
-def made() -> PredictedStep:
-    """What follows from the text on 8 H100."""
-    module, known = parse(TEXT), constants("gpu_h100_sxm")
+def made(text: str = TEXT, memory: str = "") -> PredictedStep:
+    """What follows from a text on 8 H100."""
+    known = constants("gpu_h100_sxm")
     place = LaunchPlace(H100, [{"process": 0}] * 8, 8)
-    schedule, price = schedule_of(module, 8), price_of(place, known)
-    found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
-    launch = open_launch(TEXT, place, known)
+    found = collectives_of(ScheduledDepths.of([parse(text)], 8, price_of(place, known)), place, {"d": 8})
+    launch = open_launch(text, place, known, memory=memory)
     return PredictedStep(launch, SecondsBand(launch.seconds.ordered, 0.0, 1.0), found)
 
 
@@ -218,11 +217,7 @@ def test_two_steps_are_compared_by_their_timelines():
 
 def test_a_comparison_of_steps_says_what_differs_and_which_line_became_slower(tmp_path):
     moved = TEXT.replace("line=12", "line=14").replace("line=30", "line=32").replace("f32[64,512]", "f32[128,512]")
-    module, known = parse(moved), constants("gpu_h100_sxm")
-    place = LaunchPlace(H100, [{"process": 0}] * 8, 8)
-    schedule, price = schedule_of(module, 8), price_of(place, known)
-    found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
-    slower = PredictedStep(open_launch(moved, place, known), SecondsBand(1, 1, 1), found)
+    slower = made(moved)
     versions = {"jax": "0.10.2", "compiler": "gpu 1"}
     a = SavedStep("step", "gpu_h100_sxm", {"d": 8}, made(), {"xla_x": True, "xla_y": 1}, versions)
     b = SavedStep("step", "gpu_b200", {"d": 8}, slower, {"xla_y": 2, "xla_z": False}, {**versions, "jax": "0.12"})
@@ -261,12 +256,8 @@ def checked(text: str, budget: str, before: str | None) -> list[str]:
         if one is None:
             steps.append(None)
             continue
-        module, known = parse(one), constants("gpu_h100_sxm")
-        place = LaunchPlace(H100, [{"process": 0}] * 8, 8)
-        schedule, price = schedule_of(module, 8), price_of(place, known)
-        found = collectives_of([module], [schedule], [ops_of(schedule, price)[0]], (1,), 1, place, price, {"d": 8})
-        launch = open_launch(one, place, known, memory="Memory Space: default\nTotal bytes: 1000000000")
-        steps.append(SavedStep("step", "gpu_h100_sxm", {"d": 8}, PredictedStep(launch, SecondsBand(1, 1, 1), found)))
+        found = made(one, memory="Memory Space: default\nTotal bytes: 1000000000")
+        steps.append(SavedStep("step", "gpu_h100_sxm", {"d": 8}, found))
     return problems(steps[0], Budget.of(budget), steps[1])
 
 

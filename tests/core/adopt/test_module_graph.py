@@ -14,15 +14,14 @@ import pathways_nb as pw
 from pathways_nb.adopt.collective_table import collectives_of
 from pathways_nb.adopt.module_graph import graph_of, numbered
 from pathways_nb.adopt.predicted_step import PredictedStep
+from pathways_nb.adopt.scheduled_depths import ScheduledDepths
 from pathways_nb.adopt.step_answers import SavedStep
 from pathways_nb.cost.hlo.data_flow import reads_in
-from pathways_nb.cost.hlo.hlo_schedule import schedule_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand
 from pathways_nb.cost.launch.constants import constants
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.opened_launch import open_launch
-from pathways_nb.cost.launch.unrolled_ops import ops_of
 from pathways_nb.plan.source_texts import SourceTexts, digest_of_files, parts_of, texts_of
 from pathways_nb.trace.launch_ops import Ops
 from tests.core.adopt.test_collective_table import TEXT
@@ -35,10 +34,9 @@ KNOWN = constants("gpu_h100_sxm")
 def predicted(*texts: str, depths: tuple[int, ...] = (1,), blocks: int = 1) -> PredictedStep:
     """What follows from programs of several depths; the launch is that of the deepest."""
     modules, price = [parse(text) for text in texts], price_of(PLACE, KNOWN)
-    schedules = [schedule_of(module, 8) for module in modules]
-    ops = [ops_of(schedule, price)[0] for schedule in schedules]
-    rows = collectives_of(modules, schedules, ops, depths, blocks, PLACE, price, {"d": 8})
-    graph, node_of = graph_of(modules, schedules, ops, depths, blocks, price, "step", [row.line for row in rows.rows])
+    programs = ScheduledDepths.of(modules, 8, price, depths, blocks)
+    rows = collectives_of(programs, PLACE, {"d": 8})
+    graph, node_of = graph_of(programs, "step", [row.line for row in rows.rows])
     launch = open_launch(texts[-1], PLACE, KNOWN)
     launch = replace(launch, ops=numbered(launch.ops, graph, node_of))
     return PredictedStep(launch, SecondsBand(1.0, 0.5, 2.0), rows, graph)
@@ -125,12 +123,10 @@ def test_a_file_keeps_the_graph_and_the_lines_and_one_of_before_opens(tmp_path):
 
 def test_ten_thousand_operations_are_folded_in_two_seconds():
     text = blocks_of_hlo(250, 40)
-    module, price = parse(text), price_of(PLACE, KNOWN)
-    schedule = schedule_of(module, 8)
-    ops = ops_of(schedule, price)[0]
-    assert len(ops) >= 10_000
+    programs = ScheduledDepths.of([parse(text)], 8, price_of(PLACE, KNOWN))
+    assert len(programs.ops[0]) >= 10_000
     began = time.process_time()
-    graph, _ = graph_of([module], [schedule], [ops], (1,), 1, price, "step")
+    graph, _ = graph_of(programs, "step")
     assert time.process_time() - began < 2.0
     assert len(graph.ops) < 100
 
