@@ -58,9 +58,9 @@ class StepNode:
         arrays = [leaves[at] for at in arguments.arrays]
         mesh = mesh_here(arrays)
         key = _key_of(arguments, mesh)
-        if key not in self._made:
-            self._made[key] = self._traced(arguments, mesh, arrays)
-        call, node = self._made[key]
+        call, node = self._made.get(key) or self._traced(arguments, mesh, arrays)
+        if key is not None:
+            self._made[key] = call, node
         made = iter(node(*arrays))
         results = call.results
         out = [next(made) if leaf is None else leaf for leaf in results.leaves]
@@ -142,7 +142,7 @@ def _with_parameters(function: Callable[..., Any], names: Sequence[str]) -> Call
 
 
 def _key_of(arguments: CallArguments, mesh: Mesh) -> Any:
-    """Return what the trace of a call depends on."""
+    """Return what the trace of a call depends on; None where a leaf cannot be compared: it is traced at each call."""
     arrays = set(arguments.arrays)
     known = []
     for at, leaf in enumerate(arguments.leaves):
@@ -155,7 +155,7 @@ def _key_of(arguments: CallArguments, mesh: Mesh) -> Any:
     try:
         hash(found := (arguments.tree, tuple(known), mesh, jax_contexts.current()))
     except TypeError:
-        return object()  # a leaf that cannot be compared: traced anew at each call
+        return None
     return found
 
 
