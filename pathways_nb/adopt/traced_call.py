@@ -18,6 +18,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.adopt.nnx_models import Sharing, sharing_of
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.program.signature import Deferred
 from pathways_nb.program.specs import axes_of, unknown_axes
@@ -44,12 +45,14 @@ class Results(NamedTuple):
         leaves: of that; None where an array is.
         arguments: of the call, as a tree.
         changed: positions of leaves of the arguments that were changed in place, as a model of Flax NNX is.
+        is_restructured: whether arguments have lost or gained parts; then none counts as changed.
     """
 
     tree: Any
     leaves: tuple[Any, ...]
     arguments: Any
     changed: tuple[int, ...]
+    is_restructured: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +83,15 @@ class CallArguments(NamedTuple):
         tree: of positional arguments and those by name.
         leaves: of it; futures stand as their shapes.
         names: of each leaf.
-        arrays: positions of leaves that are arrays or shapes.
+        arrays: positions of leaves that are arrays or shapes; of those that objects of Flax NNX share, the first.
+        sharing: what such objects share; None without any.
     """
 
     tree: Any
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
     arrays: tuple[int, ...]
+    sharing: Sharing | None = None
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
@@ -98,15 +103,22 @@ class CallArguments(NamedTuple):
         """
         paths, tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)), is_leaf=is_future)
         leaves = tuple(_struct(leaf) if isinstance(leaf, Deferred) else leaf for _, leaf in paths)
-        arrays = tuple(at for at, leaf in enumerate(leaves) if is_array(leaf))
-        return cls(tree, leaves, tuple(_name(path) for path, _ in paths), arrays)
+        sharing = sharing_of((tuple(args), dict(kwargs)))
+        repeated = dict(sharing.repeated) if sharing else {}
+        arrays = tuple(at for at, leaf in enumerate(leaves) if is_array(leaf) and at not in repeated)
+        return cls(tree, leaves, tuple(_name(path) for path, _ in paths), arrays, sharing)
 
     def rebuilt(self, arrays: Sequence[Any]) -> Any:
         """Return the arguments as a tree, with other arrays."""
         filled = list(self.leaves)
         for at, array in zip(self.arrays, arrays, strict=True):
             filled[at] = array
-        return jax.tree.unflatten(self.tree, filled)
+        return self.tree_of(filled, self.tree)
+
+    def tree_of(self, leaves: Sequence[Any], tree: Any) -> Any:
+        """Return arguments made of leaves, whose objects share what those of the call do."""
+        made = jax.tree.unflatten(tree, leaves)
+        return made if self.sharing is None else self.sharing.restored(made, leaves)
 
 
 def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> TracedCall:
@@ -128,13 +140,14 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
 
     def flat(*arrays: Any) -> list[Any]:
         given = arguments.rebuilt(arrays)
-        before = jax.tree.leaves(given)
+        before, tree_before = jax.tree.flatten(given)
         leaves, tree = jax.tree.flatten(step(*given[0], **given[1]))
         after, arguments_tree = jax.tree.flatten(given)
-        # One that has lost or gained leaves counts as unchanged: which of them is which is not known.
-        pairs = enumerate(zip(before, after, strict=False)) if len(before) == len(after) else ()
-        changed = tuple(at for at, (old, new) in pairs if old is not new and is_array(new))
-        found[:] = [Results(tree, tuple(None if is_array(one) else one for one in leaves), arguments_tree, changed)]
+        is_restructured = arguments_tree != tree_before
+        pairs = () if is_restructured else [(at, before[at], after[at]) for at in arguments.arrays]
+        changed = tuple(at for at, old, new in pairs if old is not new and is_array(new))
+        kept = tuple(None if is_array(one) else one for one in leaves)
+        found[:] = [Results(tree, kept, arguments_tree, changed, is_restructured)]
         return [*filter(is_array, leaves), *(after[at] for at in changed)]
 
     traced = _traced(flat, structs, mesh)
@@ -152,11 +165,7 @@ def _traced(
     around = jax.sharding.get_abstract_mesh()
     explicit = AxisType.Explicit in mesh.axis_types
     # Axes that are left to the compiler are no part of types: then the layouts come when it is compiled.
-    typed = (
-        arguments
-        if explicit
-        else [jax.ShapeDtypeStruct(one.shape, one.dtype, weak_type=one.weak_type) for one in arguments]
-    )
+    typed = arguments if explicit else [one.update(sharding=None) for one in arguments]
     if around == mesh or (around.empty and not explicit):
         try:
             return jax.make_jaxpr(flat)(*typed)
