@@ -12,11 +12,12 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.adopt.call_arguments import CallArguments, is_future
 from pathways_nb.adopt.devices_here import mesh_here, place_of
 from pathways_nb.adopt.nnx_models import check_models, give_back
 from pathways_nb.adopt.retarget import on_mesh
 from pathways_nb.adopt.taken_step import outermost
-from pathways_nb.adopt.traced_call import CallArguments, TracedCall, is_future, trace_call
+from pathways_nb.adopt.traced_call import TracedCall, trace_call
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import jax_contexts
