@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from pathways_nb.adopt import constraints, recorded_step
 from pathways_nb.adopt.asked_devices import asked_devices, nearest_tori
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
+from pathways_nb.adopt.call_arguments import is_future
 from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.constraints import Constraint, Constraints, constraints_of
 from pathways_nb.adopt.devices_here import mesh_here
@@ -23,7 +24,7 @@ from pathways_nb.adopt.recorded_step import RecordedStep
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import StepNode
 from pathways_nb.adopt.taken_step import TakenStep, take
-from pathways_nb.adopt.traced_call import is_future, no_mesh
+from pathways_nb.adopt.traced_call import no_mesh
 from pathways_nb.adopt.tried_lines import TriedLine, TriedLines
 from pathways_nb.adopt.try_buttons import try_buttons
 from pathways_nb.compilers import packages, targets

@@ -13,11 +13,12 @@ from jax.sharding import Mesh, NamedSharding
 from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.asked_devices import asked_chip
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
+from pathways_nb.adopt.call_arguments import CallArguments
 from pathways_nb.adopt.devices_here import mesh_here, place_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import mesh_at, node_of
 from pathways_nb.adopt.taken_step import TakenStep, taken_equation
-from pathways_nb.adopt.traced_call import CallArguments, argument_structs, mesh_of, resized
+from pathways_nb.adopt.traced_call import argument_structs, mesh_of, resized
 from pathways_nb.adopt.watched_calls import watched
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.errors import PathwaysError, UsageError

@@ -21,7 +21,7 @@ import jax
 
 import pathways_datasets
 from pathways_nb.adopt.recorded_lines import Position, lines_by_key, moved_lines, portable, portable_names, with_lines
-from pathways_nb.adopt.step_fingerprint import COMPARED, counted_in, fingerprint_of
+from pathways_nb.adopt.step_fingerprint import COMPARED, EXACT, counted_in, exact_of, fingerprint_of
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers.compiling import CompiledText
 from pathways_nb.compilers.targets import CompilerTarget
@@ -64,18 +64,20 @@ class RecordedStep:
         compiled: its texts, with lines of the source as it is now.
         compiler: name and version, and the version of JAX.
         check: of the bytes of the record.
+        compared: what is the same, in words.
     """
 
     compiled: CompiledBlocks
     compiler: str
     check: int
+    compared: str
 
     @property
     def note(self) -> str:
         """What a reader has to know."""
         return (
             f"from a recorded text of {self.compiler}, as the compiler is not installed here (of an equal step: same "
-            f"{COMPARED})"
+            f"{self.compared})"
         )
 
 
@@ -92,13 +94,19 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
     if packed is None:
         return None
     found = json.loads(gzip.decompress(packed))
+    is_exact = found["jax"] == jax.__version__ and bool(found["exact"])
+    if is_exact and found["exact"] != exact_of(taken):
+        return None
     lines = {
         key: [None if one is None else (found["files"][one[0]], one[1]) for one in positions]
         for key, positions in found["lines"].items()
     }
     moved = moved_lines(lines, lines_by_key(counted))
     compiled = _compiled(found, target.devices, moved)
-    return RecordedStep(compiled, f"{compiled.texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed))
+    return RecordedStep(
+        compiled, f"{compiled.texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed),
+        EXACT if is_exact else COMPARED,
+    )  # fmt: skip
 
 
 def unpacked(packed: bytes, devices: int) -> CompiledBlocks:
@@ -154,7 +162,8 @@ def keep(
         for key, positions in lines_by_key(counted).items()
     }
     said = {
-        "jax": jax.__version__, "depths": compiled.depths, "blocks": compiled.blocks, "results": compiled.results,
+        "jax": jax.__version__, "exact": exact_of(taken), "depths": compiled.depths, "blocks": compiled.blocks,
+        "results": compiled.results,
         "texts": [
             {name: _KERNELS_FOLDER.sub("/", portable(getattr(one, name), names)) for name in _TEXTS}
             for one in compiled.texts

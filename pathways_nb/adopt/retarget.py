@@ -101,6 +101,10 @@ class _Retarget:
             )
         if name == "shard_map":
             self._check_shards(eqn)
+        if name == "device_put" and not self.runs and any(map(_is_on_host, eqn.params["devices"])):
+            self.notes[f"what {_line(eqn)} moves to the host's memory is counted in the chip's, and not as moved"] = (
+                None
+            )
         params = {key: with_jaxprs(value, self.jaxpr, self._value) for key, value in eqn.params.items()}
         if self.runs:
             return eqn.replace(params=params)
@@ -143,6 +147,11 @@ class _Retarget:
                 f"{', '.join(self.mesh.axis_names)}. Name that axis in mesh= as well."
             )
         return NamedSharding(self.mesh, found.spec)
+
+
+def _is_on_host(where: Any) -> bool:
+    """Return whether a layout, or a space of memory, is the host's memory."""
+    return "host" in str(getattr(where, "memory_kind", where)).lower()
 
 
 def _line(eqn: Any) -> str:

@@ -2,7 +2,8 @@
 
 Versions spell the same step differently: they broadcast, convert and nest functions in other ways. So what is compared
 is what decides the compiled program: arguments with their layouts, and how often the step has each product, constraint,
-exchange, loop, kernel, reduction, rearrangement and transcendental function, with its shapes.
+exchange, loop, kernel, reduction, rearrangement and transcendental function, with its shapes. Where the version is the
+same, every operation is compared, with its constants and what it reads (``exact_of``).
 """
 
 from __future__ import annotations
@@ -20,14 +21,21 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.plan.source_lines import users_frame
-from pathways_nb.program.items import inner_jaxprs
+from pathways_nb.program.items import closed_over, inner_jaxprs
 from pathways_nb.program.specs import axes_of
+from pathways_nb.runtime.sim.kept_estimates import text_of
+from pathways_nb.runtime.sim.mesh_compiler import constant_key
 
-COMPARED = "name, chip, mesh, options, arguments, and the number of operations of each kind and shape"
+EXACT = "name, chip, mesh, options, arguments, and every operation with its constants"
+"""What is compared where the version of JAX is the same, in words."""
+COMPARED = (
+    "name, chip, mesh, options, arguments, and the number of operations of each kind and shape; constants and "
+    "elementwise operations are not compared, as versions of JAX write them differently"
+)
 """What a fingerprint is made of, in words."""
 _COUNTED = re.compile(
     r"dot_general|ragged_dot|conv_general|attention|pallas_call|custom_call|ffi_call|fft|sharding_constraint|reshard"
-    r"|^(?:all_|psum|pmax|pmin|ppermute|reduce_|reduce_scatter|cum|arg|sort|top_k|gather|scatter|scan|while|cond)"
+    r"|^(?:all_|psum|pmax|pmin|ppermute|reduce_|reduce_scatter|cum|arg|sort|top_k|gather|scatter|scan|while|cond|shard_map)"
     r"|^(?:exp|exp2|log|log1p|tanh|logistic|erf|sin|cos)$"
     r"|^(?:reshape|transpose)$"
 )
@@ -99,6 +107,17 @@ def fingerprint_of(
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def exact_of(taken: TakenStep) -> str:
+    """Return a digest of every operation of a step as this version of JAX writes it.
+
+    It is empty where a step cannot be told apart from another one in another process.
+    """
+    jaxpr = taken.jaxpr
+    values = tuple(map(constant_key, closed_over(jaxpr)))
+    text = text_of((str(jaxpr), values, [one.weak_type for one in taken.structs]))
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
 def _differs(eqn: Any) -> bool:
     """Return whether an operation is one that versions of JAX have more or fewer of.
 
@@ -129,11 +148,21 @@ def _parameters(eqn: Any) -> str:
     params = eqn.params
     match eqn.primitive.name:
         case "scan":
-            return str(params["length"])
+            return f"{params['length']}{' reverse' * params['reverse']}{_other(params, unroll=1)}"
         case "while":  # how often a fori_loop runs
-            return " ".join(
-                str(one.val) for one in eqn.invars if isinstance(one, jex.Literal) and np.ndim(one.val) == 0
-            )
+            ends = [*eqn.invars, *(one for part in params["cond_jaxpr"].jaxpr.eqns for one in part.invars)]
+            return " ".join(str(one.val) for one in ends if isinstance(one, jex.Literal) and np.ndim(one.val) == 0)
+        case "ppermute":
+            return f"{params['axis_name']} {list(params['perm'])}"
+        case "conv_general_dilated":
+            names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation", "feature_group_count")
+            return " ".join(str(params[name]) for name in names)
+        case "sort":
+            return f"{params['dimension']} {params['num_keys']}"
+        case "shard_map":
+            return json.dumps([[*map(_spec, params[name])] for name in ("in_specs", "out_specs")])
+        case name if name.startswith("cum"):
+            return f"{params['axis']}{' reverse' * params['reverse']}"
         case "dot_general":
             return f"{params['dimension_numbers']} {params['precision'] or ''}"
         case "transpose":
@@ -142,9 +171,15 @@ def _parameters(eqn: Any) -> str:
         return str(params.get("call_target_name") or params.get("target_name") or params.get("name") or "")
     layout = params.get("sharding") or params.get("dst_sharding")
     if isinstance(layout, NamedSharding):
-        return json.dumps(_spec(layout.spec))
+        free = sorted(params.get("unconstrained_dims") or ())
+        return json.dumps(_spec(layout.spec)) + (f" free {free}" if free else "")
     said = params.get("axes", params.get("axis_name", ""))
-    return str(said) if said != "" else ""
+    return (str(said) if said != "" else "") + _other(params, axis_index_groups=None)
+
+
+def _other(params: Mapping[str, Any], **usual: Any) -> str:
+    """Return those parameters that are not as usual."""
+    return "".join(f" {name}={params[name]}" for name, value in usual.items() if params.get(name, value) != value)
 
 
 def _spec(spec: PartitionSpec) -> list[Any]:

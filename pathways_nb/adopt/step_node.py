@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +12,12 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.adopt.call_arguments import CallArguments, is_future
 from pathways_nb.adopt.devices_here import mesh_here, place_of
+from pathways_nb.adopt.nnx_models import check_models, give_back
 from pathways_nb.adopt.retarget import on_mesh
 from pathways_nb.adopt.taken_step import outermost
-from pathways_nb.adopt.traced_call import CallArguments, TracedCall, is_future, trace_call
+from pathways_nb.adopt.traced_call import TracedCall, trace_call
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import jax_contexts
@@ -66,7 +67,7 @@ class StepNode:
         out = [next(made) if leaf is None else leaf for leaf in results.leaves]
         if results.changed:
             changed = dict(zip(results.changed, made, strict=True))
-            _give_back((args, kwargs), jax.tree.unflatten(results.arguments, _arrays_in(leaves, changed)))
+            give_back((args, kwargs), arguments.tree_of(_arrays_in(leaves, changed), results.arguments))
         return jax.tree.unflatten(results.tree, out)
 
     def _traced(self, arguments: CallArguments, mesh: Mesh, arrays: Sequence[Any]) -> tuple[TracedCall, Computation]:
@@ -81,8 +82,13 @@ class StepNode:
         typed = mesh_at(place, mesh)
         call = trace_call(self._step, arguments, typed)
         eqn = outermost(call.jaxpr, call.name)
+        if call.results.is_restructured:
+            raise UsageError(
+                f"{call.name} gives its arguments other parts than they had, such as a new variable of a model, which "
+                f"do not reach them from a node. Make them before the step, or call the step itself."
+            )
         if call.results.changed:
-            _check_models(arguments)
+            check_models(jax.tree.unflatten(arguments.tree, arguments.leaves))
         inputs = {var: at for at, var in enumerate(call.jaxpr.jaxpr.invars)}
         layouts, donated = [one.sharding.spec for one in call.arguments], set()
         params = eqn.params
@@ -153,7 +159,7 @@ def _key_of(arguments: CallArguments, mesh: Mesh) -> Any:
         is_weak = bool(getattr(leaf, "weak_type", False))
         known.append((leaf.shape, leaf.dtype, is_weak, spec) if at in arrays else (type(leaf), leaf, said))
     try:
-        hash(found := (arguments.tree, tuple(known), mesh, jax_contexts.current()))
+        hash(found := (arguments.tree, arguments.sharing, tuple(known), mesh, jax_contexts.current()))
     except TypeError:
         return None
     return found
@@ -186,32 +192,3 @@ def _only(entry: Any, axes: Sequence[str]) -> tuple[str, ...] | None:
 def _arrays_in(leaves: Sequence[Any], changed: Mapping[int, Future]) -> list[Any]:
     """Return the leaves of arguments with those that were changed in place as arrays, which any code can read."""
     return [changed[at].array() if at in changed else leaf for at, leaf in enumerate(leaves)]
-
-
-def _models(tree: Any) -> list[Any]:
-    """Return the models, optimizers and other objects of Flax NNX in a tree."""
-    nnx = sys.modules.get("flax.nnx")  # whoever has a model of it has imported it
-    if nnx is None:
-        return []
-    found = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, nnx.Pytree))
-    return [one for one in found if isinstance(one, nnx.Pytree)]
-
-
-def _check_models(arguments: CallArguments) -> None:
-    """Check that what a step changes in place can be changed from here.
-
-    Raises:
-        UsageError: it is no object of Flax NNX.
-    """
-    tree = jax.tree.unflatten(arguments.tree, arguments.leaves)
-    if not _models(tree):
-        raise UsageError(
-            "the step changes its arguments in place, and they are no objects of Flax NNX. Return what it changes."
-        )
-
-
-def _give_back(given: Any, changed: Any) -> None:
-    """Change objects of Flax NNX as the step has changed their copies."""
-    nnx = sys.modules["flax.nnx"]
-    for old, new in zip(_models(given), _models(changed), strict=True):
-        nnx.update(old, nnx.state(new))

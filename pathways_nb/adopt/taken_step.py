@@ -13,8 +13,9 @@ import jax
 import jax.extend.core as jex
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from pathways_nb.adopt.call_arguments import CallArguments
 from pathways_nb.adopt.retarget import Retargeted, retargeted
-from pathways_nb.adopt.traced_call import CallArguments, check_axes, check_division, mesh_of, resized, trace_call
+from pathways_nb.adopt.traced_call import check_axes, check_division, mesh_of, resized, trace_call
 from pathways_nb.adopt.watched_calls import JIT
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.plan import source_lines

@@ -18,8 +18,8 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.adopt.call_arguments import CallArguments, is_array
 from pathways_nb.errors import ShardingError, UsageError
-from pathways_nb.program.signature import Deferred
 from pathways_nb.program.specs import axes_of, unknown_axes
 from pathways_nb.util.words import a_type_of, first_ones
 
@@ -44,12 +44,14 @@ class Results(NamedTuple):
         leaves: of that; None where an array is.
         arguments: of the call, as a tree.
         changed: positions of leaves of the arguments that were changed in place, as a model of Flax NNX is.
+        is_restructured: whether arguments have lost or gained parts; then none counts as changed.
     """
 
     tree: Any
     leaves: tuple[Any, ...]
     arguments: Any
     changed: tuple[int, ...]
+    is_restructured: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,42 +75,6 @@ class TracedCall:
     results: Results
 
 
-class CallArguments(NamedTuple):
-    """The arguments of a call, flattened.
-
-    Args:
-        tree: of positional arguments and those by name.
-        leaves: of it; futures stand as their shapes.
-        names: of each leaf.
-        arrays: positions of leaves that are arrays or shapes.
-    """
-
-    tree: Any
-    leaves: tuple[Any, ...]
-    names: tuple[str, ...]
-    arrays: tuple[int, ...]
-
-    @classmethod
-    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
-        """Return the arguments of a call.
-
-        Args:
-            args: positional ones: arrays, futures, shapes with layouts, trees of them.
-            kwargs: further ones by name.
-        """
-        paths, tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)), is_leaf=is_future)
-        leaves = tuple(_struct(leaf) if isinstance(leaf, Deferred) else leaf for _, leaf in paths)
-        arrays = tuple(at for at, leaf in enumerate(leaves) if is_array(leaf))
-        return cls(tree, leaves, tuple(_name(path) for path, _ in paths), arrays)
-
-    def rebuilt(self, arrays: Sequence[Any]) -> Any:
-        """Return the arguments as a tree, with other arrays."""
-        filled = list(self.leaves)
-        for at, array in zip(self.arrays, arrays, strict=True):
-            filled[at] = array
-        return jax.tree.unflatten(self.tree, filled)
-
-
 def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> TracedCall:
     """Return a call, traced.
 
@@ -128,13 +94,14 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
 
     def flat(*arrays: Any) -> list[Any]:
         given = arguments.rebuilt(arrays)
-        before = jax.tree.leaves(given)
+        before, tree_before = jax.tree.flatten(given)
         leaves, tree = jax.tree.flatten(step(*given[0], **given[1]))
         after, arguments_tree = jax.tree.flatten(given)
-        # One that has lost or gained leaves counts as unchanged: which of them is which is not known.
-        pairs = enumerate(zip(before, after, strict=False)) if len(before) == len(after) else ()
-        changed = tuple(at for at, (old, new) in pairs if old is not new and is_array(new))
-        found[:] = [Results(tree, tuple(None if is_array(one) else one for one in leaves), arguments_tree, changed)]
+        is_restructured = not (arguments_tree == tree_before)  # noqa: SIM201  # its != is not typed
+        pairs = () if is_restructured else [(at, before[at], after[at]) for at in arguments.arrays]
+        changed = tuple(at for at, old, new in pairs if old is not new and is_array(new))
+        kept = tuple(None if is_array(one) else one for one in leaves)
+        found[:] = [Results(tree, kept, arguments_tree, changed, is_restructured)]
         return [*filter(is_array, leaves), *(after[at] for at in changed)]
 
     traced = _traced(flat, structs, mesh)
@@ -152,11 +119,7 @@ def _traced(
     around = jax.sharding.get_abstract_mesh()
     explicit = AxisType.Explicit in mesh.axis_types
     # Axes that are left to the compiler are no part of types: then the layouts come when it is compiled.
-    typed = (
-        arguments
-        if explicit
-        else [jax.ShapeDtypeStruct(one.shape, one.dtype, weak_type=one.weak_type) for one in arguments]
-    )
+    typed = arguments if explicit else [one.update(sharding=None) for one in arguments]
     if around == mesh or (around.empty and not explicit):
         try:
             return jax.make_jaxpr(flat)(*typed)
@@ -209,28 +172,6 @@ def _jitted(step: Any, mesh: AbstractMesh) -> Any:
         said = f"called with the mesh, it returns {a_type_of(made)} and no jitted step"
         raise UsageError(f"adopt({name}): it is not jitted; {said}. {fix}")
     return made
-
-
-def is_future(leaf: object) -> bool:
-    """Return whether a leaf is a future, which ends a tree."""
-    return isinstance(leaf, Deferred)
-
-
-def is_array(leaf: object) -> bool:
-    """Return whether a leaf is an array or its shape; numbers and functions are what they are."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.generic)
-
-
-def _struct(future: Deferred) -> jax.ShapeDtypeStruct:
-    """Return the shape of a future, with the layout that it has."""
-    aval, layout = future.aval, future.located()[0]
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=layout, weak_type=aval.weak_type)
-
-
-def _name(path: Sequence[Any]) -> str:
-    """Return the name of an argument: ``args[0]['w']``, ``kwargs['key']``."""
-    first, *rest = path
-    return ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
 
 
 def check_axes(names: Sequence[str], specs: Sequence[PartitionSpec], mesh: AbstractMesh) -> None:

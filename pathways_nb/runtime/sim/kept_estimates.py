@@ -78,11 +78,15 @@ def digest_of(key: Hashable) -> str:
     Args:
         key: all that it follows from besides versions; its text counts.
     """
+    text = text_of(key)
+    return disk_cache.key_of({"jax": jax.__version__, "sources": _sources()}, text.encode()) if text else ""
+
+
+def text_of(key: Hashable) -> str:
+    """Return the text of a key, such as one with jaxprs; empty where it says nothing in another process."""
     text = _RULES.sub("", repr(key))
     # A function or an object that is known by its address, such as a callback, is another one in another process.
-    if _ADDRESS.search(text):
-        return ""
-    return disk_cache.key_of({"jax": jax.__version__, "sources": _sources()}, text.encode())
+    return "" if _ADDRESS.search(text) else text
 
 
 def read_as(form: Form[T], digest: str) -> T | None:
