@@ -22,6 +22,8 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_hiding import exposed_seconds
 
+_OTHERS = re.compile("[:;]")
+"""Before the further operations that the compiler merged into one."""
 _WRAPPED = re.compile(r"^(?:\w+\()+([^()]*)\)+$")
 """A part of a name stack inside transformations, such as ``transpose(jvp(mlp))``."""
 _OWN = re.compile(
@@ -99,7 +101,7 @@ _HEADS = ("line", "scope", "collective", "axes", "group", "bytes", "count", "sec
 
 
 def _group(row: CollectiveLine) -> str:
-    return f"{row.devices} of {row.hosts} host{'s' * (row.hosts > 1)}"
+    return f"{row.devices} on {row.hosts} host{'s' * (row.hosts > 1)}"
 
 
 def _cells(row: CollectiveLine) -> tuple[str, ...]:
@@ -227,7 +229,7 @@ def scope_of(source: str) -> str:
     Of operations that the compiler merged, ``a/(b/add:c/mul)``, it is what all are in: ``a``.
     """
     common, merged, _ = source.partition("/(")
-    named = f"{common}/" if merged else source.partition(":")[0]
+    named = f"{common}/" if merged else _OTHERS.split(source)[0]
 
     def parts() -> Iterator[str]:
         for part in named.split("/")[1:-1]:

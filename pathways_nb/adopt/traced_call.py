@@ -229,8 +229,8 @@ def argument_struct(name: str, leaf: Any, mesh: AbstractMesh) -> jax.ShapeDtypeS
     unknown = [axis for entry in spec for axis in axes_of(entry) if axis not in mesh.axis_names]
     if unknown:
         raise ShardingError(
-            f"adopt: {name} is divided over the axis {unknown[0]!r}, and the mesh has {_words(mesh)}. Name that axis "
-            f"in mesh= as well."
+            f"adopt: {name} is divided over the axis {unknown[0]!r}, and the mesh has {_words(mesh)}. mesh= takes the "
+            f"names of your own axes: give {unknown[0]!r} a size there."
         )
     check_division(name, leaf.shape, spec, mesh)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))

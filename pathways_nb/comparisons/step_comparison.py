@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +14,11 @@ import numpy as np
 from pathways_nb.adopt.collective_table import scope_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Op, Ops
+from pathways_nb.trace.launch_ops import Op
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_matching import KnownOp, matched_ops
 from pathways_nb.trace.record import Record
-from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.text_table import MOST_ROWS, Printed, Table
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class LineDifference:
     @property
     def longer(self) -> float:
         """Seconds that the second step takes longer for it."""
-        return self.after - self.before
+        # Sums of the same numbers in another order are the same time.
+        return 0.0 if math.isclose(self.before, self.after) else self.after - self.before
 
     @property
     def line(self) -> str:
@@ -61,13 +65,34 @@ class LineDifferences(Printed):
 
     rows: tuple[LineDifference, ...]
 
+    def worst(self, count: int) -> list[str]:
+        """Return which lines differ most, all of their operations together, in words.
+
+        Args:
+            count: number of lines, at most.
+        """
+        total = defaultdict[str, float](float)
+        for row in self.rows:
+            if row.line_a or row.line_b:
+                total[row.line] += row.longer
+        ranked = sorted(((line, longer) for line, longer in total.items() if longer), key=lambda one: -abs(one[1]))
+        return [f"{line}: {_signed(longer)}" for line, longer in ranked[:count]]
+
     def _table(self) -> Table:
+        title, shown = "lines, the slower ones first", self.rows
+        if len(shown) > MOST_ROWS:  # cut in the middle: what became faster is last
+            least = sorted(abs(row.longer) for row in shown)[-MOST_ROWS]
+            shown = tuple(row for row in shown if abs(row.longer) >= least)[:MOST_ROWS]
+            title += f"; the {MOST_ROWS} of {len(self.rows)} that differ most"
         cells = [
-            (row.line, row.scope, row.operation, duration(row.before), duration(row.after),
-             f"{'+' if row.longer >= 0 else '−'}{duration(abs(row.longer))}")
-            for row in self.rows
+            (row.line, row.scope, row.operation, duration(row.before), duration(row.after), _signed(row.longer))
+            for row in shown
         ]  # fmt: skip
-        return Table("lines, the slower ones first", ("line", "scope", "operation", "a", "b", "longer"), cells)
+        return Table(title, ("line", "scope", "operation", "a", "b", "longer"), cells)
+
+
+def _signed(longer: float) -> str:
+    return f"{'+' if longer >= 0 else '−'}{duration(abs(longer))}"
 
 
 def changes_of(a: StepAnswers, b: StepAnswers) -> tuple[str, ...]:
@@ -96,23 +121,28 @@ def changes_of(a: StepAnswers, b: StepAnswers) -> tuple[str, ...]:
     return tuple(said())
 
 
-def lines_of(a: Ops, b: Ops) -> LineDifferences:
+def lines_of(a: Run, b: Run) -> LineDifferences:
     """Return what each operation of each line takes in two steps.
 
-    Operations are matched by scope and order, and by line where both steps have the same lines.
+    Operations are matched by scope and order, and by line where no line has moved between the steps.
 
     Args:
-        a: of the first step.
-        b: of the second.
+        a: timeline of the first step.
+        b: that of the second.
     """
-    found = matched_ops(a, b)
+    same_code = a.op_graph.texts.agrees_with(b.op_graph.texts)
+    found = matched_ops(a.ops, b.ops, same_code)
+    # Of one operation of a line that both have, another compiler may make more ops: they count all the same.
+    shared = set(a.ops["line"].tolist()) & set(b.ops["line"].tolist()) if same_code else set[str]()
     pairs: Sequence[tuple[KnownOp | None, KnownOp | None]] = [
         *found.pairs, *((one, None) for one in found.only_a), *((None, one) for one in found.only_b)
     ]  # fmt: skip
     total: dict[tuple[str, str, str, str], tuple[float, float]] = {}
     for one, other in pairs:
         op = (one or other).op  # type: ignore[union-attr]
-        key = one.op.line if one else "", other.op.line if other else "", scope_of(op.source), _operation(op)
+        alone = op.line if op.line in shared else ""
+        lines = one.op.line if one else alone, other.op.line if other else alone
+        key = *lines, scope_of(op.source), _operation(op)
         before, after = total.get(key, (0.0, 0.0))
         total[key] = before + (one.takes if one else 0.0), after + (other.takes if other else 0.0)
     rows = (LineDifference(*key, *seconds) for key, seconds in total.items())
@@ -120,7 +150,7 @@ def lines_of(a: Ops, b: Ops) -> LineDifferences:
 
 
 def _operation(op: Op) -> str:
-    return op.source.partition(":")[0].rpartition("/")[2] or op.name.rstrip("0123456789.")
+    return re.split("[:;]", op.source)[0].rpartition("/")[2] or op.name.rstrip("0123456789.")
 
 
 def median_launch(run: Run, name: str) -> Run:
