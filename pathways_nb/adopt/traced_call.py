@@ -97,7 +97,7 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
         before, tree_before = jax.tree.flatten(given)
         leaves, tree = jax.tree.flatten(step(*given[0], **given[1]))
         after, arguments_tree = jax.tree.flatten(given)
-        is_restructured = not (arguments_tree == tree_before)  # noqa: SIM201  # its != is not typed
+        is_restructured = [arguments_tree] != [tree_before]
         pairs = () if is_restructured else [(at, before[at], after[at]) for at in arguments.arrays]
         changed = tuple(at for at, old, new in pairs if old is not new and is_array(new))
         kept = tuple(None if is_array(one) else one for one in leaves)
@@ -185,7 +185,7 @@ def check_axes(names: Sequence[str], specs: Sequence[PartitionSpec], mesh: Abstr
         over = [name for name, axes in zip(names, unknown, strict=True) if axis in axes]
         raise ShardingError(
             f"adopt: {first_ones(over, _NAMED)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, "
-            f"and the mesh has {_words(mesh)}. Name that axis in mesh= as well."
+            f"and the mesh has {_words(mesh)}. mesh= takes the names of your own axes: give {axis!r} a size there."
         )
 
 
