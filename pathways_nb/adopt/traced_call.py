@@ -94,10 +94,11 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
 
     def flat(*arrays: Any) -> list[Any]:
         given = arguments.rebuilt(arrays)
-        before, tree_before = jax.tree.flatten(given)
+        before = jax.tree.leaves(given)
+        structure: Any = jax.tree.structure(given)
         leaves, tree = jax.tree.flatten(step(*given[0], **given[1]))
         after, arguments_tree = jax.tree.flatten(given)
-        is_restructured = [arguments_tree] != [tree_before]
+        is_restructured = bool(structure != arguments_tree)
         pairs = () if is_restructured else [(at, before[at], after[at]) for at in arguments.arrays]
         changed = tuple(at for at, old, new in pairs if old is not new and is_array(new))
         kept = tuple(None if is_array(one) else one for one in leaves)

@@ -24,7 +24,7 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, declared_cost, specs
 from pathways_nb.program.edge import cross
-from pathways_nb.program.models import with_fixed, without_fixed
+from pathways_nb.program.models import with_static_parts, without_static_parts
 from pathways_nb.program.signature import Signature
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.unique import Unique
@@ -120,7 +120,7 @@ class Computation(Unique):
             self._jitted[key] = self._build(call, mesh, leaf_specs)
         self.check_arguments(call, leaf_specs)
         try:
-            return without_fixed(self._jitted[key](*call.leaves))
+            return without_static_parts(self._jitted[key](*call.leaves))
         except Exception as error:
             call.explain(error, f"the computation {self.name!r} on {self.place.label} ({self.place.axes_text})")
             raise
@@ -202,7 +202,7 @@ class Computation(Unique):
         args, kwargs = call.rebuild(leaves)
         with context.inside(context.TracedBody(self.name, self.place)), jax.sharding.use_abstract_mesh(mesh):
             out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
-        out = with_fixed(out)
+        out = with_static_parts(out)
         self._check_outputs(out)  # JAX's own error on an uneven sharding names neither its path nor the place
         return jax.tree.map(cross, out)
 

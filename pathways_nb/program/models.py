@@ -1,8 +1,9 @@
 """Recognises models of Flax NNX and Equinox in trees of arguments.
 
 What is no array in a model of Equinox, such as its activation function, is static, as under ``eqx.filter_jit``: it
-becomes a part of the tree that it is in (``with_fixed``), by which calls are told apart. Of other models an error says
-how their arrays are taken out of them. A model is known by the module of its type, so that neither library is imported.
+becomes a part of the tree that it is in (``with_static_parts``), by which calls are told apart. Of other models an
+error says how their arrays are taken out of them. A model is known by the module of its type, so that neither library
+is imported.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _TITLES = {"flax.nnx": "Flax NNX", "equinox": "Equinox"}
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Fixed:
+class StaticPart:
     """A static leaf of a model, as a part of the tree; its type counts, since 1, 1.0 and True are equal."""
 
     kind: type
     value: Any
 
 
-def with_fixed(tree: Any) -> Any:
+def with_static_parts(tree: Any) -> Any:
     """Return a tree in which what is no array in models of Equinox is a part of the tree.
 
     Raises:
@@ -45,7 +46,7 @@ def with_fixed(tree: Any) -> Any:
     if not has_model(jax.tree.structure(tree)):
         return tree
     return jax.tree.map(
-        lambda node: jax.tree.map(_fixed, node) if _is_equinox(node) else node, tree, is_leaf=_is_equinox
+        lambda node: jax.tree.map(_static_part, node) if _is_equinox(node) else node, tree, is_leaf=_is_equinox
     )
 
 
@@ -67,7 +68,7 @@ def _is_equinox(node: Any) -> bool:
     return _library(node) == "equinox"
 
 
-def _fixed(leaf: Any) -> Any:
+def _static_part(leaf: Any) -> Any:
     """Return a leaf of a model: itself if it is an array, else as a part of the tree.
 
     Raises:
@@ -82,21 +83,23 @@ def _fixed(leaf: Any) -> Any:
             f"a model has the leaf {leaf!r}, which is no array and cannot be hashed, so that calls with different ones "
             f"cannot be told apart. Make it a tuple, or declare its field static: eqx.field(static=True)."
         ) from None
-    return Fixed(type(leaf), leaf)
+    return StaticPart(type(leaf), leaf)
 
 
-def without_fixed(tree: Any) -> Any:
+def without_static_parts(tree: Any) -> Any:
     """Return a tree in which static parts of models are leaves again."""
     return jax.tree.map(
-        lambda node: node.value if isinstance(node, Fixed) else node, tree, is_leaf=lambda node: isinstance(node, Fixed)
+        lambda node: node.value if isinstance(node, StaticPart) else node,
+        tree,
+        is_leaf=lambda node: isinstance(node, StaticPart),
     )
 
 
 def builder(structure: Any) -> Callable[[Sequence[Any]], Any]:
     """Return a function that puts leaves together to a tree, with static parts of models as leaves."""
-    if Fixed not in _kinds(structure):
+    if StaticPart not in _kinds(structure):
         return lambda leaves: jax.tree.unflatten(structure, leaves)
-    return lambda leaves: without_fixed(jax.tree.unflatten(structure, leaves))
+    return lambda leaves: without_static_parts(jax.tree.unflatten(structure, leaves))
 
 
 def how_to_split(tree: Any, leaf: Any, trained: bool = False) -> str:

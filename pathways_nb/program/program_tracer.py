@@ -28,7 +28,7 @@ from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.items import FlatProgram, closed_over
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.models import builder, with_fixed
+from pathways_nb.program.models import builder, with_static_parts
 from pathways_nb.program.signature import Aval, Deferred, Signature, aval_of
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.unique import Unique
@@ -138,7 +138,7 @@ class ProgramTracer(Unique):
             values = [leaf if aval.padded is None else trace.cropped(leaf, aval.shape)
                       for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
             args, kwargs = call.rebuild(values)
-            out_leaves, tree = jax.tree.flatten(with_fixed(self.fn(*args, **kwargs)))
+            out_leaves, tree = jax.tree.flatten(with_static_parts(self.fn(*args, **kwargs)))
             # ``jax.make_jaxpr`` is given a function of flat lists, so the tree is remembered here.
             out_tree[:] = [tree]
             self._check_results(trace, out_leaves)

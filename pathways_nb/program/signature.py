@@ -19,7 +19,7 @@ import numpy as np
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.models import builder, has_model, how_to_split, with_fixed
+from pathways_nb.program.models import builder, has_model, how_to_split, with_static_parts
 from pathways_nb.program.narrowing import NarrowingError, held_as
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.words import a_type_of
@@ -200,15 +200,15 @@ class Signature:
         if not kwargs and not statics.has_static:  # as most calls are, and it is done at each
             leaves, tree = jax.tree.flatten((args, {}))
             if has_model(tree):
-                args = with_fixed(args)
+                args = with_static_parts(args)
                 leaves, tree = jax.tree.flatten((args, {}))
             donated = statics.donated_leaves((i, names[i], value) for i, value in enumerate(args))
             return cls(name, tree, leaves, _NO_STATIC, donated, contexts, args, {}, names, {}, {})
         static_args = {i: a for i, (a, n) in enumerate(zip(args, names, strict=True)) if statics.is_static(i, n)}
         static_kwargs = {k: v for k, v in kwargs.items() if k in statics.static_names}
         numbers = [i for i in range(len(args)) if i not in static_args]
-        dynamic: tuple[Any, ...] = with_fixed(tuple(args[i] for i in numbers))
-        rest: dict[str, Any] = with_fixed({k: v for k, v in kwargs.items() if k not in static_kwargs})
+        dynamic: tuple[Any, ...] = with_static_parts(tuple(args[i] for i in numbers))
+        rest: dict[str, Any] = with_static_parts({k: v for k, v in kwargs.items() if k not in static_kwargs})
         leaves, tree = jax.tree.flatten((dynamic, rest))
         # With their types, since 1, 1.0 and True are equal and not the same.
         static_key = (

@@ -22,7 +22,7 @@ from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.models import builder, with_fixed
+from pathways_nb.program.models import builder, with_static_parts
 from pathways_nb.program.program_tracer import captured_name
 from pathways_nb.program.signature import Aval, Signature
 from pathways_nb.session import tenant_scope
@@ -163,7 +163,9 @@ def traced_at_line(computation: Computation, call: Signature, avals: tuple[Aval,
         trace = context.Tracing(computation.name, session.mesh_of, partial(captured_name, computation.fn))
 
         def staged(*leaves: Any) -> Any:
-            return with_fixed(computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves))))
+            return with_static_parts(
+                computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
+            )
 
         with jax_contexts.of_places():
             made = context.under(trace, jax.make_jaxpr(staged, return_shape=True), *(aval.struct for aval in avals))

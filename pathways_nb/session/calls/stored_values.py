@@ -22,7 +22,7 @@ from pathways_nb.plan.memory_categories import VALUES
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
-from pathways_nb.program.models import builder, how_to_split, with_fixed
+from pathways_nb.program.models import builder, how_to_split, with_static_parts
 from pathways_nb.program.narrowing import NarrowingError
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import Driver
@@ -132,7 +132,7 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     Returns:
         The tree with a future for each array.
     """
-    tree = with_fixed(tree)
+    tree = with_static_parts(tree)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")

@@ -29,6 +29,15 @@ _CARD, _HIGH, _GAP, _BETWEEN = 172.0, 46.0, 14.0, 30.0
 _ACROSS = 3
 """Cards beside each other."""
 _TOP, _STRIP, _PIECES = 62.0, 5.0, 5
+"""Space above the cards, height of a strip, and the pieces of an edge that the pointer finds."""
+_LEFT, _TITLE, _LEGEND = 12.0, 20.0, 44.0
+"""Where what stands above the cards begins, and the heights of its two lines."""
+_LETTER, _TITLE_LETTER = 7.0, 10.0
+"""Widths of a letter of the legend and of the title, at most."""
+_BACK, _BACK_HIGH = 64.0, 24.0
+"""Width and height of the card that leads back."""
+_CHIP, _AFTER = 10.0, 18.0
+"""Width of a colour in the legend, and the space behind its word."""
 _LEAST = 0.01
 """Share of the bytes of a level's largest edge that the smallest one has."""
 _LONGEST = 25
@@ -138,28 +147,32 @@ class _Pictures:
 
     def _head(self, around: tuple[ModuleGroup, ...], level: int, parent: int) -> None:
         """Add what stands above the cards of the last group: the way back, where one is, and the legend."""
-        ops, left = [self.graph.ops[at] for at in around[-1].ops], 12.0
+        ops, left = [self.graph.ops[at] for at in around[-1].ops], _LEFT
         names = [one.name for one in around]
         if parent >= 0:
             whole = "" if parent == 0 else self._ids(around[-2].ops)
             about = _about(ops, f"back to {names[-2]}")
             self._row(
-                "graph_nodes", x=left + 32, y=20.0, width=64.0, height=24.0, fill=palette.WHITE,
+                "graph_nodes", x=left + _BACK / 2, y=_TITLE, width=_BACK, height=_BACK_HIGH, fill=palette.WHITE,
                 outline=palette.NEUTRAL, name="↑ back", sub="", lift=0.0, back=1, opens=parent, level=level, ids=whole,
-                **about, **dict.fromkeys(STRIP, 20.0),
+                **about, **dict.fromkeys(STRIP, _TITLE),
             )  # fmt: skip
-            left += 76
+            left += _BACK + _LEFT
         said = " / ".join(names if len(names) < 4 else [names[0], "…", *names[-2:]])
         exposed = sum(one.exposed for one in ops)
-        self._row("graph_titles", x=left, y=20.0, text=_short(said, 56 - int(left / 8)), level=level)
+        most = int((WIDTH - left) / _TITLE_LETTER)
+        self._row("graph_titles", x=left, y=_TITLE, text=_short(said, most), level=level)
         # What runs at once counts twice, so this is more than the step takes.
-        words = f"operations {duration(sum(one.seconds for one in ops))} · {duration(exposed)} exposed"
-        self._row("graph_legend", x=12.0, y=44.0, text=words, level=level)
-        x = 12.0 + 7.0 * len(words) + 18
+            words = f"operations {duration(sum(one.seconds for one in ops))} · {duration(exposed)} exposed"
+        self._row("graph_legend", x=_LEFT, y=_LEGEND, text=words, level=level)
+        x, half = _LEFT + _LETTER * len(words) + _AFTER, _CHIP / 2
         for kind, word in SEGMENTS:
-            self._row("graph_chips", left=x - 5, right=x + 5, top=39.0, bottom=49.0, fill=COLOURS[kind], level=level)
-            self._row("graph_legend", x=x + 10, y=44.0, text=word, level=level)
-            x += 28 + 7.0 * len(word)
+            self._row(
+                "graph_chips", left=x - half, right=x + half, top=_LEGEND - half, bottom=_LEGEND + half,
+                fill=COLOURS[kind], level=level,
+            )  # fmt: skip
+            self._row("graph_legend", x=x + _CHIP, y=_LEGEND, text=word, level=level)
+            x += _CHIP + _LETTER * len(word) + _AFTER
 
     def _ids(self, ops: Sequence[int]) -> str:
         """Return the ids that link operations with their bars in the timeline."""
