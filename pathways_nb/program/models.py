@@ -30,10 +30,17 @@ _TITLES = {"flax.nnx": "Flax NNX", "equinox": "Equinox"}
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Fixed:
-    """A static leaf of a model, as a part of the tree; its type counts, since 1, 1.0 and True are equal."""
+    """A static leaf of a model, as a part of the tree.
+
+    Args:
+        kind: its type, since 1, 1.0 and True are equal.
+        value: the leaf.
+        text: of a number with a point, since 0.0 and -0.0 are equal.
+    """
 
     kind: type
     value: Any
+    text: str = ""
 
 
 def with_fixed(tree: Any) -> Any:
@@ -82,7 +89,7 @@ def _fixed(leaf: Any) -> Any:
             f"a model has the leaf {leaf!r}, which is no array and cannot be hashed, so that calls with different ones "
             f"cannot be told apart. Make it a tuple, or declare its field static: eqx.field(static=True)."
         ) from None
-    return Fixed(type(leaf), leaf)
+    return Fixed(type(leaf), leaf, repr(leaf) if isinstance(leaf, (float, complex)) else "")
 
 
 def without_fixed(tree: Any) -> Any:
