@@ -102,9 +102,7 @@ class _Retarget:
         if name == "shard_map":
             self._check_shards(eqn)
         if name == "device_put" and not self.runs and any(map(_is_on_host, eqn.params["devices"])):
-            self.notes[f"what {_line(eqn)} moves to the host's memory is counted in the chip's, and not as moved"] = (
-                None
-            )
+            self.notes[f"what {_line(eqn)} moves to the host's memory may be counted in the chip's as well"] = None
         params = {key: with_jaxprs(value, self.jaxpr, self._value) for key, value in eqn.params.items()}
         if self.runs:
             return eqn.replace(params=params)
@@ -147,12 +145,13 @@ class _Retarget:
                 f"{', '.join(self.mesh.axis_names)}. mesh= takes the names of your own axes: give {unknown[0]!r} a "
                 f"size there."
             )
-        return NamedSharding(self.mesh, found.spec)
+        kind = found.memory_kind if _is_on_host(found) else None
+        return NamedSharding(self.mesh, found.spec, memory_kind=kind)
 
 
 def _is_on_host(where: Any) -> bool:
     """Return whether a layout, or a space of memory, is the host's memory."""
-    return "host" in str(getattr(where, "memory_kind", where)).lower()
+    return "host" in str(getattr(where, "memory_kind", where)).lower().replace("unpinned_host", "")
 
 
 def _line(eqn: Any) -> str:

@@ -105,8 +105,17 @@ def trace_call(step: Any, arguments: CallArguments, mesh: AbstractMesh) -> Trace
         found[:] = [Results(tree, kept, arguments_tree, changed, is_restructured)]
         return [*filter(is_array, leaves), *(after[at] for at in changed)]
 
-    traced = _traced(flat, structs, mesh)
-    return TracedCall(getattr(step, "__name__", type(step).__name__), traced, structs, names, mesh, found[0])
+    name = getattr(step, "__name__", type(step).__name__)
+    try:
+        traced = _traced(flat, structs, mesh)
+    except ValueError as error:
+        if "`compiler_options` can only be passed to top-level" not in str(error):
+            raise
+        raise UsageError(
+            f"adopt({name}): it is jitted with compiler_options, which are those of one compiler. Give them to adopt: "
+            f"pw.adopt({name}, *args, options={{…}}), with the step jitted without."
+        ) from error
+    return TracedCall(name, traced, structs, names, mesh, found[0])
 
 
 def _traced(

@@ -31,10 +31,17 @@ _TITLES = {"flax.nnx": "Flax NNX", "equinox": "Equinox"}
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class StaticPart:
-    """A static leaf of a model, as a part of the tree; its type counts, since 1, 1.0 and True are equal."""
+    """A static leaf of a model, as a part of the tree.
+
+    Args:
+        kind: its type, since 1, 1.0 and True are equal.
+        value: the leaf.
+        text: of a number with a point, since 0.0 and -0.0 are equal.
+    """
 
     kind: type
     value: Any
+    text: str = ""
 
 
 def with_static_parts(tree: Any) -> Any:
@@ -83,7 +90,7 @@ def _static_part(leaf: Any) -> Any:
             f"a model has the leaf {leaf!r}, which is no array and cannot be hashed, so that calls with different ones "
             f"cannot be told apart. Make it a tuple, or declare its field static: eqx.field(static=True)."
         ) from None
-    return StaticPart(type(leaf), leaf)
+    return StaticPart(type(leaf), leaf, repr(leaf) if isinstance(leaf, (float, complex)) else "")
 
 
 def without_static_parts(tree: Any) -> Any:

@@ -21,7 +21,10 @@ _COLUMNS = ("label", "start", "end")
 
 def _read_ops(field: Field) -> Ops:
     labels = OP_LABELS.read(field["labels"])
-    columns: list[np.ndarray] = [np.array(field[name].numbers(), OP_STORED[name]) for name in _COLUMNS]
+    try:
+        columns: list[np.ndarray] = [np.array(field[name].numbers(), OP_STORED[name]) for name in _COLUMNS]
+    except OverflowError:
+        raise DamagedError(f"{field.where} has a number that is too large") from None
     count = len(columns[0])
     if any(len(one) != count for one in columns) or (count and columns[0].max() >= len(labels)):
         raise DamagedError(f"{field.where} has columns that do not belong together")

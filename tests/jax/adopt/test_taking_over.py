@@ -228,6 +228,26 @@ def test_what_is_printed_is_left_out_and_said(mesh):
     assert note.startswith("what is printed at test_taking_over.py:")
 
 
+def test_what_moves_to_the_hosts_memory_stays_so_and_is_said(mesh):
+    @jax.jit
+    def step(x: Any) -> Any:
+        return jax.device_put(x * 2, NamedSharding(mesh, P("data"), memory_kind="pinned_host"))
+
+    taken = take(step, [batch(mesh)], {}, SIZES)
+    (put,) = (eqn for eqn in equations(taken.jaxpr) if eqn.primitive.name == "device_put")
+    (layout,) = put.params["devices"]
+    assert (layout.memory_kind, layout.mesh) == ("pinned_host", taken.mesh)
+    (note,) = taken.notes
+    assert note.startswith("what test_taking_over.py:")
+    assert note.endswith(" moves to the host's memory may be counted in the chip's as well")
+
+
+def test_options_of_a_jit_are_given_to_adopt(mesh):
+    step = jax.jit(lambda x: x * 2, compiler_options={"xla_embed_ir_in_executable": True})
+    with pytest.raises(pw.UsageError, match=r"<lambda>\): it is jitted with compiler_options, .*options=\{…\}\)"):
+        take(step, [batch(mesh)], {}, SIZES)
+
+
 def test_steps_that_cannot_be_taken_over_say_why_and_what_to_do(mesh):
     w, x = on(mesh, jnp.ones((D, D))), batch(mesh)
 

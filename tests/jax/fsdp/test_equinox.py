@@ -139,6 +139,15 @@ def test_what_is_no_array_in_a_model_is_static(left: pw.VirtualSlice) -> None:
         close(run(eqx.nn.Dropout(rate), X).result(), eqx.nn.Dropout(rate)(X, key=jax.random.key(0)))
     close(run(model=eqx.nn.Dropout(0.0), x=X).result(), X)
 
+    class Above(eqx.Module):
+        zero: float
+
+        def __call__(self, x: Any) -> Any:
+            return x * np.copysign(1, self.zero)
+
+    for zero in (0.0, -0.0):
+        close(run(Above(zero), X).result(), jax.vmap(Above(zero))(X))
+
     class Named(eqx.Module):
         names: Any
 

@@ -89,7 +89,7 @@ SAID = {
         "  all-gather      model        4 on 1 host    3.22 GB  96     705 ms   705 ms",
         "before: train_step on 64 × gpu_h100_sxm, data 16 × model 4: 5.87 s (4.44 s … 6.68 s), 1.33 s of it exposed",
         "after:  train_step on 64 × gpu_h100_sxm, data 16 × model 4: 5.14 s (4.36 s … 5.83 s), 621 ms of it exposed",
-        "data 8 × model 8: no seconds, 107 GB a device (does not fit, which has 80 GB)",
+        "data 8 × model 8: no seconds, 107 GB a device (does not fit: it has 80 GB)",
         "tpu_v5p, data 64 × model 1: 5.37 s",
         "each device keeps a part: could be a reduce-scatter",
     ],

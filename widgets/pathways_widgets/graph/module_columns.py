@@ -163,7 +163,7 @@ class _Pictures:
         most = int((WIDTH - left) / _TITLE_LETTER)
         self._row("graph_titles", x=left, y=_TITLE, text=_short(said, most), level=level)
         # What runs at once counts twice, so this is more than the step takes.
-            words = f"operations {duration(sum(one.seconds for one in ops))} · {duration(exposed)} exposed"
+        words = f"operations {duration(sum(one.seconds for one in ops))} · {duration(exposed)} exposed"
         self._row("graph_legend", x=_LEFT, y=_LEGEND, text=words, level=level)
         x, half = _LEFT + _LETTER * len(words) + _AFTER, _CHIP / 2
         for kind, word in SEGMENTS:
