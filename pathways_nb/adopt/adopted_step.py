@@ -36,6 +36,9 @@ from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
 from pathways_nb.util.progress import Progress, to_standard_error
 
+_A_LINE = "train.py:12"
+"""An example, for errors."""
+
 
 @overload
 def adopt(
@@ -203,8 +206,10 @@ class AdoptedStep(StepAnswers):
 
         Raises:
             ShardingError: the spec does not fit the value.
-            UsageError: there is no constraint; those that can be tried are named.
+            UsageError: there is no constraint; those that can be tried are named. Or it is no line.
         """
+        if not isinstance(line, str | CollectiveLine):
+            raise UsageError(f"try_line({line!r}): a line is {_A_LINE!r}, or a row of step.collectives().rows.")
         at = line if isinstance(line, str) else line.line
         return self._tried(at, self.constraints().on(at), spec)
 
@@ -223,7 +228,8 @@ class AdoptedStep(StepAnswers):
                 found.append(tried)
             except PathwaysError as error:
                 failed.append(f"without {row.said}: {error}")
-        return TriedLines(self.name, tuple(sorted(found, key=lambda one: -one.saved)), failed)
+        others = () if rows else tuple(dict.fromkeys(row.line for row in self.constraints().rows if row.line))
+        return TriedLines(self.name, tuple(sorted(found, key=lambda one: -one.saved)), failed, others)
 
     def try_buttons(self) -> Any:
         """Return a widget with a button for each constraint that ``try_flagged`` tries; a click tries that one."""

@@ -61,7 +61,7 @@ _HEADS = ("line", "scope", "collective", "axes", "group", "bytes", "count", "sec
 
 
 def _group(row: CollectiveLine) -> str:
-    return f"{row.devices} of {counted(row.hosts, 'host')}"
+    return f"{row.devices} on {counted(row.hosts, 'host')}"
 
 
 def _cells(row: CollectiveLine) -> tuple[str, ...]:

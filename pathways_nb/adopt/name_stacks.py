@@ -12,6 +12,8 @@ _OWN = re.compile(
     r"|^branch_|->"
 )
 """Parts of a name stack that name no scope of the user's."""
+_OTHERS = re.compile("[:;]")
+"""Before the further operations that the compiler merged into one."""
 _COUNTER = re.compile(r"[.\d]+$")
 
 
@@ -21,7 +23,7 @@ def scope_of(source: str) -> str:
     Of operations that the compiler merged, ``a/(b/add:c/mul)``, it is what all are in: ``a``.
     """
     common, merged, _ = source.partition("/(")
-    named = f"{common}/" if merged else source.partition(":")[0]
+    named = f"{common}/" if merged else _OTHERS.split(source)[0]
 
     def parts() -> Iterator[str]:
         for part in named.split("/")[1:-1]:
@@ -43,5 +45,5 @@ def operation_of(source: str, name: str) -> str:
         source: its name stack; empty if the text does not say.
         name: of the instruction.
     """
-    jax_name = source.partition(":")[0].rpartition("/")[2].strip("()") if "/" in source else ""
+    jax_name = _OTHERS.split(source)[0].rpartition("/")[2].strip("()") if "/" in source else ""
     return jax_name or _COUNTER.sub("", name)

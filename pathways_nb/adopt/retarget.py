@@ -144,7 +144,8 @@ class _Retarget:
         if unknown := unknown_axes(found.spec, self.mesh.axis_names):
             raise ShardingError(
                 f"adopt: the step divides a value over the axis {unknown[0]!r}, and the mesh has "
-                f"{', '.join(self.mesh.axis_names)}. Name that axis in mesh= as well."
+                f"{', '.join(self.mesh.axis_names)}. mesh= takes the names of your own axes: give {unknown[0]!r} a "
+                f"size there."
             )
         return NamedSharding(self.mesh, found.spec)
 

@@ -30,6 +30,8 @@ _LISTED = 5
 """Buffers that an error lists."""
 _BEGIN, _VERSION = b"pathways_nb step\n", 2
 """The first bytes of a file, in front of what is compressed, and the version that is written: 1 had no graph."""
+_OF_THE_PROGRAM = ("on", "constraints", "try_line", "try_flagged")
+"""What only a step that can be compiled anew has."""
 _MOST_BYTES = 2**28
 """Limit for a file when it is unpacked."""
 
@@ -185,6 +187,14 @@ class SavedStep(StepAnswers):
     ):
         super().__init__(name, chip, mesh, options, versions)
         self._predicted = made
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_THE_PROGRAM:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(
+            f"{name}: {self.name} was loaded from a file, which has a step's answers and not its program. Adopt the "
+            f"step: pw.adopt({self.name}, …, chip={self.chip_name!r}, mesh={self.mesh}).{name}(…)."
+        )
 
 
 def read_step(path: Path) -> SavedStep | None:

@@ -194,6 +194,8 @@ def saved(path: Path) -> StepAnswers:
     Raises:
         UsageError: there is no such file, or it is of another kind.
     """
+    if not path.exists():
+        raise UsageError(f"--against {path}: there is no such file. adopt --save writes one.")
     found = read_step(path) if path.is_file() else None
     if found is None:
         raise UsageError(f"--against {path}: this is no file that adopt --save wrote.")

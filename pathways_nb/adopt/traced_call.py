@@ -185,7 +185,7 @@ def check_axes(names: Sequence[str], specs: Sequence[PartitionSpec], mesh: Abstr
         over = [name for name, axes in zip(names, unknown, strict=True) if axis in axes]
         raise ShardingError(
             f"adopt: {first_ones(over, _NAMED)} {'is' if len(over) == 1 else 'are'} divided over the axis {axis!r}, "
-            f"and the mesh has {_words(mesh)}. Name that axis in mesh= as well."
+            f"and the mesh has {_words(mesh)}. mesh= takes the names of your own axes: give {axis!r} a size there."
         )
 
 

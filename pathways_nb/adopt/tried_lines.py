@@ -89,11 +89,13 @@ class TriedLines(Printed, Generic[S]):
         name: of the step.
         rows: those that save most exposed seconds first.
         failed: what could not be tried, and why.
+        others: lines of the step's constraints, where none of them stands beside a flagged collective.
     """
 
     name: str
     rows: tuple[TriedLine[S], ...]
     failed: Sequence[str] = ()
+    others: Sequence[str] = ()
 
     def _table(self) -> Table:
         cells = [
@@ -103,4 +105,6 @@ class TriedLines(Printed, Generic[S]):
         ]  # fmt: skip
         cells += [(one, "", "", "", "") for one in self.failed]
         said = f"changes of {self.name}" if cells else f"{self.name}: no constraint stands beside a flagged collective"
+        if self.others:
+            said += f"; try_line tries any of those that there are, at {', '.join(self.others)}"
         return Table(said, ("change", "exposed saved", "step saved", "memory", ""), cells)

@@ -127,7 +127,11 @@ class Comparison:
             return line
         ops = self.op_difference
         matched = f"{counted(len(ops), 'op')} matched, {ops.only_a} and {ops.only_b} without partner"
-        return " · ".join([line, matched, *ops.worst(3)])
+        return " · ".join([line, matched, *self._worst(ops)])
+
+    def _worst(self, ops: Difference) -> list[str]:
+        """Return the lines that differ most, in words."""
+        return ops.worst(3)
 
     def show(self, *views: str) -> None:
         """Display both runs on one axis in the current cell.
@@ -184,11 +188,19 @@ class StepComparison(Comparison):
 
     def lines(self) -> LineDifferences:
         """Return what each operation of each line takes in both steps, those that became slower most first."""
-        return lines_of(self.a.ops, self.b.ops)
+        return lines_of(self.a, self.b)
+
+    def show(self, *views: str) -> None:
+        """Display both steps on one axis; their operations if no view is named, see ``Comparison.show``."""
+        super().show(*(views or ("ops",)))
 
     def summary_line(self) -> str:
         """Return what differs, and what ``Comparison`` says of the timelines, in one line."""
         return " · ".join([*self.changes, super().summary_line()])
+
+    def _worst(self, ops: Difference) -> list[str]:
+        # With operations that only one step has: a gather that is gone is no matched op.
+        return self.lines().worst(3)
 
 
 def _kind(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,10 @@ import numpy as np
 from pathways_nb.adopt.name_stacks import operation_of, scope_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.results.run import Run
-from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration, signed_duration
 from pathways_nb.trace.op_matching import KnownOp, matched_ops
 from pathways_nb.trace.record import Record
-from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.text_table import MOST_ROWS, Printed, Table
 from pathways_nb.util.words import axes_in_words
 
 _SAME = 1e-9
@@ -66,12 +66,30 @@ class LineDifferences(Printed):
 
     rows: tuple[LineDifference, ...]
 
+    def worst(self, count: int) -> list[str]:
+        """Return which lines differ most, all of their operations together, in words.
+
+        Args:
+            count: number of lines, at most.
+        """
+        total = defaultdict[str, float](float)
+        for row in self.rows:
+            if row.line_a or row.line_b:
+                total[row.line] += row.longer
+        ranked = sorted(((line, longer) for line, longer in total.items() if longer), key=lambda one: -abs(one[1]))
+        return [f"{line}: {signed_duration(longer)}" for line, longer in ranked[:count]]
+
     def _table(self) -> Table:
+        title, shown = "lines, the slower ones first", self.rows
+        if len(shown) > MOST_ROWS:  # cut in the middle: what became faster is last
+            least = sorted(abs(row.longer) for row in shown)[-MOST_ROWS]
+            shown = tuple(row for row in shown if abs(row.longer) >= least)[:MOST_ROWS]
+            title += f"; the {MOST_ROWS} of {len(self.rows)} that differ most"
         cells = [
             (row.line, row.scope, row.operation, duration(row.before), duration(row.after), signed_duration(row.longer))
-            for row in self.rows
+            for row in shown
         ]  # fmt: skip
-        return Table("lines, the slower ones first", ("line", "scope", "operation", "a", "b", "longer"), cells)
+        return Table(title, ("line", "scope", "operation", "a", "b", "longer"), cells)
 
 
 def changes_of(a: StepAnswers, b: StepAnswers) -> tuple[str, ...]:
@@ -100,22 +118,25 @@ def changes_of(a: StepAnswers, b: StepAnswers) -> tuple[str, ...]:
     return tuple(said())
 
 
-def lines_of(a: Ops, b: Ops) -> LineDifferences:
+def lines_of(a: Run, b: Run) -> LineDifferences:
     """Return what each operation of each line takes in two steps.
 
-    Operations are matched by scope and order, and by line where both steps have the same lines.
+    Operations are matched by scope and order, and by line where no line has moved between the steps.
 
     Args:
-        a: of the first step.
-        b: of the second.
+        a: timeline of the first step.
+        b: that of the second.
     """
-    found = matched_ops(a, b)
+    same_code = a.op_graph.texts.agrees_with(b.op_graph.texts)
+    found = matched_ops(a.ops, b.ops, same_code)
     pairs: Sequence[tuple[KnownOp | None, KnownOp | None]] = [
         *found.pairs, *((one, None) for one in found.only_a), *((None, one) for one in found.only_b)
     ]  # fmt: skip
     # One step may run more operations of a line than the other: what has no partner counts for its line all the same.
-    there = {one.op.line: other.op.line for one, other in found.pairs}
-    here = {other.op.line: one.op.line for one, other in found.pairs}
+    shared = set(a.ops["line"].tolist()) & set(b.ops["line"].tolist()) if same_code else set[str]()
+    own = {line: line for line in shared}
+    there = {one.op.line: other.op.line for one, other in found.pairs} | own
+    here = {other.op.line: one.op.line for one, other in found.pairs} | own
     total: dict[tuple[str, str, str, str], tuple[float, float]] = {}
     for one, other in pairs:
         op = (one or other).op  # type: ignore[union-attr]

@@ -188,14 +188,17 @@ def _steps(options: argparse.Namespace) -> CalledSteps | None:
     """Return what adopts the calls of a cell; None if that is not asked for.
 
     Raises:
-        IPythonUsageError: an option for it is given without it.
+        IPythonUsageError: an option for it is given without it, or no chip or options have this name.
     """
     if options.adopt is None:
         if options.mesh or options.options:
             raise IPythonUsageError("%%pathways: --mesh and --options are for --adopt CHIP.")
         return None
     attach_listed()
-    return CalledSteps(options.adopt, options.mesh, options.options)
+    try:
+        return CalledSteps(options.adopt, options.mesh, options.options)
+    except UsageError as error:  # of the option's word, not of a line of code
+        raise IPythonUsageError(f"%%pathways --adopt: {error}") from None
 
 
 _ACTIONS = ("attach", "calibrate", "status", "reset")

@@ -28,6 +28,8 @@ _LIBRARIES = (
     *(_PACKAGE, "/site-packages/", "/dist-packages/", f"{os.sep}site-packages{os.sep}", "/lib/python3."),
     *(os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>"),
 )
+_KERNEL = f"{os.sep}ipykernel_"
+"""In the names of cells' files: the folder of a kernel, with the number of its process."""
 
 
 def describe(filename: str, line: int) -> str:
@@ -36,9 +38,12 @@ def describe(filename: str, line: int) -> str:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     cells = getattr(getattr(shell, "compile", None), "_filename_map", None) or {}
-    if filename in cells:
-        return f"Cell In[{cells[filename]}], line {line}"
-    return f"{os.path.basename(filename)}:{line}"
+    name = os.path.basename(filename)
+    number = cells.get(filename)
+    if number is None and _KERNEL in filename:
+        # JAX keeps what it compiled for an earlier kernel, with that one's folder; a cell's file is called by its text.
+        number = next((number for known, number in cells.items() if os.path.basename(known) == name), None)
+    return f"{name}:{line}" if number is None else f"Cell In[{number}], line {line}"
 
 
 @cache

@@ -56,6 +56,12 @@ class SourceTexts:
         file, number = parts_of(line)
         return tuple(one for one in self.files.get(file, ()) if abs(one[0] - number) <= lines)
 
+    def agrees_with(self, other: SourceTexts) -> bool:
+        """Return whether lines that both know have the same texts, and there are such: no line has moved."""
+        shared = [(dict(texts), dict(other.files[file])) for file, texts in self.files.items() if file in other.files]
+        both = [(one[number], same[number]) for one, same in shared for number in one.keys() & same.keys()]
+        return bool(both) and all(one == same for one, same in both)
+
 
 def texts_of(places: Iterable[tuple[str, int]], wanted: Iterable[str]) -> SourceTexts:
     """Return the texts of lines, as far as their files are here.

@@ -70,24 +70,45 @@ class MatchedOps(NamedTuple):
     only_b: list[KnownOp]
 
 
-def matched_ops(first: Ops, second: Ops) -> MatchedOps:
+def matched_ops(first: Ops, second: Ops, same_code: bool = False) -> MatchedOps:
     """Match the ops of one device of two versions of a program, in which equal operations may stand on other lines.
 
     Args:
         first: of one version.
         second: of the other one.
+        same_code: whether a line has the same text in both. Then an op matches those of its own line alone, and what
+            stands on a line that only one version has matches by scope and order.
 
     Returns:
         Pairs of ops, and those of each side without a partner.
     """
-    # Lines count only where both versions have the same, or one that was inserted would leave nothing to match.
-    with_lines = set(first["line"].tolist()) == set(second["line"].tolist())
+    own, others = (set(ops["line"].tolist()) for ops in (first, second))
+    # Else lines count only where both versions have the same, or one that was inserted would leave nothing to match.
+    with_lines = same_code or own == others
     a, b = (_known(ops, with_lines) for ops in (first, second))
-    return MatchedOps(
-        [(one, b[key]) for key, one in a.items() if key in b],
-        [one for key, one in a.items() if key not in b],
-        [one for key, one in b.items() if key not in a],
-    )
+    pairs = [(one, b[key]) for key, one in a.items() if key in b]
+    only_a = {key: one for key, one in a.items() if key not in b}
+    only_b = {key: one for key, one in b.items() if key not in a}
+    moved, come = _elsewhere(only_a, others), _elsewhere(only_b, own)
+    for key in moved.keys() & come.keys():
+        pairs.append((only_a.pop(moved[key]), only_b.pop(come[key])))
+    return MatchedOps(pairs, list(only_a.values()), list(only_b.values()))
+
+
+def _elsewhere(known: dict[tuple[Hashable, ...], KnownOp], lines: set[str]) -> dict[Hashable, tuple[Hashable, ...]]:
+    """Return what ops are known by, by scope and order alone, of those on lines that the other version lacks.
+
+    Args:
+        known: the ops, by what they are known by.
+        lines: of the other version.
+    """
+    seen, found = Counter[Hashable](), dict[Hashable, tuple[Hashable, ...]]()
+    for key, one in known.items():
+        if one.op.line and one.op.line not in lines:
+            kind, scope, _, turn, _ = key
+            found[kind, scope, turn, seen[kind, scope, turn]] = key
+            seen[kind, scope, turn] += 1
+    return found
 
 
 class KnownOp(NamedTuple):

@@ -13,6 +13,7 @@ from pathways_nb.cost.launch.memory_levels import MemoryLevels, levels_of
 from pathways_nb.errors import size
 from pathways_nb.plan.memory_categories import ARGUMENTS, RESULTS, TEMPORARIES
 from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.util.text_table import Printed, Table
 
 LARGEST = 20
 """Buffers that are listed."""
@@ -45,8 +46,8 @@ class LargeBuffer:
         return f"{size(self.bytes)} {self.shape}: {self.op}{where}"
 
 
-@dataclass(frozen=True)
-class LaunchMemory:
+@dataclass(frozen=True, repr=False)
+class LaunchMemory(Printed):
     """The memory of one device during a launch; bytes.
 
     Args:
@@ -95,6 +96,13 @@ class LaunchMemory:
             return f"needs {size(self.peak)}, {missing} more than the {size(self.available)} of a device"
         # A refusal may not say how much there would have to be.
         return f"is refused by the compiler: {self.refused.splitlines()[0].rstrip('.')}" if self.refused else ""
+
+    def _table(self) -> Table:
+        has = "" if self.available is None else f" of {size(self.available)}"
+        held = ", ".join(f"{name} {size(count)}" for name, count in self.by_category.items())
+        title = f"memory of a device: {size(self.peak)}{has} ({'fits' if self.fits else 'does not fit'}); {held}"
+        cells = [(one.op.rpartition("/")[2], one.shape, one.line or "–", size(one.bytes)) for one in self.buffers]
+        return Table(title, ("largest buffers at the peak", "shape", "line", "bytes"), cells)
 
 
 def memory_of(

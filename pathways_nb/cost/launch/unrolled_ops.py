@@ -30,6 +30,11 @@ _NEAR = 1e-10
 """Seconds by which times that are sums of the same numbers may differ."""
 
 
+def _said(loop: LaunchAction) -> str:
+    """Return the name of a loop, and the user's line that it is from where that is known."""
+    return f"{loop.name} ({loop.line})" if loop.line else loop.name
+
+
 class TimedRows(NamedTuple):
     """Rows of ops; times in seconds since what they are in began."""
 
@@ -91,7 +96,7 @@ class _Unrolled:
         Args:
             schedule: of a pass.
             loop: its timing.
-            name: of the loop, for what is left out.
+            name: of the loop and its line, for what is left out.
         """
         shown = min(loop.trips, self.passes)
         first = -(-shown // 2)
@@ -99,7 +104,7 @@ class _Unrolled:
             what = f"passes {first} to {loop.trips - (shown - first) - 1} of {loop.trips} of {name}"
             self.left_out[f"{what} are not listed: there are too many operations"] = None
         numbers = [*range(first), *range(loop.trips - (shown - first), loop.trips)]
-        shift = {at: self.rows(one.body, loop.body.loops[at], one.name) for at, one in enumerate(schedule.actions)
+        shift = {at: self.rows(one.body, loop.body.loops[at], _said(one)) for at, one in enumerate(schedule.actions)
                  if one.body is not None and at in loop.body.loops}  # fmt: skip
         lines = _Lines.of(self, schedule, loop)
         parts = [part for number in numbers for part in self._pass(lines, loop, number, shift)]

@@ -17,11 +17,13 @@ from pathways_nb.adopt.predicted_step import STEP, PredictedStep
 from pathways_nb.adopt.scheduled_depths import ScheduledDepths
 from pathways_nb.adopt.step_answers import SavedStep
 from pathways_nb.adopt.step_check import Budget, problems, sizes_in
+from pathways_nb.adopt.tried_lines import TriedLines
 from pathways_nb.adopt.whole_copies import copies_in
 from pathways_nb.cost.hlo.hlo_schedule import HloExchange
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand
 from pathways_nb.cost.launch.constants import constants
+from pathways_nb.cost.launch.launch_memory import LargeBuffer, LaunchMemory
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, exchange_seconds, hosts_of, price_of
 from pathways_nb.cost.launch.opened_launch import open_launch
 from pathways_nb.util.json_text import Field
@@ -31,6 +33,7 @@ SCOPES = {
     "jit(step)/transpose(jvp(jvp()))/checkpoint/rematted_computation/mlp/dot_general": "mlp",
     "jit(step)/while/body/closed_call/attention/mul": "attention",
     "jit(step)/jvp(L)/(Dense_0/add:Dense_1/mul)": "L",
+    "jit(step)/jvp(attention)/reshape;checkpoint/attention/mul": "attention",
     "jit(step)/jvp(jit(_take))/a,b->c/gather": "",
     "jit(step)/transpose(jvp(eqx.nn.MLP))/eqx.nn.Linear/add": "eqx.nn.MLP/eqx.nn.Linear",
     "jit(step)/add": "",
@@ -135,7 +138,7 @@ def test_each_line_has_its_collectives_with_their_bytes_times_and_flags():
     assert (total.line, total.function, total.kind, total.count) == ("train.py:30", "step", "all-reduce", 1)
     assert total.flag == SCATTER
     text, html = repr(made().collectives), made().collectives._repr_html_()
-    assert "train.py:12  mlp    all-gather  d     8 of 1 host  1.05 MB  3" in text
+    assert "train.py:12  mlp    all-gather  d     8 on 1 host  1.05 MB  3" in text
     assert '<tr data-collective="0" class=flagged>' in html
     assert f'<span class="flag">⚠ {INVARIANT}</span>' in html
 
@@ -237,6 +240,29 @@ def test_a_comparison_of_steps_says_what_differs_and_which_line_became_slower(tm
     assert pw.compare(a, older).changes == (
         "mesh d=8 in a, 4 in b", "mesh m=2 only in b", "xla_x=True only in a", "xla_y=1 only in a"
     )  # fmt: skip
+
+
+def test_a_loaded_step_says_what_only_the_program_answers_and_prints_its_memory():
+    step = SavedStep("step", "gpu_h100_sxm", {"d": 8}, made())
+    said = r"^on: step was loaded from a file.* pw\.adopt\(step, …, chip='gpu_h100_sxm', mesh=\{'d': 8\}\)\.on\(…\)\.$"
+    with pytest.raises(AttributeError, match=said):
+        step.on(mesh={"d": 4})
+    with pytest.raises(AttributeError, match="'SavedStep' object has no attribute 'other'"):
+        _ = step.other
+    buffer = LargeBuffer(6_000_000, "fusion.3", "jit(step)/mlp/dot_general", "f32[1500000]", "train.py:12")
+    memory = LaunchMemory(8_000_000, 2_000_000, 0, 6_000_000, (buffer,), 7_000_000)
+    assert repr(memory).splitlines() == [
+        "memory of a device: 8 MB of 7 MB (does not fit); temporaries 6 MB, arguments 2 MB",
+        "  largest buffers at the peak         shape         line  bytes",
+        "  dot_general                  f32[1500000]  train.py:12   6 MB",
+    ]
+
+
+def test_without_a_flag_beside_a_constraint_those_that_can_be_tried_are_named():
+    assert repr(TriedLines("step", (), (), ("a.py:3", "a.py:9"))).splitlines()[0] == (
+        "step: no constraint stands beside a flagged collective; try_line tries any of those that there are, at "
+        "a.py:3, a.py:9"
+    )
 
 
 def test_a_step_that_was_saved_without_versions_is_read(tmp_path):

@@ -102,6 +102,8 @@ def test_of_too_many_passes_the_first_and_the_last_are_listed():
     found, notes = ops_of(schedule, price, most=10)
     assert [one.start for one in found] == [0, 1, 2, 3, 996, 997, 998, 999]
     assert notes == ("passes 4 to 995 of 1000 of while.7 are not listed: there are too many operations",)
+    known = LaunchSchedule((schedule.actions[0]._replace(line="train.py:12"),))
+    assert "of 1000 of while.7 (train.py:12) are not listed" in ops_of(known, price, most=10)[1][0]
 
 
 @pytest.mark.parametrize("seed", range(40))

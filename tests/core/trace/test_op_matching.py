@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathways_nb as pw
 from pathways_nb.trace.launch_ops import Op, Ops
-from pathways_nb.trace.op_matching import compare_ops
+from pathways_nb.trace.op_matching import compare_ops, matched_ops
 
 
 def op(
@@ -61,6 +61,20 @@ def test_without_lines_on_one_side_the_scope_alone_counts():
 def test_no_ops_match_nothing():
     found = compare_ops(PREDICTED, Ops())
     assert (len(found), found.only_a, found.only_b) == (0, 5, 0)
+
+
+def test_ops_of_the_same_code_match_those_of_their_own_line_alone():
+    dots = lambda *lines: Ops.from_rows(  # noqa: E731
+        [op(f"dot.{at}", "compute", "jit(f)/dot", at, at + 1.0, line) for at, line in enumerate(lines)]
+    )
+    a, b = dots("t.py:3", "t.py:5", "t.py:5", "t.py:8"), dots("t.py:5", "t.py:3", "t.py:9")
+    found = matched_ops(a, b, same_code=True)
+    pairs = [(one.op.line, other.op.line) for one, other in found.pairs]
+    assert pairs == [("t.py:3", "t.py:3"), ("t.py:5", "t.py:5"), ("t.py:8", "t.py:9")], "lines of one alone: by order"
+    assert ([one.op.name for one in found.only_a], found.only_b) == (["dot.2"], [])
+    assert [(one.op.line, other.op.line) for one, other in matched_ops(a, b).pairs] == [
+        ("t.py:3", "t.py:5"), ("t.py:5", "t.py:3"), ("t.py:5", "t.py:9"),
+    ]  # fmt: skip
 
 
 def test_a_comparison_of_runs_says_how_their_ops_differ():

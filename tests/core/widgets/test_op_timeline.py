@@ -114,6 +114,16 @@ def test_where_one_device_stands_for_all_the_others_have_no_lanes() -> None:
     assert len(drawn) == 5, "two launches, three lanes of ops"
 
 
+def test_beside_a_simulated_launch_each_device_of_a_real_one_has_its_own_lanes() -> None:
+    labels = [Label("compute", "step", "train", "", 2, island=island, devices=2) for island in (0, 1)]
+    rows = [Row(labels[0], 1, 4, 5, "simulated"), Row(labels[1], 1, 4, 6, "exact")]
+    ops = [OPS[0]._replace(island=0), OPS[1]._replace(run=6), OPS[2]._replace(run=6)]
+    view = OpTimeline((2, 2))
+    view.update(FakeRun([], Events.from_rows(rows), (2, 2), ops=Ops.from_rows(ops)))
+    named = [text.partition(" · ")[0] for text in view.lanes.labels.values() if text.endswith("· compute")]
+    assert named == ["dev 0–1", "dev 0", "dev 1"]
+
+
 def test_boxes_have_the_colours_of_their_kinds_and_tell_their_source() -> None:
     view = OpTimeline((1, 2))
     boxes = view.update(run_of(OPS))["timeline_boxes"]

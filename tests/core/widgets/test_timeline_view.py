@@ -238,7 +238,7 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
         boxes = list(lane)
         assert all(after[1] >= before[2] - 1e-9 for before, after in pairwise(boxes))
     assert view.properties["timeline_title"]["text"] == (
-        f"fake · 60,000 of 60,000 events as {len(rows):,} boxes · 60,000 without exact stamps"
+        f"fake · 60,000 events as {len(rows):,} boxes · 60,000 without exact stamps"
     )
     assert columns["name"][0].endswith(" events")
 

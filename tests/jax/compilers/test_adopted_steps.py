@@ -268,6 +268,8 @@ def test_the_command_checks_a_step_against_what_it_was(tmp_path, capsys):
         assert "mine.py has no nothing." in capsys.readouterr().err
         assert main([*asked, "--against", f"{tmp_path}/mine.py"]) == 1
         assert "this is no file that adopt --save wrote" in capsys.readouterr().err
+        assert main([*asked, "--against", f"{tmp_path}/none.step"]) == 1
+        assert "none.step: there is no such file. adopt --save writes one." in capsys.readouterr().err
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("mine")

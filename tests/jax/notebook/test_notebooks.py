@@ -86,7 +86,7 @@ SAID = {
     "12_your_step": [
         "from a recorded text of jax-cuda13-plugin",
         "Cell In[2], line 31  ",
-        "  all-gather      model        4 of 1 host    3.22 GB  96     705 ms   705 ms",
+        "  all-gather      model        4 on 1 host    3.22 GB  96     705 ms   705 ms",
         "before: train_step on 64 × gpu_h100_sxm, data 16 × model 4: 5.87 s (4.44 s … 6.68 s), 1.33 s of it exposed",
         "after:  train_step on 64 × gpu_h100_sxm, data 16 × model 4: 5.14 s (4.36 s … 5.83 s), 621 ms of it exposed",
         "data 8 × model 8: no seconds, 107 GB a device (does not fit, which has 80 GB)",

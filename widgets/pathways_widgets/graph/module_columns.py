@@ -152,7 +152,8 @@ class _Pictures:
         said = " / ".join(names if len(names) < 4 else [names[0], "…", *names[-2:]])
         exposed = sum(one.exposed for one in ops)
         self._row("graph_titles", x=left, y=20.0, text=_short(said, 56 - int(left / 8)), level=level)
-        words = f"{duration(sum(one.seconds for one in ops))} · {duration(exposed)} exposed"
+        # What runs at once counts twice, so this is more than the step takes.
+        words = f"operations {duration(sum(one.seconds for one in ops))} · {duration(exposed)} exposed"
         self._row("graph_legend", x=12.0, y=44.0, text=words, level=level)
         x = 12.0 + 7.0 * len(words) + 18
         for kind, word in SEGMENTS:
@@ -180,7 +181,8 @@ class _Pictures:
         alike = not part.parts and len(ops) == 1
         fill, outline = (_colour(ops[0]),) * 2 if alike else (palette.GREY, palette.NEUTRAL)
         seconds, exposed = sum(one.seconds for one in ops), sum(one.exposed for one in ops)
-        sub = duration(seconds) + (f" · {duration(exposed)} exposed" if exposed > 0 else "")
+        # What the sums of seconds leave below a nanosecond is nothing.
+        sub = duration(seconds) + (f" · {duration(exposed)} exposed" if exposed > 1e-9 else "")
         # The phase of an operation is said in words, too: two cards may differ in it alone.
         ending = " ▸" if opens >= 0 else _PHASES.get(ops[0].phase, "") if alike else ""
         name = _short(part.name, _LONGEST - len(ending)) + ending

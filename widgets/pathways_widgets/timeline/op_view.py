@@ -216,12 +216,14 @@ def with_ops(events: Events, ops: Ops) -> Events:
     texts = list(words)
     labels = [_label(ops.labels[op], clients[client], texts[by], *where) for op, client, by, *where in used.tolist()]
     stored = {"label": label.reshape(-1) + len(events.labels), **{name: ops[name] for name in ("start", "end", "run")}}
-    # Of a simulated launch one device stands for all of them.
+    # Of a simulated launch one device stands for all of them; beside it may be a real one, of which each has its own.
     simulated = QUALITIES.index("simulated")
     is_simulated = events.stored("quality")[launches] == simulated
     if is_simulated.any():
         spans = {(one.program, one.node, one.island): one.devices for one in events.labels if one.kind in BUSY}
-        labels = [replace(one, devices=spans.get((one.program, one.node, one.island), 1)) for one in labels]
+        for number in np.unique(label[is_simulated]).tolist():
+            one = labels[number]
+            labels[number] = replace(one, devices=spans.get((one.program, one.node, one.island), 1))
     # What a profiler saw is exact, whatever is known of the launch itself; what was predicted is not.
     stored |= {"quality": np.where(is_simulated, simulated, QUALITIES.index("exact"))}
     stored |= {"status": np.full(len(ops), STATUSES.index("ok"))}

@@ -114,7 +114,7 @@ def title_of(boxes: Boxes, events: Events) -> str:
     estimated = np.count_nonzero(quality != QUALITIES.index("exact")) - simulated
     words = f"{len(events):,} {plural(len(events), 'event')}"
     if len(boxes.track):
-        words = f"{len(seen):,} of {words} as {len(boxes):,} boxes"
+        words = f"{f'{len(seen):,} of ' * (len(seen) < len(events))}{words} as {len(boxes):,} boxes"
     words += f" · {simulated:,} simulated" if simulated else ""
     return f"{words} · {estimated:,} without exact stamps" if estimated else words
 
