@@ -135,8 +135,10 @@ def lines_of(a: Run, b: Run) -> LineDifferences:
         *found.pairs, *((one, None) for one in found.only_a), *((None, one) for one in found.only_b)
     ]  # fmt: skip
     # One step may run more operations of a line than the other: what has no partner counts for its line all the same.
-    there = {one.op.line: other.op.line for one, other in found.pairs}
-    here = {other.op.line: one.op.line for one, other in found.pairs}
+    shared = set(a.ops["line"].tolist()) & set(b.ops["line"].tolist()) if same_code else set[str]()
+    own = {line: line for line in shared}
+    there = {one.op.line: other.op.line for one, other in found.pairs} | own
+    here = {other.op.line: one.op.line for one, other in found.pairs} | own
     total: dict[tuple[str, str, str, str], tuple[float, float]] = {}
     for one, other in pairs:
         op = (one or other).op  # type: ignore[union-attr]
