@@ -36,9 +36,6 @@ from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
 from pathways_nb.util.progress import Progress, to_standard_error
 
-_A_LINE = "train.py:12"
-"""An example, for errors."""
-
 
 @overload
 def adopt(
@@ -209,7 +206,7 @@ class AdoptedStep(StepAnswers):
             UsageError: there is no constraint; those that can be tried are named. Or it is no line.
         """
         if not isinstance(line, str | CollectiveLine):
-            raise UsageError(f"try_line({line!r}): a line is {_A_LINE!r}, or a row of step.collectives().rows.")
+            raise UsageError(f"try_line({line!r}): a line is 'train.py:12', or a row of step.collectives().rows.")
         at = line if isinstance(line, str) else line.line
         return self._tried(at, self.constraints().on(at), spec)
 

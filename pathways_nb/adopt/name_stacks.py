@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from pathways_nb.trace.launch_ops import first_source
+
 _WRAPPED = re.compile(r"^(?:\w+\()+([^()]*)\)+$")
 """A part of a name stack inside transformations, such as ``transpose(jvp(mlp))``."""
 _OWN = re.compile(
@@ -12,8 +14,6 @@ _OWN = re.compile(
     r"|^branch_|->"
 )
 """Parts of a name stack that name no scope of the user's."""
-_OTHERS = re.compile("[:;]")
-"""Before the further operations that the compiler merged into one."""
 _COUNTER = re.compile(r"[.\d]+$")
 
 
@@ -23,7 +23,7 @@ def scope_of(source: str) -> str:
     Of operations that the compiler merged, ``a/(b/add:c/mul)``, it is what all are in: ``a``.
     """
     common, merged, _ = source.partition("/(")
-    named = f"{common}/" if merged else _OTHERS.split(source)[0]
+    named = f"{common}/" if merged else first_source(source)
 
     def parts() -> Iterator[str]:
         for part in named.split("/")[1:-1]:
@@ -45,5 +45,5 @@ def operation_of(source: str, name: str) -> str:
         source: its name stack; empty if the text does not say.
         name: of the instruction.
     """
-    jax_name = _OTHERS.split(source)[0].rpartition("/")[2].strip("()") if "/" in source else ""
+    jax_name = first_source(source).rpartition("/")[2].strip("()") if "/" in source else ""
     return jax_name or _COUNTER.sub("", name)

@@ -30,7 +30,7 @@ _LISTED = 5
 """Buffers that an error lists."""
 _BEGIN, _VERSION = b"pathways_nb step\n", 2
 """The first bytes of a file, in front of what is compressed, and the version that is written: 1 had no graph."""
-_OF_THE_PROGRAM = ("on", "constraints", "try_line", "try_flagged")
+_OF_THE_PROGRAM = ("on", "constraints", "try_line", "try_flagged", "try_buttons")
 """What only a step that can be compiled anew has."""
 _MOST_BYTES = 2**28
 """Limit for a file when it is unpacked."""

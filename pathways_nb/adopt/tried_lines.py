@@ -14,7 +14,10 @@ from pathways_nb.errors import size
 from pathways_nb.program.specs import show
 from pathways_nb.trace.metrics import duration, signed_duration
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import first_ones
 
+_OTHERS = 8
+"""Lines that a table without rows names."""
 S = TypeVar("S", bound=StepAnswers)
 
 
@@ -106,5 +109,5 @@ class TriedLines(Printed, Generic[S]):
         cells += [(one, "", "", "", "") for one in self.failed]
         said = f"changes of {self.name}" if cells else f"{self.name}: no constraint stands beside a flagged collective"
         if self.others:
-            said += f"; try_line tries any of those that there are, at {', '.join(self.others)}"
+            said += f"; try_line tries any of those that there are, at {first_ones(self.others, _OTHERS)}"
         return Table(said, ("change", "exposed saved", "step saved", "memory", ""), cells)

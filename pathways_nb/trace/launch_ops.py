@@ -11,6 +11,7 @@ compiled program that did not run in ``cost.launch.opened_launch``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
@@ -27,9 +28,16 @@ Phase = Literal["", "forward", "backward", "recomputed", "optimizer"]
 """Part of a training step; empty where the compiled module does not say."""
 BACKWARD: tuple[Phase, ...] = ("backward", "recomputed")
 """The phases of a backward pass: what it computes, and what it computes again for that."""
+_MERGED = re.compile("[:;]")
+"""Between operations that the compiler merged."""
 _RECOMPUTED, _BACKWARD, _FORWARD = "rematted_computation", "transpose(jvp(", "jvp("
 SCOPES: Mapping[str, Phase] = {"forward pass": "forward", "backward pass": "backward"}
 """Scopes that say the phase of what no transformation made, such as the exchanges that a compiler pass inserts."""
+
+
+def first_source(source: str) -> str:
+    """Return the first of the operations that the compiler merged into one, all of which its name stack lists."""
+    return _MERGED.split(source)[0]
 
 
 def phase_of(source: str) -> Phase:
@@ -40,7 +48,7 @@ def phase_of(source: str) -> Phase:
     Args:
         source: of an op.
     """
-    first = source.partition(":")[0]  # of operations that the compiler merged, all of which it names
+    first = first_source(source)
     if _RECOMPUTED in first:
         return "recomputed"
     if _BACKWARD in first:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.launch_ops import Ops, first_source
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.intervals import overlaps, union
 from pathways_nb.util.words import first_ones
@@ -48,8 +48,7 @@ def exposed_by_line(ops: Ops) -> list[tuple[str, float]]:
     """
     exposed, total = exposed_seconds(ops), dict[str, float]()
     chosen = np.flatnonzero(np.isin(ops["kind"], COMMUNICATION) & (exposed > 0))
-    # Of operations that the compiler merged it names all, with colons between; the first one stands for them.
-    names = [label.line or label.source.partition(":")[0] or label.name for label in ops.labels]
+    names = [label.line or first_source(label.source) or label.name for label in ops.labels]
     for label, seconds in zip(ops["label"][chosen].tolist(), exposed[chosen].tolist(), strict=True):
         total[names[label]] = total.get(names[label], 0.0) + seconds
     return sorted(total.items(), key=lambda item: -item[1])
