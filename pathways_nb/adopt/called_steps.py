@@ -14,7 +14,7 @@ from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.asked_devices import asked_chip
 from pathways_nb.adopt.attached_step import AttachedStep, options_of
 from pathways_nb.adopt.call_arguments import CallArguments
-from pathways_nb.adopt.devices_here import mesh_here, place_of
+from pathways_nb.adopt.devices_here import context_mesh, mesh_here, place_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.adopt.step_node import mesh_at, node_of
 from pathways_nb.adopt.taken_step import TakenStep, taken_equation
@@ -79,7 +79,7 @@ class CalledSteps(Sequence[StepAnswers]):
         leaves = [one if hasattr(one, "shape") else jax.numpy.asarray(one) for one in operands]
         declared = tuple(params["in_shardings"]), tuple(params["out_shardings"]), tuple(params["donated_invars"])
         layouts = tuple(getattr(one, "sharding", None) for one in leaves)
-        key = params["jaxpr"], declared, layouts, jax.sharding.get_mesh()
+        key = params["jaxpr"], declared, layouts, context_mesh()
         if key not in self._seen:
             self._seen[key] = self._adopted(params, leaves)
         number, node, mesh = self._seen[key]

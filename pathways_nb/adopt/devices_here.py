@@ -34,8 +34,8 @@ def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> 
         PlaceError: there are fewer devices here than the sizes need.
         ShardingError: the arguments are on several devices without a mesh, or on a mesh without devices.
     """
-    context = jax.sharding.get_mesh()
-    layouts = [context, *filter(None, map(_layout, leaves))]
+    context = context_mesh()
+    layouts = [*filter(None, (context, *map(_layout, leaves)))]
     meshes = [one.mesh if isinstance(one, NamedSharding) else one for one in layouts]
     named = next((one for one in meshes if isinstance(one, Mesh) and one.axis_names), None)
     if sizes is not None:
@@ -56,6 +56,14 @@ def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> 
         )
     chosen = np.array([*devices] or jax.devices()[:1])
     return Mesh(chosen, (ALONE,), axis_types=(AxisType.Auto,))
+
+
+def context_mesh() -> Mesh | None:
+    """Return the mesh of the context, which is empty without one; None where JAX does not tell, under axis names."""
+    try:
+        return jax.sharding.get_mesh()
+    except ValueError:  # in jax.vmap(axis_name=…)
+        return None
 
 
 def _layout(leaf: Any) -> Any:

@@ -61,7 +61,7 @@ class HloExchange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of participants of a group; of a permutation 2."""
+        """Number of participants of a group; of a permutation 2, or 1 where each device sends to itself."""
         return int(self.groups.shape[1])
 
 
@@ -293,6 +293,8 @@ class _ScheduleReader:
         name = "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind.name
         largest = max(shapes, key=lambda shape: shape.bytes)
         groups = groups_of(collective.attributes, self.devices)
+        if (groups == groups[:, :1]).all():  # a permutation of one device
+            groups = groups[:, :1]
         return HloExchange(name, sum(shape.bytes for shape in shapes), groups, largest.dtype, len(shapes))
 
 

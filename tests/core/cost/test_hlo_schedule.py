@@ -320,6 +320,17 @@ def test_a_transfer_between_slices_counts_where_it_is_sent():
         ("dcn", "start", 2 * 64 * 64), ("dcn", "start", 0), ("compute", "done", 0), ("compute", "done", 0)]  # fmt: skip
 
 
+@pytest.mark.parametrize(("pairs", "size"), [("{{0,0},{1,1}}", 1), ("{{0,0},{1,0}}", 2)])
+def test_a_permutation_in_which_each_device_sends_to_itself_has_groups_of_one(pairs, size):
+    (action,) = schedule(
+        "  %p = f32[8]{0} parameter(0)\n"
+        f"  ROOT %c = f32[8]{{0}} collective-permute(%p), channel_id=1, source_target_pairs={pairs}",
+        devices=2,
+    ).actions
+    assert action.exchange is not None
+    assert action.exchange.size == size
+
+
 @pytest.mark.parametrize("name", [name for name in recorded_files() if name.endswith("cudnn_6x4096_full.hlo.txt")])
 def test_a_step_that_was_dumped_on_a_gpu_has_the_flops_of_its_formula(name):
     module = parse(recorded(name).decode())

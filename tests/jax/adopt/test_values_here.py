@@ -69,6 +69,8 @@ calls = [
     lambda: columns(x), lambda: rows(x), lambda: placed(np.asarray(x)),
     lambda: jax.jit(doubled)(other),
     lambda: jax.jit(lambda x, at, scale: x[at].astype(jnp.bfloat16) * scale)(x, 3, 2.5),
+    lambda: jax.vmap(jax.jit(lambda x: x / jax.lax.psum(x, "rows")), axis_name="rows")(x + 1),
+    lambda: jax.vmap(jax.jit(lambda x: x / jax.lax.psum(x, "rows")), axis_name="rows")(np.ones((4, 2), np.float32)),
     lambda: jax.jit(lambda x: x + constant)(x),
 ]
 plain = [call() for call in calls]
@@ -76,7 +78,7 @@ with pw.record(adopt="here") as run:
     ours = [call() for call in calls]
 equal(ours, plain)
 assert [one.sharding for one in ours[:4]] == [one.sharding for one in plain[:4]]
-assert len(run.events.of_kind("compute")) == 5
+assert len(run.events.of_kind("compute")) == 6
 (said,) = run.adopted.refused.values()
 assert "uses the device array" in said and "from outside. Pass it as an argument" in said, said
 """)
