@@ -129,8 +129,6 @@ def lines_of(a: Run, b: Run) -> LineDifferences:
     """
     same_code = a.op_graph.texts.agrees_with(b.op_graph.texts)
     found = matched_ops(a.ops, b.ops, same_code)
-    # Of one operation of a line that both have, another compiler may make more ops: they count all the same.
-    shared = set(a.ops["line"].tolist()) & set(b.ops["line"].tolist()) if same_code else set[str]()
     pairs: Sequence[tuple[KnownOp | None, KnownOp | None]] = [
         *found.pairs, *((one, None) for one in found.only_a), *((None, one) for one in found.only_b)
     ]  # fmt: skip
