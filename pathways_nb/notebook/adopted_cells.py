@@ -23,9 +23,11 @@ def show_steps(steps: CalledSteps, run: Run) -> None:
         steps: what the cell called.
         run: of the cell; with ops, if it was profiled.
     """
+    seen = set[str]()
     for step, calls in zip(steps, steps.calls, strict=True):
         try:
-            _show(step, calls, run)
+            _show(step, f"called {counted(calls, 'time')}" + ", with other arguments" * (step.name in seen), run)
+            seen.add(step.name)
         except PathwaysError as error:
             steps.refused[step.name] = f"has no prediction: {error}"
     for name, why in steps.refused.items():
@@ -34,15 +36,15 @@ def show_steps(steps: CalledSteps, run: Run) -> None:
         say("No jitted function of yours was called in this cell.")
 
 
-def _show(step: StepAnswers, calls: int, run: Run) -> None:
+def _show(step: StepAnswers, called: str, run: Run) -> None:
     """Display a step: a line, its collectives, its operations and memory, those that ran beside those predicted.
 
     Args:
         step: the step.
-        calls: how often it was called in the cell.
+        called: how it was called in the cell, in words.
         run: of the cell.
     """
-    say(f"{step.summary}; called {counted(calls, 'time')}")
+    say(f"{step.summary}; {called}")
     for note in step.notes:
         say(f"note: {note}")
     display(step.collectives())
