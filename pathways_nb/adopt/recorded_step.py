@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -94,7 +95,9 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
     if packed is None:
         return None
     found = json.loads(gzip.decompress(packed))
-    is_exact = found["jax"] == jax.__version__ and bool(found["exact"])
+    # Another version of a library may write the same step otherwise.
+    here = _libraries()
+    is_exact = all(here.get(name, known) == known for name, known in found["written_by"].items())
     if is_exact and found["exact"] != exact_of(taken):
         return None
     lines = {
@@ -107,6 +110,12 @@ def find(taken: TakenStep, target: CompilerTarget, options: Mapping[str, Any]) -
         compiled, f"{compiled.texts[-1].compiler} and JAX {found['jax']}", zlib.crc32(packed),
         EXACT if is_exact else COMPARED,
     )  # fmt: skip
+
+
+def _libraries() -> dict[str, str]:
+    """Return the versions of the libraries in use that decide how a step's operations are written."""
+    known = {name: sys.modules.get(name) for name in ("jax", "equinox", "flax", "optax")}
+    return {name: str(getattr(module, "__version__", "")) for name, module in known.items() if module is not None}
 
 
 def unpacked(packed: bytes, devices: int) -> CompiledBlocks:
@@ -162,8 +171,8 @@ def keep(
         for key, positions in lines_by_key(counted).items()
     }
     said = {
-        "jax": jax.__version__, "exact": exact_of(taken), "depths": compiled.depths, "blocks": compiled.blocks,
-        "results": compiled.results,
+        "jax": jax.__version__, "written_by": _libraries(), "exact": exact_of(taken), "depths": compiled.depths,
+        "blocks": compiled.blocks, "results": compiled.results,
         "texts": [
             {name: _KERNELS_FOLDER.sub("/", portable(getattr(one, name), names)) for name in _TEXTS}
             for one in compiled.texts

@@ -27,10 +27,10 @@ from pathways_nb.runtime.sim.kept_estimates import text_of
 from pathways_nb.runtime.sim.mesh_compiler import constant_key
 
 EXACT = "name, chip, mesh, options, arguments, and every operation with its constants"
-"""What is compared where the version of JAX is the same, in words."""
+"""What is compared where JAX and the libraries in use have the same versions, in words."""
 COMPARED = (
     "name, chip, mesh, options, arguments, and the number of operations of each kind and shape; constants and "
-    "elementwise operations are not compared, as versions of JAX write them differently"
+    "elementwise operations are not compared, as versions of JAX and of libraries write them differently"
 )
 """What a fingerprint is made of, in words."""
 _COUNTED = re.compile(

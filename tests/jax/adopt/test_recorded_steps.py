@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
@@ -154,12 +155,13 @@ def test_without_any_record_of_its_name_nothing_is_listed(monkeypatch):
 
 
 @pytest.mark.usefixtures("_recorded")
-def test_another_version_of_jax_compares_what_versions_write_alike_and_says_so(monkeypatch):
-    monkeypatch.setattr(jax, "__version__", "0.99")
+@pytest.mark.parametrize("library", [jax, optax])
+def test_another_version_compares_what_versions_write_alike_and_says_so(library, monkeypatch):
+    monkeypatch.setattr(library, "__version__", "0.99")
     (note,) = adopt(step_with(rate=0.2), *arguments(), chip="gpu_h100_sxm", mesh=SIZES).notes
     assert note.endswith(
         "the number of operations of each kind and shape; constants and elementwise operations are not compared, as "
-        "versions of JAX write them differently)"
+        "versions of JAX and of libraries write them differently)"
     )
 
 
