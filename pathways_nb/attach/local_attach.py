@@ -39,7 +39,7 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
     # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
     kind = asked.kind if asked.kind == "cpu" else _choose(asked.kind, local_islands.accelerators()[0])
     islands, each = asked.islands, asked.devices_per_island
-    if kind == "cpu" and not isinstance(islands, Sequence):
+    if kind == "cpu" and (isinstance(islands, str) or not isinstance(islands, Sequence)):
         islands, each = _virtual(2 if islands is None else islands, 4 if each is None else each)
     elif kind == "cpu" and each is not None:
         raise PlaceError(

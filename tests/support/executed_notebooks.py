@@ -131,4 +131,8 @@ def _key(name: str) -> str:
 def said(notebook: nbformat.NotebookNode) -> str:
     """Return all that the cells of an executed notebook print."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return "\n".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in outputs)
+    # What is printed comes in pieces that may end within a line.
+    return "".join(
+        output.text if output.output_type == "stream" else f"{output.get('data', {}).get('text/plain', '')}\n"
+        for output in outputs
+    )
