@@ -29,6 +29,7 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
 from pathways_nb.program.compiled_blocks import CompiledBlocks, named
 from pathways_nb.results.dump_files import modules_in
+from pathways_nb.runtime.local_islands import slice_index
 
 
 class AttachedStep(StepAnswers):
@@ -140,5 +141,5 @@ def _where(device: Any) -> dict[str, Any]:
     """Return where a device is, as compilers say it."""
     return {
         "process": device.process_index, "coords": getattr(device, "coords", None),
-        "slice": getattr(device, "slice_index", None) or 0,
+        "slice": slice_index(device),
     }  # fmt: skip

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from pathways_nb.adopt.traced_call import check_sizes
+from pathways_nb.adopt.traced_call import resized
 from pathways_nb.attach.attach import attach
 from pathways_nb.errors import PlaceError, ShardingError, UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Deferred
+from pathways_nb.runtime.local_islands import kind_of
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.words import first_ones
 
 ALONE = "device"
 """The axis of a single device, where arguments are on no mesh."""
@@ -39,7 +40,6 @@ def mesh_here(leaves: Iterable[Any], sizes: Mapping[str, int] | None = None) -> 
     meshes = [one.mesh if isinstance(one, NamedSharding) else one for one in layouts]
     named = next((one for one in meshes if isinstance(one, Mesh) and one.axis_names), None)
     if sizes is not None:
-        check_sizes(sizes)
         return _of_sizes(sizes, named)
     if named is not None:
         return named
@@ -82,17 +82,17 @@ def _of_sizes(sizes: Mapping[str, int], like: Mesh | None) -> Mesh:
 
     Raises:
         PlaceError: there are fewer devices.
+        ShardingError: a size is no whole number of at least 1.
     """
+    found = resized(like.abstract_mesh if like is not None else AbstractMesh((), ()), sizes)
     devices = list(like.devices.flat) if like is not None else []
     devices += [one for one in jax.devices(devices[0].platform if devices else None) if one not in devices]
-    if (wanted := math.prod(sizes.values())) > len(devices):
+    if (wanted := found.size) > len(devices):
         raise PlaceError(
             f"adopt(mesh={dict(sizes)}): it needs {wanted} devices, and {len(devices)} are here. Name the chip that "
             f'the step is for, chip="gpu_h100_sxm", or give a smaller mesh.'
         )
-    kinds = dict(zip(like.axis_names, like.axis_types, strict=True)) if like is not None else {}
-    types = tuple(kinds.get(axis, AxisType.Auto) for axis in sizes)
-    return Mesh(np.array(devices[:wanted]).reshape(*sizes.values()), tuple(sizes), axis_types=types)
+    return Mesh(np.array(devices[:wanted]).reshape(found.axis_sizes), found.axis_names, axis_types=found.axis_types)
 
 
 def place_of(mesh: Mesh, leaves: Iterable[Any]) -> VirtualSlice:
@@ -112,10 +112,18 @@ def place_of(mesh: Mesh, leaves: Iterable[Any]) -> VirtualSlice:
         place = leaf.located()[2] if isinstance(leaf, Deferred) else None
         if place is not None and (place.shape, place.axes) == (shape, axes):
             return place
-    islands = attached_to(mesh).driver.attachment.islands
-    wanted = set(mesh.devices.flat)
-    number = next(at for at, island in enumerate(islands) if set(island.devices) == wanted)
+    number = _island_of(attached_to(mesh), mesh)
+    assert number is not None, "attached_to has found it"
     return VirtualSlice(shape, axes, number, name="here")
+
+
+def _island_of(session: Session, mesh: Mesh) -> int | None:
+    """Return the island that has just the devices of a mesh; None without one."""
+    if session.attach_options.kind in ("sim", "ray"):  # whose devices are not this process's
+        return None
+    wanted = set(mesh.devices.flat)
+    islands = session.driver.attachment.islands
+    return next((at for at, island in enumerate(islands) if set(island.devices) == wanted), None)
 
 
 def attached_to(mesh: Mesh) -> Session:
@@ -130,13 +138,11 @@ def attached_to(mesh: Mesh) -> Session:
     positions = [every.index(device) for device in devices] if set(devices) <= set(every) else None
     session = default_controller.peek()
     if session is None and positions is not None:
-        kind = "cpu" if platform == "cpu" else "tpu" if "tpu" in platform else "gpu"
+        kind = kind_of(platform)
         session = attach(kind, islands=[positions])
         to_standard_error(f"attached {kind}: {session.size_text}, those that the arguments are on")
-    if session is not None and session.attach_options.kind not in ("sim", "ray"):
-        islands = session.driver.attachment.islands
-        if any(set(island.devices) == set(devices) for island in islands):
-            return session
+    if session is not None and _island_of(session, mesh) is not None:
+        return session
     fix = f'pw.attach("{platform}", islands=[{positions}])' if positions else "pw.put them on its places"
     raise UsageError(
         f"the arguments are on {_words(devices)}, and no island of {session!r} has just these. Attach them, {fix}, or "
@@ -152,6 +158,4 @@ def attach_listed() -> None:
 
 def _words(devices: list[Any]) -> str:
     """Return devices in words."""
-    return f"{len(devices)} × {devices[0].device_kind} (JAX's {', '.join(str(one.id) for one in devices[:8])}" + (
-        ", …)" if len(devices) > 8 else ")"
-    )
+    return f"{len(devices)} × {devices[0].device_kind} (JAX's {first_ones([str(one.id) for one in devices], 8)})"

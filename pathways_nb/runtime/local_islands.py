@@ -201,7 +201,12 @@ def accelerators() -> tuple[Kind | None, list[Any]]:
     platform = devices[0].platform
     if platform == "cpu":
         return None, []
-    return ("tpu" if "tpu" in platform else "gpu"), list(devices)
+    return kind_of(platform), list(devices)
+
+
+def kind_of(platform: str) -> Kind:
+    """Return the kind of devices of a platform of JAX."""
+    return "cpu" if platform == "cpu" else "tpu" if "tpu" in platform else "gpu"
 
 
 def _client_maker() -> Callable[..., Any] | None:
