@@ -25,11 +25,11 @@ from pathways_nb.cost.launch.launch_timing import LaunchSeconds, launch_seconds
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, price_of
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.errors import UsageError
+from pathways_nb.jaxpr import jaxpr_digest
 from pathways_nb.plan.source_texts import digest_of_files
 from pathways_nb.program.compiled_blocks import CompiledBlocks
-from pathways_nb.program.items import closed_over, equations, origins_in
+from pathways_nb.program.items import equations, origins_in
 from pathways_nb.runtime.sim import kept_estimates
-from pathways_nb.runtime.sim.mesh_compiler import constant_key
 from pathways_nb.trace.op_forms import OP_GRAPH
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.util.json_forms import Form, list_of, record, row
@@ -148,10 +148,9 @@ def digest_of(
     """
     layouts = [str(one.sharding.spec) for one in taken.structs], list(map(str, taken.results))
     jaxpr = taken.jaxpr
-    values = tuple(map(constant_key, closed_over(jaxpr)))
     key = (
-        "adopt", taken.name, str(jaxpr), origins_in([jaxpr]), _sources_of(jaxpr), values, layouts, taken.donated,
-        taken.mesh, topology, sorted(options.items()), known, compiler, taken.notes,
+        "adopt", taken.name, jaxpr_digest.digest_of(jaxpr), origins_in([jaxpr]), _sources_of(jaxpr), layouts,
+        taken.donated, taken.mesh, topology, sorted(options.items()), known, compiler, taken.notes,
     )  # fmt: skip
     return kept_estimates.digest_of(key)
 

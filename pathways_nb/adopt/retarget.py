@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -51,16 +52,18 @@ def with_jaxprs(
     """Return a jaxpr, or a parameter of an equation, in which every jaxpr is changed.
 
     Args:
-        value: such as a closed jaxpr, or a tuple of branches.
+        value: such as a closed jaxpr, or a tuple of branches; it is returned itself if nothing in it changes.
         change: returns what takes the place of a jaxpr.
         other: returns what takes the place of anything else.
     """
     if isinstance(value, jex.ClosedJaxpr):
-        return jex.ClosedJaxpr(change(value.jaxpr), value.consts)
+        changed = change(value.jaxpr)
+        return value if changed is value.jaxpr else jex.ClosedJaxpr(changed, value.consts)
     if isinstance(value, jex.Jaxpr):
         return change(value)
     if type(value) in (tuple, list):
-        return type(value)(with_jaxprs(one, change, other) for one in value)
+        parts = [with_jaxprs(one, change, other) for one in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
     return other(value)
 
 
@@ -75,14 +78,23 @@ class _Retarget:
 
     def __init__(self, mesh: AbstractMesh, notes: dict[str, None], runs: bool = False):
         self.mesh, self.notes, self.runs = mesh, notes, runs
+        self._changed: dict[int, tuple[jex.Jaxpr, jex.Jaxpr]] = {}
+        """What took the place of each jaxpr, by its identity: one that many equations call stays one."""
 
     def closed(self, found: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
         """Return a closed jaxpr on the mesh."""
         return with_jaxprs(found, self.jaxpr)
 
     def jaxpr(self, found: jex.Jaxpr) -> jex.Jaxpr:
-        """Return a jaxpr on the mesh."""
+        """Return a jaxpr on the mesh; the same one if nothing in it changes."""
+        if (known := self._changed.get(id(found))) is None:
+            known = self._changed[id(found)] = found, self._anew(found)
+        return known[1]
+
+    def _anew(self, found: jex.Jaxpr) -> jex.Jaxpr:
         eqns = [self._equation(eqn) for eqn in found.eqns if not self._is_left_out(eqn)]
+        if len(eqns) == len(found.eqns) and all(map(operator.is_, eqns, found.eqns)):
+            return found
         effects = frozenset().union(*(eqn.effects for eqn in eqns)) if len(eqns) < len(found.eqns) else found.effects
         return found.replace(eqns=eqns, effects=effects)
 
@@ -104,9 +116,11 @@ class _Retarget:
         if name == "device_put" and not self.runs and any(map(_is_on_host, eqn.params["devices"])):
             self.notes[f"what {_line(eqn)} moves to the host's memory may be counted in the chip's as well"] = None
         params = {key: with_jaxprs(value, self.jaxpr, self._value) for key, value in eqn.params.items()}
-        if self.runs:
-            return eqn.replace(params=params)
-        effects = frozenset(effect for effect in eqn.effects if "Debug" not in type(effect).__name__)
+        effects = eqn.effects
+        if effects and not self.runs:
+            effects = frozenset(effect for effect in effects if "Debug" not in type(effect).__name__)
+        if len(effects) == len(eqn.effects) and all(map(operator.is_, params.values(), eqn.params.values())):
+            return eqn
         return eqn.replace(params=params, effects=effects)
 
     def _check_shards(self, eqn: Any) -> None:

@@ -20,11 +20,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.adopt.taken_step import TakenStep
 from pathways_nb.compilers.targets import CompilerTarget
+from pathways_nb.jaxpr.jaxpr_digest import digest_of, is_of_this_process
 from pathways_nb.plan.source_lines import users_frame
-from pathways_nb.program.items import closed_over, inner_jaxprs
+from pathways_nb.program.items import inner_jaxprs
 from pathways_nb.program.specs import axes_of
-from pathways_nb.runtime.sim.kept_estimates import text_of
-from pathways_nb.runtime.sim.mesh_compiler import constant_key
 
 EXACT = "name, chip, mesh, options, arguments, and every operation with its constants"
 """What is compared where JAX and the libraries in use have the same versions, in words."""
@@ -112,10 +111,8 @@ def exact_of(taken: TakenStep) -> str:
 
     It is empty where a step cannot be told apart from another one in another process.
     """
-    jaxpr = taken.jaxpr
-    values = tuple(map(constant_key, closed_over(jaxpr)))
-    text = text_of((str(jaxpr), values, [one.weak_type for one in taken.structs]))
-    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+    text = digest_of(taken.jaxpr) + repr([one.weak_type for one in taken.structs])
+    return "" if is_of_this_process(text) else hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _differs(eqn: Any) -> bool:

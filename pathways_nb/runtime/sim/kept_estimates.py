@@ -7,7 +7,6 @@ JAX and of the compiler, and the sources of the rooms that estimate, so that a c
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from pathways_nb.compilers import disk_cache
 from pathways_nb.cost.launch.launch_forms import LAUNCH
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import NodeCost
+from pathways_nb.jaxpr.jaxpr_digest import is_of_this_process
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.util.json_forms import Form, list_of, optional, record, row
 from pathways_nb.util.json_text import DamagedError, Field
@@ -30,9 +30,6 @@ from pathways_nb.util.json_text import DamagedError, Field
 T = TypeVar("T")
 _ROOMS = ("cost", "compilers", "jaxpr", "plan", "timing", "trace", "program", "runtime/sim", "adopt")
 """The packages that estimates come from."""
-_RULES = re.compile(r"\b(?:jvp_jaxpr_fun|fwd_jaxpr_thunk|bwd)=<[^<>]*>")
-"""Rules of derivatives in the text of a jaxpr: nothing that runs, named by an address."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +75,10 @@ def digest_of(key: Hashable) -> str:
     Args:
         key: all that it follows from besides versions; its text counts.
     """
-    text = text_of(key)
-    return disk_cache.key_of({"jax": jax.__version__, "sources": _sources()}, text.encode()) if text else ""
-
-
-def text_of(key: Hashable) -> str:
-    """Return the text of a key, such as one with jaxprs; empty where it says nothing in another process."""
-    text = _RULES.sub("", repr(key))
-    # A function or an object that is known by its address, such as a callback, is another one in another process.
-    return "" if _ADDRESS.search(text) else text
+    text = repr(key)
+    if is_of_this_process(text):
+        return ""
+    return disk_cache.key_of({"jax": jax.__version__, "sources": _sources()}, text.encode())
 
 
 def read_as(form: Form[T], digest: str) -> T | None:

@@ -9,19 +9,17 @@ fit into memory. Otherwise its memory is estimated (see ``node_estimates``).
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
-import jax
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling
+from pathways_nb.jaxpr.jaxpr_digest import JaxprDigests, constant_key
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import emit, out_shardings
-from pathways_nb.program.items import Const, closed_over, equations
+from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 from pathways_nb.util.waiting import Promise
@@ -34,8 +32,6 @@ _MOST_DEVICES, _MOST_EQUATIONS = 4096, 10_000
 """Above these limits nothing is compiled for the true mesh: it would take too many threads, or minutes."""
 _FEW_DEVICES = 16
 """Largest mesh used to find collectives where the true one is too large."""
-_MOST_BYTES = 1 << 16
-"""Bytes up to which the value of a constant tells nodes apart."""
 _REMEMBERED = 256
 """Number of compiled nodes in the cache; the least recently used one is removed."""
 
@@ -122,7 +118,9 @@ def key_of(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
     Values are numbered in the order of their first use, so that their numbers in the program do not matter.
     """
     code, names = request.code, dict[int, int]()
-    bodies = tuple(str(item.jaxpr) for item in code.items)
+    digests = JaxprDigests()
+    bodies = tuple(digests.of(item.jaxpr) for item in code.items)
+    constants = tuple(constant_key(x.value) for item in code.items for x in item.inputs if isinstance(x, Const))
     wires = tuple(
         tuple(
             "const" if isinstance(x, Const) else names.setdefault(x, len(names)) for x in (*item.inputs, *item.outputs)
@@ -133,23 +131,7 @@ def key_of(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
     ends = tuple(map(names.get, code.inputs)), tuple(map(names.get, code.outputs))
     arriving = tuple(str(spec_of(sharding)) for sharding in request.arriving)
     mesh = tuple(sizes.items())
-    return bodies, wires, constants(code), str(specs), ends, arriving, request.structs, request.donated, mesh
-
-
-def constants(code: Code) -> Hashable:
-    """Return what tells the constants of codes with equal operations apart: how often a loop runs may stand in one."""
-    operands = (x.value for item in code.items for x in item.inputs if isinstance(x, Const))
-    return tuple(map(constant_key, itertools.chain(operands, *(closed_over(item.jaxpr) for item in code.items))))
-
-
-def constant_key(constant: Any) -> Hashable:
-    """Return what tells a constant apart: how often a loop runs may stand in one. Of a large one that is its shape."""
-    if not hasattr(constant, "nbytes"):
-        return str(constant)
-    kind = np.shape(constant), str(constant.dtype)
-    if constant.nbytes > _MOST_BYTES or jax.dtypes.issubdtype(constant.dtype, jax.dtypes.extended):
-        return kind
-    return *kind, np.asarray(constant).tobytes().hex()
+    return bodies, wires, constants, str(specs), ends, arriving, request.structs, request.donated, mesh
 
 
 def is_per_shard(code: Code) -> bool:

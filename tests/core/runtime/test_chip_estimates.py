@@ -20,8 +20,9 @@ from pathways_nb.cost.launch.constants import constants, constants_for
 from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.model import CostModel, NodeCost
+from pathways_nb.jaxpr.jaxpr_digest import digest_of
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
-from pathways_nb.runtime.sim import chip_compiler, chip_estimates, mesh_compiler, simulated_ops
+from pathways_nb.runtime.sim import chip_compiler, chip_estimates, simulated_ops
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 
@@ -238,11 +239,11 @@ def test_nodes_with_other_constants_or_scopes_are_others():
     large = np.zeros(1 << 16, int)
 
     def key(*each: Any) -> Any:
-        return mesh_compiler.constants(code(*each)), chip_estimates._written(code(*each))
+        made = code(*each)
+        return digest_of(made.items[0].jaxpr), chip_estimates._written(made)
 
     assert key(three, "a") == key(three.copy(), "a")
-    assert len({key(three, "a"), key(nine, "a"), key(three, "b"), key(nine, "a", True)}) == 4
-    assert mesh_compiler.constants(code(three, "a", True)) == mesh_compiler.constants(code(three, "a"))
+    assert len({key(three, "a"), key(nine, "a"), key(three, "b"), key(three, "a", True), key(nine, "a", True)}) == 5
     assert key(large, "a") == key(large + 1, "a"), "of a large constant the shape counts"
 
 

@@ -96,7 +96,7 @@ def test_a_host_that_computes_for_long_is_not_taken_for_dead(cluster) -> None:
     held = list[Any]()
     still.change = lambda messages: held.extend(messages) or []  # type: ignore[func-returns-value]
     waiting = program(X)
-    looked(cluster, 1000)
+    looked(cluster, 4 * heartbeats.UNRESPONSIVE_AFTER)
     assert not cluster.driver.islands[0].lost
     still.change = lambda messages: [*held, *messages]
     close(program(X), X * 2)
