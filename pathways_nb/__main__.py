@@ -282,7 +282,7 @@ def _add_chips_not_here(commands: Any) -> None:
     one.add_argument("step", metavar="FILE.py::STEP", help="a jitted step; STEP_args are its arguments")
     one.add_argument("--chip", required=True, help="such as gpu_h100_sxm or tpu_v5p:4x4x8")
     one.add_argument("--mesh", metavar="AXIS=N,…", help="devices along each axis; default: as written")
-    one.add_argument("--preset", metavar="NAME", help="compiler options of a published run")
+    one.add_argument("--options", dest="preset", metavar="PRESET", help="compiler options, by the name of a preset")
     one.add_argument("--budget", metavar="memory=95GB,exposed=0.05", help="of a device, of a step")
     one.add_argument("--against", type=Path, metavar="FILE", help="what --save wrote before")
     one.add_argument("--save", type=Path, metavar="FILE", help="keep the answers")

@@ -1,19 +1,21 @@
 """Take the pictures of docs/guide/adopt.md: ``python docs/pictures/take.py``, with both compilers and a Chromium.
 
-They are what JupyterLab shows of the step in ``train.py``, on 64 H100.
+They are what JupyterLab and the command show of the step in ``train.py``, on 64 H100.
 """
 
 from __future__ import annotations
 
+import html
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 from pathways_nb.bench.lab import find_chromium, start
 
@@ -29,6 +31,11 @@ CELLS = [
 ]
 PICTURES = {2: "adopt_collectives.png", 3: "adopt_graph.png", 4: "adopt_meshes.png"}
 """Number of a cell -> file of its output."""
+CHECKED = "--chip gpu_h100_sxm --mesh data=16,model=4"
+BEFORE = "        return self.down(hidden)"
+AFTER = """        hidden = jax.lax.with_sharding_constraint(hidden, PartitionSpec("data", None, None))
+        return self.down(hidden)"""
+"""What a pull request changes: ``hidden`` is no longer divided over the axis ``model``."""
 _DONE = """() => {
   const cells = jupyterapp.shell.currentWidget.content.model.cells
   return Array.from({length: cells.length}, (_, i) => cells.get(i)).every((cell) => cell.executionCount !== null)
@@ -59,8 +66,29 @@ def take(page: Page) -> None:
                 page.mouse.click(*page.evaluate(_CARD, title))
                 page.mouse.move(5, 5)
                 page.wait_for_timeout(1500)
-        shot = Image.open(io.BytesIO(cell.locator(".jp-OutputArea").first.screenshot()))
-        shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(TO / name, optimize=True)
+        keep(cell.locator(".jp-OutputArea").first, name)
+
+
+def keep(what: Locator, name: str) -> None:
+    """Keep the picture of a part of a page."""
+    shot = Image.open(io.BytesIO(what.screenshot()))
+    shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(TO / name, optimize=True)
+
+
+def take_check(page: Page, folder: Path) -> None:
+    """Take the picture of what the command says of a change that adds a gather."""
+    model, asked = folder / "train.py", ["train.py::step", *CHECKED.split()]
+    command = [sys.executable, "-m", "pathways_nb", "adopt", *asked]
+    subprocess.run([*command, "--save", "main.step"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    assert BEFORE in model.read_text()
+    model.write_text(model.read_text().replace(BEFORE, AFTER))
+    done = subprocess.run(
+        [*command, "--against", "main.step"], cwd=folder, check=False, stdout=subprocess.PIPE, text=True
+    )
+    typed = f"$ python -m pathways_nb adopt {' '.join(asked)} --against main.step"
+    said = f"{typed}\n{done.stdout}$ echo $?\n{done.returncode}"
+    page.set_content(f"<pre style='display: inline-block; padding: 1em; font-size: 14px'>{html.escape(said)}</pre>")
+    keep(page.locator("pre"), "adopt_check.png")
 
 
 def main() -> None:
@@ -80,6 +108,7 @@ def main() -> None:
             page = context.new_page()
             page.goto(lab.page("adopt.ipynb"))
             take(page)
+            take_check(context.new_page(), lab.folder)
             browser.close()
     finally:
         lab.stop()

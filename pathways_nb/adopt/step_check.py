@@ -20,7 +20,9 @@ from pathways_nb.adopt.step_answers import StepAnswers, read_step
 from pathways_nb.errors import UsageError, size
 from pathways_nb.trace.metrics import duration
 
-_UNITS = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES = {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_UNITS = {"memory": _BYTES, "exposed": {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}}
+"""What each part of a budget may be written in; alone, numbers are bytes and seconds."""
 _MORE_MEMORY, _MORE_EXPOSED = 1.01, 1.02
 """How much more than before counts as more: the compiler packs equal programs a little differently."""
 _LEAST = 1e-5
@@ -48,13 +50,14 @@ class Budget:
         """
         found: dict[str, float] = {}
         for part in filter(None, text.split(",")):
-            name, _, said = part.partition("=")
-            unit = next((one for one in sorted(_UNITS, key=len, reverse=True) if said.endswith(one)), "")
+            name, _, said = (one.strip() for one in part.partition("="))
+            units = _UNITS.get(name, {})
+            unit = next((one for one in sorted(units, key=len, reverse=True) if said.endswith(one)), "")
             try:
-                found[name.strip()] = float(said.removesuffix(unit)) * _UNITS.get(unit, 1)
+                found[name] = float(said.removesuffix(unit)) * units.get(unit, 1)
             except ValueError:
                 found["?"] = 0.0
-        if set(found) - {"memory", "exposed"}:
+        if set(found) - set(_UNITS):
             raise UsageError(f"--budget {text}: write memory=95GB, exposed=0.05 (seconds of a step), or both.")
         return cls(**found)
 

@@ -328,7 +328,8 @@ def test_a_budget_is_kept_or_said_with_what_takes_most():
         exposed,
     )
     assert Budget.of("memory=2GiB") == Budget(2**31)
-    for wrong in ("memory", "memory=much", "speed=3"):
+    assert Budget.of("exposed = 50ms") == Budget(exposed=0.05)
+    for wrong in ("memory", "memory=much", "speed=3", "exposed=5GB", "memory=3s"):
         with pytest.raises(pw.UsageError, match=rf"--budget {wrong}: write memory=95GB, exposed=0\.05"):
             Budget.of(wrong)
     assert sizes_in("data=16,model=8") == {"data": 16, "model": 8}

@@ -98,6 +98,8 @@ pw.attach("sim:tpu_v4:1x4")
 fails(pw.UsageError, lambda: adopted(w, x), "has just these")
 pw.attach("cpu", islands=[[0, 1, 2, 3]])
 close(adopted(w, x).result(), np.asarray(x) @ np.ones((64, 64)))
+turned = pw.adopt(step, w, x, mesh={"model": 1, "data": 4})
+assert dict(turned.mesh) == {"data": 4, "model": 1} and [*turned.mesh] == ["data", "model"], "axes in the step's order"
 
 @jax.tree_util.register_pytree_node_class
 class Box:
