@@ -44,7 +44,7 @@ def branched(*branches: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def constrained(*spec: str | None) -> Callable[[Any], Any]:
-    mesh = jax.sharding.AbstractMesh((2, 2), ("x", "y"))
+    mesh = jax.make_mesh((1, 1), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     layout = jax.sharding.NamedSharding(mesh, jax.P(*spec))
     return lambda v: jax.lax.with_sharding_constraint(v, layout)
 
