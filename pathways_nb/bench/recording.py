@@ -16,7 +16,7 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
-from pathways_nb.runtime.local.watcher import BUDGET
+from pathways_nb.runtime.local.look_budget import BUDGET
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Row
 

@@ -69,6 +69,12 @@ class Entry:
         """The devices that hold it, and its sharding; ``None`` for a value on the host."""
         return None if (where := self.placement) is None else Located(self.sharding, where)
 
+    def route_to(self, island: int) -> str:
+        """Return how it travels to an island: from the host, within the island, or from another."""
+        if (where := self.placement) is None:
+            return "host"
+        return "ICI" if where.island == island else "DCN"
+
     def lose(self, error: PathwaysError) -> None:
         """Drop the value and keep the error."""
         self.error, self.array = self.error or error, None

@@ -11,11 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pathways_nb as pw
-from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
 from pathways_nb.util.waiting import Condition
 
 LIMIT = 300.0
@@ -59,18 +57,17 @@ def dispatchers(controller: pw.Controller) -> Sequence[Any]:
 
 def launched(controller: pw.Controller) -> int:
     """How many launches are under way on island 0."""
-    return IN_FLIGHT - dispatchers(controller)[0].window._value
+    return len(dispatchers(controller)[0].computing.flight)
 
 
 @contextmanager
 def held_back(dispatcher: Any) -> Iterator[None]:
     """Let no launch go out on this dispatcher's island, nor anything behind one, until the block ends."""
-    for _ in range(IN_FLIGHT):
-        dispatcher.window.acquire()
+    before, dispatcher.computing.window = dispatcher.computing.window, 0
     try:
         yield
     finally:
-        dispatcher.window.release(IN_FLIGHT)
+        dispatcher.computing.window = before
 
 
 def waiters(bell: Condition) -> int:
@@ -101,14 +98,9 @@ class Unseen:
     """Ends of launches that nobody sees before ``see()``: what was sent stays under way, however fast devices are."""
 
     def __init__(self, controller: pw.Controller):
-        self.controller, self._seen = controller, threading.Event()
-        for dispatcher in dispatchers(controller):
-            watcher = dispatcher.computing
-            watcher._watch = partial(self._watch_later, watcher._watch)
-
-    def _watch_later(self, watch: Callable[[Any], None], batch: Sequence[Any]) -> None:
-        self._seen.wait(LIMIT)
-        watch(batch)
+        self.controller, self._held = controller, [one.computing._looking for one in dispatchers(controller)]
+        for lock in self._held:
+            lock.acquire()
 
     def see_when_waited_for(self) -> None:
         """See them as soon as some thread waits for something and the core knows of all that has been called."""
@@ -122,7 +114,9 @@ class Unseen:
 
     def see(self) -> None:
         """From now on ends are seen as they happen, those of before first."""
-        self._seen.set()
+        held, self._held = self._held, []
+        for lock in held:
+            lock.release()
 
     def __enter__(self) -> Unseen:
         return self

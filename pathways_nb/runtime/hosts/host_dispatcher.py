@@ -6,7 +6,7 @@ waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from pathways_nb.errors import LostError, PathwaysError
@@ -20,6 +20,7 @@ from pathways_nb.runtime.local.dispatcher import Clock, Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange, stamp, wait_for
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.pieces import Located
+from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
 from pathways_nb.runtime.run_state import Execution
 
 
@@ -45,6 +46,13 @@ class HostDispatcher(Dispatcher):
             launch_range.step_done()
         else:
             super()._step(launch_range, step)
+
+    def _resolved(self, run: Execution) -> Mapping[int, ResolvedLaunch]:
+        """Return the launches of a run in which this host takes part, by step; none if some are to fail."""
+        run = cast(HostRun, run)
+        if run.host_plan is None:
+            return super()._resolved(run)
+        return {} if run.faults else run.host_plan.launches(self.island)
 
     def _is_ready(self, run: Execution, step: int) -> bool:
         """Return whether a step need not wait: what comes from another host is expected, and is there at a launch."""

@@ -14,6 +14,7 @@ from pathways_nb.runtime.hosts.messages import Argument, Broken, Call, Report, S
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan
 from pathways_nb.runtime.hosts.sender import Outgoing
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import shards_of
 from pathways_nb.runtime.run_state import Entry, Execution
 
@@ -48,6 +49,19 @@ class HostPlan:
         self.unread = frozenset(sent - here - set(plan.results))
         mine = {plan.steps[step].reader for step in self.mine}  # other islands read what was sent to them
         self.readers = {slot: both for slot, found in plan.readers.items() if len(both := found & mine) > 1}
+        self._launches: Mapping[int, ResolvedLaunch] | None = None
+
+    def launches(self, island: int) -> Mapping[int, ResolvedLaunch]:
+        """Return the launches in which this host takes part, by step; of those whose outputs are sent, others hear."""
+        if self._launches is None:
+            self._launches = {
+                step: launch._replace(
+                    tells=launch.tells or step in self.sends or not self.unread.isdisjoint(launch.outputs)
+                )
+                for step, launch in self.compiled.resolved(island).items()
+                if step in self.mine
+            }
+        return self._launches
 
 
 @dataclass(eq=False)

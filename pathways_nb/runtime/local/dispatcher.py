@@ -11,28 +11,25 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
-from pathways_nb.runtime.launch_causes import brought_by, enqueue_label
+from pathways_nb.runtime.launch_causes import brought_by
+from pathways_nb.runtime.local.enqueue_lane import EnqueueLane
 from pathways_nb.runtime.local.host_lane import HostLane
 from pathways_nb.runtime.local.late_transfers import LateTransfers
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
-from pathways_nb.runtime.local.watcher import Launched, LaunchRange
+from pathways_nb.runtime.local.watcher import Clock, LaunchRange, Sent
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import MESSAGE
-from pathways_nb.trace.rows import BY, WINDOW_FULL, Cause, Row, label_of
-
-Clock = Callable[[], float]
-IN_FLIGHT = 24
-"""The most launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
-_NOTABLE = 5e-5
-"""Seconds from which on a wait is no part of dispatching; shorter ones are not worth two events of the record."""
+from pathways_nb.trace.rows import BY, WINDOW_FULL, Cause, Row
 
 
 class Dispatcher(threading.Thread):
@@ -62,13 +59,9 @@ class Dispatcher(threading.Thread):
         """Devices that are lost."""
         self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
         self.inbox: queue.SimpleQueue[tuple[LaunchRange, float, Cause] | None] = queue.SimpleQueue()
-        self.window = threading.Semaphore(IN_FLIGHT)
-        self._began = 0.0
-        """When the dispatching under way began, on the clock: at the start of a range, or after its last wait."""
-        self._cause, self._over = BY[MESSAGE], 0.0
-        """Why it began then, and when the last range was dispatched."""
+        self.lane = EnqueueLane(island, clock, latency)
         self.late = LateTransfers(f"pathways-late-{island}", self._is_ready, self._carry_out)
-        self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, self._ended, devices)
+        self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, devices)
         self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
         self.host = HostLane(island, clock, faults)
 
@@ -113,7 +106,7 @@ class Dispatcher(threading.Thread):
             pass
         self.late.stop()
         self.late.join()  # it still hands transfers to the watcher
-        self.computing.inbox.put(None)
+        self.computing.stop()
         self.moving.inbox.put(None)
         self.host.stop()
 
@@ -129,57 +122,28 @@ class Dispatcher(threading.Thread):
         if order is not None:
             launch_range, sent, cause = order
             if self.latency:
-                self._arrive(launch_range.run, sent, cause)
-            # Behind another range, that one's end is what it waited for, and not what the controller sent it for.
-            self._cause = BY[MESSAGE] if self.latency or sent < self._over else cause
+                self.lane.arrive(launch_range.run, sent, cause)
+            self.lane.begin(sent, cause)
             self._launch_range(launch_range)
-            self._over = self.clock()
         return order is not None
-
-    def _arrive(self, run: Execution, sent: float, cause: Cause) -> None:
-        """Wait until a message sent at ``sent`` would arrive; a cancelled run is not waited for."""
-        run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
-        label = label_of("stall", f"message to island {self.island} on its way", run.compiled_plan.name, run.client,
-                         island=self.island, route="DCN")  # fmt: skip
-        until = min(sent + self.latency, self.clock())
-        run.record.add(Row(label, sent, until, run.serial, "exact", cause=cause))
 
     def _launch_range(self, launch_range: LaunchRange) -> None:
         run, at_once = launch_range.run, 0
         jax_contexts.adopt(run.compiled_plan.contexts)
-        self._began = self.clock()
+        self.computing.begin()
+        launches = self._resolved(run)
         for step in run.compiled_plan.plan.orders[self.island][launch_range.start : launch_range.stop]:
+            if (launch := launches.get(step)) is not None and self._go(launch_range, launch):
+                continue
             if self._is_there(run, step):
                 at_once += 1
                 continue
             if run.compiled_plan.plan.steps[step].on_host:
                 continue  # the host lane has it
             self._step(launch_range, step)
-        self._record_enqueued(run, self.clock())
+        self.computing.end()
+        self.lane.end(run)
         launch_range.step_done(at_once + 1)
-
-    def _record_enqueued(self, run: Execution, until: float) -> None:
-        label = enqueue_label(run, self.island)
-        run.record.add(Row(label, self._began, until, run.serial, "exact", cause=self._cause))
-
-    def _wait(self, run: Execution, wait: Callable[[], object], cause: Callable[[], Cause], reason: str = "") -> None:
-        """Wait; waiting is not dispatching, so it is left out of the lane.
-
-        Args:
-            run: whose step waits.
-            wait: returns when the wait is over.
-            cause: returns what ended the wait.
-            reason: under which the wait itself is recorded; empty if other events tell what it was for.
-        """
-        began = self.clock()
-        wait()
-        if self.clock() - began <= _NOTABLE:
-            return
-        self._record_enqueued(run, began)
-        self._began, self._cause = self.clock(), cause()
-        if reason:
-            label = label_of("stall", reason, run.compiled_plan.name, run.client, island=self.island)
-            run.record.add(Row(label, began, self._began, run.serial, "exact"))
 
     def _is_there(self, run: Execution, step: int) -> bool:
         """Use an argument that lies at its place already, without any event.
@@ -206,17 +170,18 @@ class Dispatcher(threading.Thread):
     def _step(self, launch_range: LaunchRange, step: int) -> None:
         """Carry out one step, or leave it to the thread of late transfers."""
         run = launch_range.run
-        if not self._is_ready(run, step):
-            if self._may_be_late(run, step):
-                run.hold_inputs(step, self.island)
-                self.late.add(launch_range, step)
-                return
-            self._wait(
-                run,
-                lambda: run.launched.wait(lambda: self._is_ready(run, step)),
-                lambda: brought_by(run, step, self.island),
-            )
-        self._carry_out(launch_range, step)
+        with self.computing.elsewhere():  # what is under way may end long before this step is carried out
+            if not self._is_ready(run, step):
+                if self._may_be_late(run, step):
+                    run.hold_inputs(step, self.island)
+                    self.late.add(launch_range, step)
+                    return
+                self.lane.wait(
+                    run,
+                    lambda: run.launched.wait(lambda: self._is_ready(run, step)),
+                    lambda: brought_by(run, step, self.island),
+                )
+            self._carry_out(launch_range, step)
 
     def _is_ready(self, run: Execution, step: int) -> bool:
         """Return whether all that a step reads exists, or never will; other threads call it, also when a run is over.
@@ -255,20 +220,25 @@ class Dispatcher(threading.Thread):
         try:
             error = carry_out(launch_range, step, action)
         except Exception as cause:  # whatever it raised is the user's to see; JAX may raise what an input got earlier
-            own = isinstance(cause, (InjectedFault, LostError))
-            error = None if own else run.inherited_error(step)
-            if error is None:
-                error = run.node_error(step, cause)
-                self._record_failed(run, action)
+            error = self._error_of(run, step, cause)
         if error is not None:
-            run.fail(step, error)
-            run.let_go(step, self.island)
-            launch_range.step_done()
+            self._give_up(launch_range, step, error)
 
-    def _record_failed(self, run: Execution, action: CompiledStep) -> None:
-        """Record a step that was never launched as an event without duration."""
-        now = self.clock()
-        run.record.add(Row(run.own(action.label), now, now, run.serial, status="failed"))
+    def _error_of(self, run: Execution, step: int, cause: Exception) -> PathwaysError:
+        """Return the error for the user about a step that raised; one that is the step's own is recorded."""
+        own = isinstance(cause, (InjectedFault, LostError))
+        error = None if own else run.inherited_error(step)
+        if error is None:
+            error, now = run.node_error(step, cause), self.clock()
+            label = run.own(run.compiled_plan.actions[step].label)
+            run.record.add(Row(label, now, now, run.serial, status="failed"))  # it was never launched
+        return error
+
+    def _give_up(self, launch_range: LaunchRange, step: int, error: PathwaysError) -> None:
+        """End a step that has no outputs and never will."""
+        launch_range.run.fail(step, error)
+        launch_range.run.let_go(step, self.island)
+        launch_range.step_done()
 
     def _launch(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
         run = launch_range.run
@@ -279,18 +249,58 @@ class Dispatcher(threading.Thread):
         for fault in self.faults:
             fault.strike(action.label, run.client)
         inputs = [run.slots[slot] for slot in action.step.inputs]
-        if not self.window.acquire(blocking=False):
-            self._wait(run, self.window.acquire, lambda: self.computing.room, WINDOW_FULL)
-        dispatched = self.clock()
-        try:
-            arrays = list(action.call(*inputs))
-        except BaseException:
-            self.window.release()
-            raise
-        run.fill(step, arrays)
-        run.let_go(step, self.island)
-        self.computing.inbox.put(Launched(launch_range, step, arrays[action.witness], dispatched))
+        self._call(launch_range, run.compiled_plan.resolved(self.island)[step], inputs)
         return None
+
+    def _resolved(self, run: Execution) -> Mapping[int, ResolvedLaunch]:
+        """Return the launches of a run that may go out without a closer look, by step."""
+        return run.compiled_plan.resolved(self.island)
+
+    def _go(self, launch_range: LaunchRange, launch: ResolvedLaunch) -> bool:
+        """Launch a node if nothing stands against it.
+
+        It is the common case, and its cost is paid by every node of every call.
+
+        Returns:
+            Whether it was carried out.
+        """
+        run = launch_range.run
+        slots = run.slots
+        inputs = [slots[slot] for slot in launch.inputs]
+        if run.stopped or run.errors or self.faults or self.gone:
+            return False
+        if not launch.is_certain and any(one is None for one in inputs):
+            return False
+        try:
+            self._call(launch_range, launch, inputs)
+        except Exception as cause:  # whatever it raised is the user's to see
+            self._give_up(launch_range, launch.step, self._error_of(run, launch.step, cause))
+        return True
+
+    def _call(self, launch_range: LaunchRange, launch: ResolvedLaunch, inputs: Sequence[Any]) -> None:
+        """Launch a node whose inputs exist."""
+        run, computing = launch_range.run, self.computing
+        if len(computing.flight) >= computing.window:
+            self.lane.wait(run, computing.wait_for_room, lambda: computing.room, WINDOW_FULL)
+        dispatched = self.clock()
+        if launch.is_synchronous:
+            with computing.elsewhere():
+                arrays = launch.call(*inputs)
+        else:
+            arrays = launch.call(*inputs)
+        if launch.tells:
+            run.fill(launch.step, arrays)
+        else:
+            slots = run.slots
+            for slot, array in zip(launch.outputs, arrays, strict=False):
+                slots[slot] = array
+            run.begun = True
+        if launch.shares or run.late:
+            run.let_go(launch.step, self.island)
+        else:
+            for slot in launch.frees:
+                run.slots[slot] = None
+        computing.add(launch_range, launch, arrays[launch.witness], dispatched)
 
     def _bring(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring an argument to its place, and return the error that prevents it, if any."""
@@ -316,7 +326,7 @@ class Dispatcher(threading.Thread):
         run.let_go(step, self.island)
         if moved:
             size = run.compiled_plan.crossing(step, source)
-            self._follow(Launched(launch_range, step, array, dispatched, self._route_from(entry), size, entry))
+            self.moving.follow(Sent(launch_range, step, array, dispatched, entry.route_to(self.island), size, entry))
         else:  # nothing happened, nothing is recorded
             run.mark_done(step)
             launch_range.step_done()
@@ -336,20 +346,5 @@ class Dispatcher(threading.Thread):
             run.has_read(run.results.get(slot, ()))
         run.fill(step, [array])
         run.let_go(step, self.island)
-        self._follow(Launched(launch_range, step, array, dispatched))
+        self.moving.follow(Sent(launch_range, step, array, dispatched))
         return None
-
-    def _route_from(self, entry: Entry) -> str:
-        """Return how an argument travelled: from the host, within this island, or from another."""
-        if (where := entry.placement) is None:
-            return "host"
-        return "ICI" if where.island == self.island else "DCN"
-
-    def _follow(self, launched: Launched) -> None:
-        if getattr(launched.witness, "is_ready", bool)():  # typed keys do not tell
-            self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
-        else:
-            self.moving.inbox.put(launched)
-
-    def _ended(self, count: int) -> None:
-        self.window.release(count)

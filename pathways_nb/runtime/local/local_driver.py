@@ -103,7 +103,7 @@ class LocalDriver(Driver):
     def spend(self, budget: float) -> None:
         """Limit the share of time for which each watcher may keep a core busy; see ``Driver.spend``."""
         for dispatcher in self._dispatchers:
-            dispatcher.computing.budget = dispatcher.moving.budget = budget
+            dispatcher.computing.budget.share = dispatcher.moving.budget.share = budget
 
     @property
     def sampled(self) -> float:

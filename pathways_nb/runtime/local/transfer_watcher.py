@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Launched, Watcher, stamp, wait_for
+from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Sent, Watcher, record_end, stamp, wait_for
 from pathways_nb.timing.waits import DATA, MESSAGE
 from pathways_nb.trace.rows import Label
 
@@ -19,18 +19,25 @@ class TransferWatcher(Watcher):
     """Watches transfers to one island; a transfer begins when its source has ended, which may be stamped later."""
 
     def __init__(self, name: str, clock: Clock):
-        super().__init__(name, clock, lambda count: None)
+        super().__init__(name, clock)
         self._late: list[Callable[[], bool]] = []
         """Transfers that have ended, to be recorded when the end of their source is stamped."""
 
-    def note_now(self, launched: Launched) -> None:
+    def follow(self, launched: Sent) -> None:
+        """Watch a transfer; the dispatcher calls this."""
+        if getattr(launched.witness, "is_ready", bool)():  # typed keys do not tell
+            self.note_now(launched)  # behind longer transfers in the queue its end would be seen late
+        else:
+            self.inbox.put(launched)
+
+    def note_now(self, launched: Sent) -> None:
         """Record a transfer that had ended when it was dispatched; the dispatcher calls this."""
         failure = wait_for(launched.witness)
         launched.ended = stamp(launched.launch_range.run, launched.step, self.clock())
         if not self._note(launched, launched.ended, failure, "estimated", launched.ended + PATIENCE):
             self.inbox.put(launched)
 
-    def _next(self) -> Launched | None:
+    def _next(self) -> Sent | None:
         """Return the next transfer; meanwhile record those whose source has been stamped."""
         while self._late:
             self._late = [note for note in self._late if not note()]
@@ -40,14 +47,12 @@ class TransferWatcher(Watcher):
                 continue
         return self.inbox.get()
 
-    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+    def _end(self, launched: Sent, end: float, failure: BaseException | None, quality: str) -> None:
         note = partial(self._note, launched, end, failure, quality, self.clock() + PATIENCE)
         if not note():
             self._late.append(note)
 
-    def _note(
-        self, launched: Launched, end: float, failure: BaseException | None, quality: str, deadline: float
-    ) -> bool:
+    def _note(self, launched: Sent, end: float, failure: BaseException | None, quality: str, deadline: float) -> bool:
         """Record a transfer unless its source has ended without a stamp so far; return whether it was recorded."""
         ready = self._ready_at(launched)
         if ready is None and failure is None and self.clock() < deadline:
@@ -55,10 +60,11 @@ class TransferWatcher(Watcher):
         label = launched.launch_range.run.compiled_plan.actions[launched.step].label
         label = routed(label, launched.route, launched.size) if launched.route else label
         start, why = max((ready or 0.0, DATA), (launched.dispatched, MESSAGE))
-        self._record(launched, label, start, end, quality, failure, why)
+        record_end(launched.launch_range.run, launched.step, label, start, end, quality, failure, why)
+        launched.launch_range.step_done()
         return True
 
-    def _ready_at(self, launched: Launched) -> float | None:
+    def _ready_at(self, launched: Sent) -> float | None:
         run, source = launched.launch_range.run, launched.source
         if source is not None:
             return 0.0 if source.run is None else source.run.ends.get(source.step)

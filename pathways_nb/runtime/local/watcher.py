@@ -1,9 +1,8 @@
-"""Watchers find out when each launch ended: one thread waits on outputs in order and writes the record.
+"""When steps ended: what is under way, how a watcher waits for it, and how ends are recorded.
 
-A launch ends when its witness output is ready (error about 0.05 ms at the median, measured). It starts at the later of
-its dispatch and the end of what ran before on its devices. Waking for every launch of a few microseconds would cost
-more than the launch. Therefore a watcher measures what a look costs; where looks would take more than ``BUDGET`` of the
-time, it looks at every n-th launch and interpolates the stamps in between.
+A step ends when its witness output is ready (error about 0.05 ms at the median, measured). A launch starts at the later
+of its dispatch and the end of what ran before on its devices. Ends that were found by one look are interpolated, but
+for the last.
 """
 
 from __future__ import annotations
@@ -14,19 +13,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import thread_time
-from typing import Any
+from typing import Any, Protocol
 
+from pathways_nb.runtime.local.look_budget import LookBudget
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.trace.rows import BY, Label, Row
 
 Clock = Callable[[], float]
-BUDGET = 0.02
-"""The share of time for which a watcher may keep one core busy, as far as looking less often can help."""
-MOST_AT_ONCE = 16
-"""The most launches per look: more could fill the dispatcher's window."""
-_PAUSE = 0.02
-"""Seconds between two launches that count at most: a pause says nothing of the launches after it."""
 PATIENCE = 0.05
 """Seconds to wait for what is sure to come: the launch that took an output over, the stamp of a transfer's source."""
 
@@ -53,9 +46,25 @@ class LaunchRange:
             self.on_done(self)
 
 
+class UnderWay(Protocol):
+    """A step that was dispatched."""
+
+    @property
+    def launch_range(self) -> LaunchRange:
+        """What it is part of."""
+
+    @property
+    def step(self) -> int:
+        """Its number in the plan."""
+
+    @property
+    def witness(self) -> Any:
+        """The output that tells its end."""
+
+
 @dataclass(slots=True, eq=False)
-class Launched:
-    """A step under way: what to wait on, and when it was dispatched.
+class Sent:
+    """A transfer under way: what to wait on, and when it was dispatched.
 
     For an argument, ``route`` says how it travelled, ``size`` how many bytes did, and ``source`` where it came from.
     """
@@ -77,21 +86,12 @@ class Watcher(threading.Thread, ABC):
     Args:
         name: of the thread.
         clock: the controller's clock, in seconds.
-        on_ended: called with the number of steps that have ended, for flow control.
     """
 
-    def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None]):
+    def __init__(self, name: str, clock: Clock):
         super().__init__(name=name, daemon=True)
-        self.inbox: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
-        self.clock, self.on_ended = clock, on_ended
-        self.budget = BUDGET
-        self.watched = self.seen = 0
-        self._row = 0
-        """The number of looks in a row at one launch each: from the second on, the launch's start is known."""
-        self._interval = _PAUSE
-        """Seconds from one launch's end to the next, at the mean."""
-        self._cost = self._looked = self._cpu = 0.0
-        """Processor seconds of a look; time of the last look, and this thread's time then."""
+        self.inbox: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
+        self.clock, self.budget = clock, LookBudget()
 
     def run(self) -> None:
         """Watch until stopped."""
@@ -99,7 +99,7 @@ class Watcher(threading.Thread, ABC):
             pass
 
     def _next_batch(self) -> bool:
-        """Watch some launches.
+        """Watch some steps.
 
         It is a function of its own so that no array stays referenced while the thread waits for more.
 
@@ -109,99 +109,71 @@ class Watcher(threading.Thread, ABC):
         first = self._next()
         if first is None:
             return False
-        batch, lost = [first], self._lost([], first)
-        while lost or self._saves(batch):
-            following = self._following(PATIENCE if lost else 0.0)
-            if following is None:
-                break
+        batch = [first]
+        while len(batch) < self.budget.at_once and (following := self._following()) is not None:
             batch.append(following)
-            lost = self._lost(lost, following)
         self._watch(batch)
         return True
 
-    def _saves(self, batch: Sequence[Launched]) -> bool:
-        """Return whether a batch should have one more launch, because looks would take too much of the time."""
-        return len(batch) < min(MOST_AT_ONCE, self._cost / max(self.budget * self._interval, 1e-9))
-
-    def _following(self, patience: float) -> Launched | None:
-        """Return the next launch, or ``None`` if there is none within some seconds."""
+    def _following(self) -> Sent | None:
+        """Return the next step, or ``None`` if there is none now."""
         try:
-            following = self.inbox.get(timeout=patience) if patience else self.inbox.get_nowait()
+            following = self.inbox.get_nowait()
         except queue.Empty:
             return None
         if following is None:
             self.inbox.put(None)
         return following
 
-    def _lost(self, lost: list[range], launched: Launched) -> list[range]:
-        """Return the devices of launches whose end no output of the batch tells, with one launch more."""
-        return lost
-
-    def _watch(self, batch: Sequence[Launched]) -> None:
+    def _watch(self, batch: Sequence[Sent]) -> None:
         """Wait for the last of ``batch``; the ends of the others are interpolated."""
-        failures = _failures(batch)
+        failures = failures_of(batch)
         now = self.clock()
-        self._row = self._row + 1 if len(batch) == 1 else 0
         with batch[-1].launch_range.run.ended.once():
-            self._stamp(batch, failures, now)
-        self.on_ended(len(batch))
-        self.watched, self.seen = self.watched + 1, self.seen + len(batch)
-        self._account(len(batch), now)
+            ready = [max(self._ready_at(launched) or 0.0, launched.dispatched) for launched in batch]
+            guesses = [*interpolated(ready, [1.0] * len(batch), now)[:-1], now]
+            for launched, guess, failure in zip(batch, guesses, failures, strict=True):
+                end = launched.ended or stamp(launched.launch_range.run, launched.step, max(guess, launched.dispatched))
+                watched = launched is batch[-1] or launched.ended
+                self._end(launched, end, failure, "estimated" if watched else "interpolated")
+        self.budget.looked(len(batch), now)
 
-    def _stamp(self, batch: Sequence[Launched], failures: Sequence[BaseException | None], now: float) -> None:
-        ready = [max(self._ready_at(launched) or 0.0, launched.dispatched) for launched in batch]
-        guesses = [*_interpolated(ready, self._weights(batch), now)[:-1], now]
-        for launched, guess, failure in zip(batch, guesses, failures, strict=True):
-            end = launched.ended or stamp(launched.launch_range.run, launched.step, max(guess, launched.dispatched))
-            watched = launched is batch[-1] or launched.ended
-            self._end(launched, end, failure, "estimated" if watched else "interpolated")
-
-    def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
-        """Return the shares of a batch's time for its launches."""
-        return [1.0] * len(batch)
-
-    def _next(self) -> Launched | None:
+    def _next(self) -> Sent | None:
         return self.inbox.get()
 
-    def _account(self, count: int, now: float) -> None:
-        """Update the cost of a look and the interval between launches.
-
-        Intervals are averaged, not rates: two short launches among long ones must not make it look at every tenth.
-        """
-        cpu = thread_time()
-        self._interval += 0.2 * (min((now - self._looked) / count, _PAUSE) - self._interval)
-        self._cost += 0.2 * (cpu - self._cpu - self._cost)
-        self._looked, self._cpu = now, cpu
-
     @abstractmethod
-    def _ready_at(self, launched: Launched) -> float | None:
+    def _ready_at(self, launched: Sent) -> float | None:
         """Return when it could begin; ``None`` if that is not known yet."""
 
     @abstractmethod
-    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+    def _end(self, launched: Sent, end: float, failure: BaseException | None, quality: str) -> None:
         """Record that it ended."""
 
-    @staticmethod
-    def _record(
-        launched: Launched,
-        label: Label,
-        start: float,
-        end: float,
-        quality: str,
-        failure: BaseException | None,
-        why: int,
-    ) -> Label:
-        """Record the end of a step, pass it on, and return the label under which it is recorded."""
-        run, step = launched.launch_range.run, launched.step
-        status = "failed" if failure is not None else "draining" if run.stopped else "ok"
-        label = run.own(label)
-        run.record.add(Row(label, min(start, end), end, run.serial, quality, status, BY[why]))
-        if failure is not None:
-            run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
-        else:
-            run.mark_done(step)
-        launched.launch_range.step_done()
-        return label
+
+def record_end(
+    run: Execution,
+    step: int,
+    label: Label,
+    start: float,
+    end: float,
+    quality: str,
+    failure: BaseException | None,
+    why: int,
+) -> Label:
+    """Record the end of a step and pass it on; its range still counts it as under way (``LaunchRange.step_done``).
+
+    Returns:
+        The label under which it is recorded.
+    """
+    status = "failed" if failure is not None else "draining" if run.stopped else "ok"
+    label = run.own(label)
+    # Half the time of Row(…), for every node.
+    run.record.add(Row._make((label, start if start < end else end, end, run.serial, quality, status, BY[why])))
+    if failure is None:
+        run.mark_done(step)
+    else:
+        run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
+    return label
 
 
 def stamp(run: Execution, step: int, seen: float) -> float:
@@ -227,7 +199,7 @@ def stamp(run: Execution, step: int, seen: float) -> float:
 _stamping = threading.Lock()
 
 
-def _interpolated(ready: Sequence[float], weights: Sequence[float], now: float) -> list[float]:
+def interpolated(ready: Sequence[float], weights: Sequence[float], now: float) -> list[float]:
     """Return the ends of launches of which the last ended just now, one after another, none before its inputs came.
 
     Args:
@@ -245,7 +217,7 @@ def _interpolated(ready: Sequence[float], weights: Sequence[float], now: float) 
     return ends
 
 
-def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
+def failures_of(batch: Sequence[UnderWay]) -> list[BaseException | None]:
     """Wait for all launches of ``batch``.
 
     An output that a later launch of the batch has read needs no look of its own unless that launch failed: each look
@@ -255,11 +227,15 @@ def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
         The error of each, or ``None``.
     """
     run = batch[-1].launch_range.run
-    steps = {launched.step for launched in batch if launched.launch_range.run is run}
     found = [wait_for(batch[-1].witness)]
-    for launched in batch[-2::-1]:
-        was_read = launched.launch_range.run is run and run.compiled_plan.actions[launched.step].reader in steps
-        found.append(None if was_read and not any(found) else wait_for(launched.witness))
+    if len(batch) == 1:
+        return found
+    actions, steps = run.compiled_plan.actions, {one.step for one in batch if one.launch_range.run is run}
+    has_failed = found[0] is not None
+    for one in batch[-2::-1]:
+        was_read = not has_failed and one.launch_range.run is run and actions[one.step].reader in steps
+        found.append(None if was_read else wait_for(one.witness))
+        has_failed = has_failed or found[-1] is not None
     return found[::-1]
 
 

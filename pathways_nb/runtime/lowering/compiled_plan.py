@@ -5,6 +5,7 @@ It is plain data, made once and read by dispatchers, watchers and the simulator 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.signature import Aval
 from pathways_nb.runtime.lowering.host_steps import HostCall
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
+from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch, resolved_launches
 from pathways_nb.trace.rows import Label
 
 
@@ -30,6 +32,8 @@ class CompiledStep:
     step: Step
     label: Label
     call: jax.stages.Compiled | None = None
+    calls_back: bool = False
+    """Whether it calls functions on the host, which makes its call synchronous."""
     cost: NodeCost | None = None
     opened: OpenedLaunch | None = None
     """In the simulator, its operations, where the compiler of the simulated chip has compiled it."""
@@ -78,6 +82,13 @@ class CompiledPlan:
     """JAX's contexts of its call, under which threads carry it out."""
     lasts: dict[int, float] = field(default_factory=dict)
     """For each launch, the seconds it took when its end was last watched."""
+    _resolved: dict[int, Mapping[int, ResolvedLaunch]] = field(default_factory=dict)
+
+    def resolved(self, island: int) -> Mapping[int, ResolvedLaunch]:
+        """Return what the launches on an island need, by step."""
+        if (found := self._resolved.get(island)) is None:
+            found = self._resolved[island] = resolved_launches(self, island)
+        return found
 
     @cached_property
     def is_opened(self) -> bool:

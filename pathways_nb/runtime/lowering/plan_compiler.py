@@ -198,15 +198,15 @@ class PlanCompiler:
         basis = executable.cost.origin if executable.cost is not None else ""
         label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops, basis)
         return CompiledStep(
-            step,
-            label,
+            step, label,
             call=executable.call,
+            calls_back=executable.code is not None,
             cost=executable.cost,
             opened=executable.opened,
             waits_for=self._waits_for(step),
             witness=self._witness(step),
             reader=self.readers.get(index, -1),
-        )
+        )  # fmt: skip
 
     def _host_action(self, step: Step) -> CompiledStep:
         code = self.traced.codes[step.node]

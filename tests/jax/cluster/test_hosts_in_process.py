@@ -833,7 +833,7 @@ def test_a_step_that_fails_on_one_host_gives_up_the_island(lockstep) -> None:
     step = pw.program(replicated(double, left, name="a"), name="one")
     close(step(X), X * 2)
     host = lockstep.links[0, 1].host
-    host.dispatcher._launch = lambda *args: 1 / 0
+    host.dispatcher._call = lambda *args: 1 / 0
     with pytest.raises(NodeError, match="a of one"):
         step(X).result()
     until(lambda: lockstep.rebuilds == 1 and not lockstep.driver.messenger.rebuilding)

@@ -480,7 +480,7 @@ class TestTwoIslands:
 def in_actor_count(controller: pw.Controller) -> int:
     """How many launches are under way on island 0."""
     count: int = links(controller, 0)[0].ray.get(
-        links(controller, 0)[0].actor.__ray_call__.remote(lambda actor: 24 - actor.host.dispatcher.window._value)
+        links(controller, 0)[0].actor.__ray_call__.remote(lambda actor: len(actor.host.dispatcher.computing.flight))
     )
     return count
 

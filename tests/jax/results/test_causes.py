@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
+from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT
 from pathways_nb.timing.waits import CALL, MEMORY, MESSAGE, TURN, WHY, WINDOW
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.causality.happened_before import Dag

@@ -18,7 +18,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.driver import QUEUED
-from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
+from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT
 from pathways_nb.session.calls import client
 from pathways_widgets.figures import live, output
 from tests.conftest import settled

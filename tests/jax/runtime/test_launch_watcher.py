@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.local import dispatcher
-from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
-from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
-from pathways_nb.runtime.local.watcher import Launched, _failures, _interpolated
+from pathways_nb.runtime.local import enqueue_lane
+from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, Launched, LaunchWatcher
+from pathways_nb.runtime.local.look_budget import MOST_AT_ONCE, LookBudget
+from pathways_nb.runtime.local.watcher import failures_of, interpolated
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import WINDOW_FULL, Label
 from pathways_nb.util.waiting import Condition
-from tests.support.waiting import Unseen, dispatchers, launched, until
+from tests.support.waiting import Unseen, launched, until
 
 matrix = np.full((128, 128), 0.01, np.float32)
 
@@ -38,31 +38,30 @@ def chain(place: pw.VirtualSlice, length: int) -> pw.Program:
     return pw.program(body, name="chain")
 
 
-@pytest.mark.parametrize(("budget", "all_watched"), [(float("inf"), True), (0.0, False)])
-def test_the_share_of_ends_watched_follows_the_budget(controller, left, budget, all_watched) -> None:
+def test_what_was_not_seen_to_end_is_told_and_is_in_order(controller, left) -> None:
     step = chain(left, 40)
     step(matrix).wait()
-    controller.driver.spend(budget)
+    controller.driver.spend(0.0)
     with Unseen(controller) as unseen, pw.record() as run:
         step(matrix)
         until(lambda: launched(controller) == IN_FLIGHT)
         unseen.see()
     summary = run.summary()
     assert summary.launches == 40
-    assert (summary.interpolated == 0) is all_watched
-    assert ("of ends watched" in str(summary)) is not all_watched
+    assert summary.interpolated > 0
+    assert "of ends watched" in str(summary)
     events = run.events.of_kind("compute")
     assert (np.diff(events["end"]) >= 0).all()
     assert (events["end"][:-1] <= events["start"][1:] + 1e-9).all(), "one at a time on the same devices"
 
 
 def test_the_wait_for_the_window_is_recorded_and_is_no_dispatch(controller, left, monkeypatch) -> None:
-    monkeypatch.setattr(dispatcher, "_NOTABLE", 0.0)
+    monkeypatch.setattr(enqueue_lane, "_NOTABLE", 0.0)
     step = chain(left, IN_FLIGHT + 1)
     step(matrix).wait()
     with Unseen(controller) as unseen, pw.record() as run:
         step(matrix)
-        until(lambda: dispatchers(controller)[0].window._cond._waiters)
+        until(lambda: launched(controller) == IN_FLIGHT)
         unseen.see()
     stalls, enqueues = run.events.of_kind("stall"), run.events.of_kind("enqueue")
     assert list(stalls["name"]) == [WINDOW_FULL]
@@ -72,10 +71,13 @@ def test_the_wait_for_the_window_is_recorded_and_is_no_dispatch(controller, left
 
 
 class Witness:
-    """An output that is ready, or has failed, and remembers whether anybody asked."""
+    """An output that is ready or not, or has failed, and remembers whether anybody waited for it."""
 
-    def __init__(self, error: Exception | None = None):
-        self.error, self.asked = error, False
+    def __init__(self, error: Exception | None = None, ready: bool = True):
+        self.error, self.ready, self.asked = error, ready, False
+
+    def is_ready(self) -> bool:
+        return self.ready
 
     def block_until_ready(self) -> None:
         self.asked = True
@@ -98,8 +100,8 @@ def test_only_what_nobody_in_the_group_has_read_is_asked_for(readers, failing, a
     portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(actions=actions)))
     error = ValueError("bad")
     witnesses = [Witness(error if step == failing else None) for step in range(len(readers))]
-    batch = [Launched(portion, step, witness, 0.0) for step, witness in enumerate(witnesses)]
-    assert _failures(batch) == [error if step == failing else None for step in range(len(readers))]
+    batch = [Launched(portion, node(step), witness, 0.0) for step, witness in enumerate(witnesses)]
+    assert failures_of(batch) == [error if step == failing else None for step in range(len(readers))]
     assert [step for step, witness in enumerate(witnesses) if witness.asked] == asked
 
 
@@ -110,57 +112,76 @@ class Taken(Witness):
         return True
 
 
-class Batches(LaunchWatcher):
-    """A watcher that only keeps its batches, as steps."""
+def node(step: int, device: int = 0, devices: int = 2, **differs: Any) -> Any:
+    """A launch of a plan."""
+    label = Label("compute", "n", island=0, device=device, devices=devices)
+    usual = {"label": label, "waits_for": (), "reader": -1, "is_awaited": False, "tells": False}
+    return SimpleNamespace(step=step, devices=slice(device, device + devices), width=devices, **usual | differs)
 
-    def __init__(self) -> None:
-        super().__init__("batches", lambda: 0.0, lambda count: None, 4)
-        self.found: list[list[int]] = []
 
-    def _watch(self, batch: Any) -> None:
-        self.found.append([one.step for one in batch])
+READY, RUNS = Witness(), Witness(ready=False)
 
 
 @pytest.mark.parametrize(
-    ("steps", "batches"),
+    ("launches", "ended"),
     [
-        ([(0, Witness), (0, Witness)], [[0], [1]]),
-        ([(0, Taken), (0, Witness), (0, Witness)], [[0, 1], [2]]),
-        ([(0, Taken), (0, Taken), (0, Witness)], [[0, 1, 2]]),
-        ([(0, Taken), (2, Witness), (0, Witness), (2, Witness)], [[0, 1, 2], [3]]),
+        ([], 0),
+        ([(0, READY), (0, RUNS)], 1),
+        ([(0, READY), (0, READY)], 2),
+        ([(0, Taken()), (0, RUNS), (0, READY)], 0),
+        ([(0, Taken()), (0, READY), (0, RUNS)], 2),
+        ([(0, Taken()), (0, Taken()), (0, READY)], 3),
+        ([(0, READY), (0, Taken()), (2, READY)], 1),
+        ([(0, Taken()), (2, READY), (0, READY), (2, RUNS)], 3),
     ],
 )
-def test_a_launch_whose_output_was_taken_over_is_watched_with_a_later_one_there(steps, batches) -> None:
-    labels = [Label("compute", "n", device=device, devices=2) for device, _ in steps]
-    actions = [SimpleNamespace(label=label) for label in labels]
-    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(actions=actions)))
-    watcher = Batches()
-    for step, (_, witness) in enumerate(steps):
-        watcher.inbox.put(Launched(portion, step, witness(), 0.0))
-    while not watcher.inbox.empty():
-        assert watcher._next_batch()
-    assert watcher.found == batches
+def test_a_launch_whose_output_was_taken_over_has_ended_when_a_later_one_there_has(launches, ended) -> None:
+    watcher, found = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
+    watcher._record = lambda launched, *_, **__: found.extend(one.step for one in launched)  # type: ignore[method-assign,assignment]
+    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={})))
+    watcher.flight += [
+        Launched(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)
+    ]
+    assert watcher._look() == ended
+    assert found == list(range(ended))
+    assert [one.step for one in watcher.flight] == list(range(ended, len(launches)))
+
+
+def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one() -> None:
+    watcher, batches, now = LaunchWatcher("watcher", lambda: now[0], 4), [], [0.0]
+    watcher._record = lambda found, ends, is_seen: batches.append((len(found), ends[-1], is_seen))  # type: ignore[method-assign]
+    watcher.begin()
+    portion: Any = SimpleNamespace()
+    for step in range(20):
+        now[0] += 1.0
+        watcher.add(portion, node(step, is_awaited=step == 18), READY, now[0])
+    assert batches == [(16, 16.0, True), (3, 19.0, True)]
+    watcher.end()
+    assert batches[2:] == [(1, 20.0, True)]
+    watcher.budget.share = 0.0
+    watcher.add(portion, node(20), READY, 20.0)
+    assert watcher.flight, "without a budget nobody looks before somebody must wait"
 
 
 def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> None:
-    watcher, now, quick = Batches(), 0.0, Launched(SimpleNamespace(), 0, Witness(), 0.0)  # type: ignore[arg-type]
+    budget, now = LookBudget(), 0.0
     for seconds in [0.01] * 20 + [1e-5, 1e-5]:
         now += seconds
-        watcher._account(1, now)
-    watcher._cost = 5e-5
-    assert not watcher._saves([quick])
+        budget.looked(1, now)
+    budget._cost = 5e-5
+    assert budget.at_once < 1
     for _ in range(50):
         now += 1e-5
-        watcher._account(1, now)
-    watcher._cost = 5e-5
-    assert watcher._saves([quick])
+        budget.looked(1, now)
+    budget._cost = 5e-5
+    assert budget.at_once == MOST_AT_ONCE
 
 
 def test_interpolated_ends_follow_the_weights_and_no_input_comes_later() -> None:
-    assert _interpolated([0.0, 0.0, 0.0], [1.0, 2.0, 1.0], 8.0) == pytest.approx([2.0, 6.0, 8.0])
-    assert _interpolated([0.0, 7.0], [1.0, 1.0], 8.0) == pytest.approx([1.0, 8.0])
-    assert _interpolated([0.0, 3.0, 3.0], [1.0, 1.0, 1.0], 8.0) == pytest.approx([2.5, 5.5, 8.0])
-    assert _interpolated([9.0], [1.0], 8.0) == [8.0]
+    assert interpolated([0.0, 0.0, 0.0], [1.0, 2.0, 1.0], 8.0) == pytest.approx([2.0, 6.0, 8.0])
+    assert interpolated([0.0, 7.0], [1.0, 1.0], 8.0) == pytest.approx([1.0, 8.0])
+    assert interpolated([0.0, 3.0, 3.0], [1.0, 1.0, 1.0], 8.0) == pytest.approx([2.5, 5.5, 8.0])
+    assert interpolated([9.0], [1.0], 8.0) == [8.0]
 
 
 def test_a_failure_within_a_group_is_told_of_its_own_node(controller) -> None:
@@ -237,17 +258,19 @@ def test_what_a_skipped_reader_did_not_read_is_waited_for(controller) -> None:
 
 def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     """Of a long and a short launch seen together, the short one does not get half."""
-    labels = [Label("compute", name, island=0, devices=4) for name in ("long", "short")]
-    actions = [SimpleNamespace(label=label, reader=-1, waits_for=()) for label in labels]
-    compiled_plan = SimpleNamespace(actions=actions, lasts={0: 0.04, 1: 0.01})
+    compiled_plan = SimpleNamespace(lasts={0: 0.04, 1: 0.01})
     record = Record()
     run: Any = SimpleNamespace(own=lambda label: label,
         compiled_plan=compiled_plan, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
         mark_done=lambda step: None,
     )  # fmt: skip
-    portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda: None)
-    watcher = LaunchWatcher("watcher", lambda: 1.1, lambda count: None, devices=4)
-    watcher._watch([Launched(portion, step, Witness(), 0.1) for step in (0, 1)])
+    portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda count: None)
+    watcher = LaunchWatcher("watcher", lambda: 1.1, devices=4)
+    for step, name in enumerate(("long", "short")):
+        launch = node(step, devices=4, label=Label("compute", name, island=0, devices=4))
+        watcher.flight.append(Launched(portion, launch, Witness(), 0.1))
+    compiled_plan.actions = [SimpleNamespace(reader=-1)] * 2
+    assert watcher._look() == 2
     events = record.events()
     assert events["name"].tolist() == ["long", "short"]
     assert events["start"].tolist() == pytest.approx([0.1, 0.9])
