@@ -11,10 +11,9 @@ from pathways_nb.adopt.collective_line import CollectiveLine
 from pathways_nb.adopt.flags import flags_in
 from pathways_nb.adopt.name_stacks import scope_of
 from pathways_nb.adopt.scheduled_depths import ScheduledDepths
-from pathways_nb.adopt.slice_transfers import BETWEEN_SLICES, sent_between_slices
 from pathways_nb.adopt.whole_copies import WholeCopy
-from pathways_nb.cost.hlo.hlo_schedule import HloExchange, LaunchSchedule
-from pathways_nb.cost.hlo.hlo_text import HloModule
+from pathways_nb.cost.hlo.exchanges import HloExchange
+from pathways_nb.cost.hlo.hlo_schedule import LaunchSchedule
 from pathways_nb.cost.launch.launch_timing import Price
 from pathways_nb.cost.launch.op_seconds import LaunchPlace, hosts_of
 from pathways_nb.errors import size
@@ -23,6 +22,8 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_hiding import exposed_seconds
 from pathways_nb.util.words import counted
+
+BETWEEN_SLICES = "between slices, by the hosts' network"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def collectives_of(
     """
     copies = warned or [()] * len(programs.modules)
     each = [
-        _lines(schedule, module, flags_in(module, found), ops, place, programs.price, mesh)
+        _lines(schedule, flags_in(module, found), ops, place, programs.price, mesh)
         for schedule, module, ops, found in zip(programs.schedules, programs.modules, programs.ops, copies, strict=True)
     ]
     rows = []
@@ -105,7 +106,6 @@ def _total(row: CollectiveLine | None) -> tuple[float, float, float, float]:
 
 def _lines(
     schedule: LaunchSchedule,
-    module: HloModule,
     flags: Mapping[str, str],
     ops: Ops,
     place: LaunchPlace,
@@ -115,14 +115,14 @@ def _lines(
     """Return the collectives of one compiled program, by line, kind, and whether they pass between slices."""
     shares = exposed_shares(ops)
     found: dict[tuple[str, str, bool], CollectiveLine] = {}
-    sent = sent_between_slices(module, place)
     for action, times in schedule.runs():
-        exchange = action.exchange or sent.get(action.name)
+        exchange, between = action.exchange, ""
         if exchange is None or not times:
             continue
+        if action.queue == "dcn":
+            exchange, between = place.located(exchange), BETWEEN_SLICES
         took = times * price(action)
         hosts = hosts_of(exchange, place)
-        between = BETWEEN_SLICES if action.name in sent else ""
         flag = flags.get(action.name, "") or between or ("blocking" if action.role == "run" else "")
         one = CollectiveLine(
             action.line, action.function, scope_of(action.source), exchange.kind, axes_of_groups(exchange, mesh),

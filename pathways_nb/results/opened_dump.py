@@ -64,7 +64,7 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     if wanted:
         raise wanted[0]
     priced.sort(key=lambda one: -one.seconds)
-    chosen, name, place, _ = _chosen(priced, module, where)
+    chosen, name, place, _, assumed = _chosen(priced, module, where)
     known = constants(place.chip.name)
     opened = open_launch(
         chosen.text, place, known, compiler=_compiler(chosen),
@@ -73,8 +73,8 @@ def open_dump(path: Path, chip: str | PathLike[str] | Chip | None, module: str |
     more = []
     if chosen.kind not in ("", "TPU" if place.chip.interconnect == "torus" else "GPU"):
         more += [f"the schedule is that of the {chosen.kind}'s compiler, the times are those of {place.chip.name}"]
-    if place.slices > 1:
-        more += [f"it sends between slices, whose number a dump does not say: {place.slices} are assumed"]
+    if assumed:
+        more += [f"it sends between slices, whose number its text does not say: {place.slices} are assumed"]
     if failed:
         more += [f"{counted(len(failed), 'program')} cannot be read, the first because {next(iter(failed.values()))}"]
     opened = replace(opened, notes=(*opened.notes, *more))
@@ -90,12 +90,14 @@ class PricedModule(NamedTuple):
         name: of it in its text.
         place: its devices.
         seconds: in the compiler's order.
+        assumed: whether the number of slices is.
     """
 
     module: DumpedModule
     name: str
     place: LaunchPlace
     seconds: float
+    assumed: bool
 
 
 def _priced(module: DumpedModule, chip: Chip, where: str) -> PricedModule:
@@ -108,12 +110,17 @@ def _priced(module: DumpedModule, chip: Chip, where: str) -> PricedModule:
     try:
         read = parse(text)
         schedule = schedule_of(read, read.devices)
+        said = schedule.slices
+        if said and read.devices % said:
+            raise ValueError(
+                f"its {counted(read.devices, 'device')} do not divide into the {said} slices that it sends to"
+            )
     except (ValueError, KeyError, IndexError, StopIteration) as error:
         raise UsageError(f"{where}: {module.path.name} cannot be read: {error}") from error
-    # How many slices there are is not in the text; transfers between them say that there are several.
-    several = any(action.queue == "dcn" for action, _ in schedule.runs())
-    place = place_of(chip, read.devices, 2 if several and read.devices % 2 == 0 else 1)
-    return PricedModule(module, read.name, place, launch_seconds(schedule, price_of(place, known)).ordered)
+    # A text that does not say who takes part in what it sends says by that alone that there are several slices.
+    place = place_of(chip, read.devices, said or (2 if read.devices % 2 == 0 else 1))
+    seconds = launch_seconds(schedule, price_of(place, known)).ordered
+    return PricedModule(module, read.name, place, seconds, said is None and place.slices > 1)
 
 
 def _chosen(priced: Sequence[PricedModule], module: str | int | None, where: str) -> PricedModule:

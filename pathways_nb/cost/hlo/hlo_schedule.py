@@ -18,11 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from pathways_nb.cost.collectives.groups import groups_of
 from pathways_nb.cost.collectives.kinds import BY_NAME, BY_OPCODE
-from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
+from pathways_nb.cost.hlo.exchanges import SLICE_NUMBERS, HloExchange, exchange_between_slices, exchange_of
+from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule
 from pathways_nb.cost.hlo.hlo_work import OpWork, custom_call_target, is_free, is_unknown_kernel, work_of
 from pathways_nb.cost.hlo.loop_trips import trips_of
 from pathways_nb.cost.hlo.phases import phases_in
@@ -37,32 +35,9 @@ Role = Literal["run", "start", "done", "loop"]
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _MEETING = re.compile(r'_xla_host_transfer_rendezvous="([^"]+)"')
 _HOST_SPACE = 5
+"""HLO's number of the host's memory."""
 UNKNOWN_TRIPS = "runs an unknown number of times"
 """What a note says of a loop that ends by its data."""
-"""HLO's number of the host's memory."""
-
-
-class HloExchange(NamedTuple):
-    """A collective of a schedule.
-
-    Args:
-        kind: the name of its kind in ``cost.collectives.kinds``.
-        bytes: on one device: of the full result, or of the operand, as ``CollectiveKind.counts_result`` says.
-        groups: positions of the participants in the program's mesh, one group a row; of a permutation its pairs.
-        dtype: type of most of its bytes.
-        arrays: number of arrays that it exchanges at once.
-    """
-
-    kind: str
-    bytes: float
-    groups: np.ndarray
-    dtype: str
-    arrays: int
-
-    @property
-    def size(self) -> int:
-        """Number of participants of a group; of a permutation 2, or 1 where each device sends to itself."""
-        return int(self.groups.shape[1])
 
 
 class LaunchAction(NamedTuple):
@@ -134,6 +109,13 @@ class LaunchSchedule:
                 yield action, times
             else:
                 yield from action.body.runs(times * action.trips)
+
+    @property
+    def slices(self) -> int | None:
+        """Number of slices that it sends between: 1 if it sends nothing, None if the text does not say it."""
+        sent = [action for action, _ in self.runs() if action.queue == "dcn"]
+        said = [int(action.exchange.groups.max()) // SLICE_NUMBERS for action in sent if action.exchange]
+        return max(said) if said else None if sent else 1
 
     @property
     def flops(self) -> float:
@@ -239,10 +221,11 @@ class _ScheduleReader:
                 yield said(queue="compute", role="run", work=work_of(self.module, computation, instruction))
                 return
             begins = part == "start" or opcode.endswith("-start")
-            exchange = self._exchange(where, collective)
+            exchange = exchange_of(where, collective, self.devices)
             yield said(queue="network", role="start" if begins else "run", exchange=exchange)
         elif opcode.endswith("-start") or opcode in ("send", "recv"):
-            yield said(queue=_queue(instruction), role="start", work=_moved(instruction))
+            between = exchange_between_slices(instruction) if opcode == "send" else None
+            yield said(queue=_queue(instruction), role="start", work=_moved(instruction), exchange=between)
         else:
             work = work_of(self.module, computation, instruction)
             if is_unknown_kernel(instruction, work):
@@ -279,23 +262,6 @@ class _ScheduleReader:
                     if one.opcode.removesuffix("-start") in BY_OPCODE:
                         return self.module.computations[name], one
         return None
-
-    def _exchange(self, computation: HloComputation, collective: HloInstruction) -> HloExchange:
-        """Return what a collective exchanges."""
-        kind = BY_OPCODE[collective.opcode.removesuffix("-start")]
-        if kind.counts_result:
-            # The type of an asynchronous start has its operands first.
-            shapes: tuple[HloShape, ...] = collective.shapes[-len(collective.operands) :]
-        else:
-            names = collective.operands
-            shapes = tuple(shape for name in names for shape in computation.instructions[name].shapes)
-        # A TPU's reduce-scatter is an all-reduce that is fused with the slice of its own part.
-        name = "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind.name
-        largest = max(shapes, key=lambda shape: shape.bytes)
-        groups = groups_of(collective.attributes, self.devices)
-        if (groups == groups[:, :1]).all():  # a permutation of one device
-            groups = groups[:, :1]
-        return HloExchange(name, sum(shape.bytes for shape in shapes), groups, largest.dtype, len(shapes))
 
 
 def _meeting(transfer: HloInstruction) -> str | None:

@@ -34,7 +34,8 @@ class LaunchConstants:
         replica_bw: the same where parameters are divided inside hosts only and just replicas exchange over the network.
         latency: seconds before a collective moves bytes.
         node_latency: seconds more for each doubling of the number of hosts that it spans.
-        slice_bw: bytes/s of a TPU host to other slices, for each doubling of their number.
+        slice_bw: bytes/s of a TPU host to one other slice, all its devices together; to more it is slower
+            (``op_seconds``).
         shard_latency: seconds for each tensor and each rank that ZeRO-1's updated parameters are sent out by, where a
             stack broadcasts tensor by tensor; 0 where it gathers them at once.
     """

@@ -19,7 +19,7 @@ from pathways_nb.adopt.step_answers import SavedStep
 from pathways_nb.adopt.step_check import Budget, problems, sizes_in
 from pathways_nb.adopt.tried_lines import TriedLines
 from pathways_nb.adopt.whole_copies import copies_in
-from pathways_nb.cost.hlo.hlo_schedule import HloExchange
+from pathways_nb.cost.hlo.exchanges import HloExchange
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.launch.bands import SecondsBand
 from pathways_nb.cost.launch.constants import constants

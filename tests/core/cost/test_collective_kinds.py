@@ -18,6 +18,7 @@ LISTS = {
     "calibration/kernels.py": {"all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute"},  # runs each
     "cost/calibration/this_machine.py": {"all-gather", "broadcast"},  # the first stands for the second
     "cost/collectives/pricing.py": {"all-gather", "reduce-scatter"},  # what is whole at both ends is made of these
+    "cost/hlo/exchanges.py": {"reduce-scatter", "permute"},  # XLA has other words for these
     "cost/hlo/hlo_collectives.py": {"all-reduce", "reduce-scatter"},  # the CPU compiler writes the first for both
     "cost/jaxpr/partial_sums.py": {"all-reduce", "all-gather"},  # adds up parts, and gathers what is needed whole
     "parallel/fsdp/collectives.py": {"all-gather", "reduce-scatter", "all-reduce"},  # issues each

@@ -151,16 +151,33 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
         pw.load(tmp_path / "step.txt")
 
 
-def test_a_dump_that_sends_between_slices_says_how_many_are_assumed(tmp_path):
+def sending(target: str = "") -> str:
+    """A text that sends an array to other slices."""
+    said = (
+        f'frontend_attributes={{_xla_megascale_target="{target}",_xla_megascale_transfer_type="ALL_REDUCE"}}'
+        if target
+        else "is_host_transfer=true"
+    )
     sends = (
-        "  %t = token[] after-all()\n  %x = (f32[1024,1024]{1,0}, u32[], token[]) send(%s, %t), channel_id=3, is_host_transfer=true\n"
+        "  %t = token[] after-all()\n"
+        f"  %x = (f32[1024,1024]{{1,0}}, u32[], token[]) send(%s, %t), channel_id=3, {said}\n"
         "  %y = token[] send-done(%x), channel_id=3\n  ROOT"
     )
+    return SMALL.replace("  ROOT", sends)
+
+
+def test_a_dump_that_sends_between_slices_says_how_many_are_assumed_if_its_text_does_not(tmp_path):
     path = tmp_path / "step.txt"
-    path.write_text(SMALL.replace("  ROOT", sends))
+    path.write_text(sending())
     run = pw.load(path, chip="tpu_v5e")
-    assert "it sends between slices, whose number a dump does not say: 2 are assumed" in run.summary_line()
+    assert "it sends between slices, whose number its text does not say: 2 are assumed" in run.summary_line()
     assert set(run.ops["kind"]) == {"compute", "collective", "dcn", "wait"}
+    path.write_text(sending("{1,2,3,4}x{0:1}"))
+    run = pw.load(path, chip="tpu_v5e")
+    assert "assumed" not in run.summary_line()
+    assert "dcn" in set(run.ops["kind"])
+    path.write_text(sending("{1,2,3}x{0:1}"))
+    assert "its 8 devices do not divide into the 3 slices that it sends to" in refused(path, chip="tpu_v5e")
 
 
 def refused(path: Path, **asked: object) -> str:

@@ -20,6 +20,7 @@ import pathways_nb as pw
 from pathways_nb.__main__ import main
 from pathways_nb.adopt import adopted_step
 from pathways_nb.adopt.adopted_step import adopt
+from pathways_nb.cost.launch.constants import constants
 from tests.support import placed_shapes
 from tests.support.placed_shapes import columns
 
@@ -189,6 +190,28 @@ def test_several_slices_exchange_by_the_hosts_network():
     assert sent.bytes * sent.count == pytest.approx(2 * D * D / 4 * 4 / 4, rel=0.1)
     assert not any("between slices" in row.flag for row in one.collectives().rows)
     assert two.seconds > one.seconds + 0.5 * sent.exposed
+
+
+def test_between_slices_only_those_who_take_part_count():
+    def body(x: Any) -> Any:
+        x = jax.lax.ppermute(jax.lax.psum(x, "data"), "data", [(at, (at + 1) % 8) for at in range(8)])
+        return jax.lax.all_to_all(x, "data", 0, 0, tiled=True)
+
+    def step(mesh: Any) -> Any:
+        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P(("stage", "data")), out_specs=P(("stage", "data"))))
+
+    mesh = AbstractMesh((1, 1), ("stage", "data"), axis_types=(AxisType.Auto,) * 2)
+    x = placed_shapes.on(mesh, jnp.ones((16 * D, D)), P(("stage", "data")))
+    found = adopt(step, x, chip="tpu_v5e:2x2*4", mesh={"stage": 2, "data": 8})
+    rows = {row.kind: row for row in found.collectives().rows if "between slices" in row.flag}
+    # Each of two stages is two slices, which the other axis joins.
+    assert {row.axes for row in rows.values()} == {("data",)}
+    assert {kind: row.devices for kind, row in rows.items()} == {"all-reduce": 2, "permute": 2, "all-to-all": 8}
+    known, whole = constants("tpu_v5e"), 4 * D * D
+    # Of the 4 chips of a slice all send their quarter of a sum, one the last chip's array, and all half of theirs.
+    sent = {"all-reduce": 4 * whole / 4, "permute": whole, "all-to-all": 4 * whole / 2}
+    for kind, bytes_ in sent.items():
+        assert rows[kind].seconds == pytest.approx(bytes_ / known.slice_bw, rel=0.05), kind
 
 
 def test_a_sweep_of_a_step_says_what_does_not_fit_or_divide():
