@@ -1,6 +1,6 @@
 """Questions of notebook 05, a mixture of experts: how many arrays are sent, and how many rows are computed.
 
-Both answers are read from the graph of the reader's own training step, whose shape depends on the experts chosen.
+Both answers are read from the reader's own training step, whose calls depend on the experts chosen.
 """
 
 from __future__ import annotations
@@ -8,33 +8,36 @@ from __future__ import annotations
 from typing import Any
 
 from pathways_nb.course.question import Question, is_near, program_of
-from pathways_nb.plan.graph import Graph
+from pathways_nb.results.opened_runs import runs
+from pathways_nb.results.run import Run
 
 
-def _step() -> Graph:
-    """Return the graph of the training step with only the chosen experts."""
-    return program_of("sparse", "step").graph
+def _step() -> Run:
+    """Return the run of one training step with only the chosen experts."""
+    program_of("sparse", "begin")
+    return runs["sparse"]
 
 
 def _sent() -> int:
-    """Return how many arrays are sent to another place; several nodes of a place that read one array count once."""
-    home = {value: node.place for node in _step().nodes if node.place is not None for value in node.outputs}
-    # A set: an array that several nodes of a place read is there once.
-    read = {(value, node.place) for node in _step().nodes if node.place is not None for value in node.inputs}
-    # Arguments have no home: they come from the host and are not counted.
-    return sum(value in home and home[value] is not place for value, place in read)
+    """Return how many arrays were sent to another place; what came from the host is not counted."""
+    events = _step().events
+    return len(events.select(events.is_("kind", "transfer") & ~events.is_("route", "host")))
 
 
 def _expert_rows() -> list[int]:
     """Return the number of rows of each chosen expert, padding included: its capacity."""
-    graph = _step()
-    return [graph.values[node.outputs[0]].shape[0] for node in graph.nodes if node.name == "expert"]
+    return [
+        program.graph.values[node.outputs[0]].shape[0]
+        for program in _step().programs
+        for node in program.graph.nodes
+        if node.name == "expert"
+    ]
 
 
 def _routed() -> tuple[int, int]:
-    """Return the numbers of tokens and of experts, which are the shape of the router's mask."""
-    graph = _step()
-    tokens, experts = next(graph.values[node.outputs[0]].shape for node in graph.nodes if node.name == "mask")
+    """Return the numbers of tokens and of experts, which are the shape of the gates."""
+    graph = program_of("sparse", "combine").graph
+    tokens, experts = next(graph.values[node.outputs[0]].shape for node in graph.nodes if node.name == "gates")
     return tokens, experts
 
 
@@ -43,9 +46,7 @@ def _why_sent(answer: Any, expected: int) -> str:
     if answer == 2 * chosen:
         return "That is the forward half: in the backward pass, gradients travel the same edges in the other direction."
     if answer in (2 * experts, 4 * experts):
-        return "That counts all experts. Which of them are in the graph?"
-    if answer == sum(route in ("ICI", "DCN") for route in program_of("sparse", "step").routes.values()):
-        return "That counts arrows. An array that a forward and a backward node of one place read is sent there once."
+        return "That counts all experts. Which of them are called?"
     return "Count for one chosen expert: what it receives and sends, and the gradient of each. Then count the experts."
 
 

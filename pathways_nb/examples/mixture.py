@@ -2,7 +2,7 @@
 
 Symbols: T tokens of D features, E experts with H hidden features each. Tokens come in kinds: a kind has a centre in
 feature space and a linear map of its own, which the mixture must learn. So the right expert of a token is known, and
-the number of tokens of each kind sets the load of each expert. Experts on devices are in ``parallel.experts``.
+the number of tokens of each kind sets the load of each expert. Experts on devices are in ``parallel.sparse_experts``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.parallel.experts import route
+from pathways_nb.parallel.sparse_experts import route
 
 Params = dict[str, Any]
 
@@ -43,7 +43,9 @@ class Kinds:
         """
         kind = self.random.permutation(np.repeat(np.arange(len(tokens)), tokens))
         x = self.centres[kind] + 0.3 * self.random.standard_normal((len(kind), self.centres.shape[1]))
-        y = np.einsum("td,tde->te", x, self.maps[kind])
+        y = np.empty_like(x)
+        for one, map_ in enumerate(self.maps):  # a map for each token at once would take T · D² numbers
+            y[kind == one] = x[kind == one] @ map_
         return x.astype(np.float32), y.astype(np.float32)
 
 

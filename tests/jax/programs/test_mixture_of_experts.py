@@ -1,8 +1,9 @@
-"""A sparse exchange: gradients of the dense reference, transfers to chosen experts alone, few programs."""
+"""A sparse exchange: gradients of the dense reference, transfers to chosen experts alone, few traces."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,47 +12,26 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.examples import mixture
-from pathways_nb.parallel.experts import Chosen, Experts, bucket, choose, combine, everyone, route, send
+from pathways_nb.examples.sparse_mixture import SparseMixture
+from pathways_nb.parallel.sparse_experts import Chosen, Experts, bucket, choose, combine, everyone, group, route, send
 from tests.support.closeness import close
 
 EXPERTS, DIM, HIDDEN = 4, 16, 8
 
 
-class Model:
+class Model(SparseMixture):
     """The small mixture with its router on ``place`` and an expert on each of ``homes``."""
 
     def __init__(self, place: pw.VirtualSlice, homes: list[pw.VirtualSlice], top: int = 1):
-        rows = pw.P("x")
-        self.kinds = mixture.Kinds(EXPERTS, DIM)
+        super().__init__(place, homes, top, spec=pw.P("x"))
+        self.kinds, self.top = mixture.Kinds(EXPERTS, DIM), top
         self.front, self.params = mixture.init(self.kinds, HIDDEN)
-        self.top = top
-        self.look = pw.jit(self._look, on=place, in_shardings=(None, rows), out_shardings=pw.P())
-        self.features = pw.jit(mixture.features, on=place, in_shardings=(None, rows), out_shardings=rows)
-        self.error = pw.jit(mixture.error, on=place, in_shardings=rows)
-        self.experts = Experts(mixture.expert, place, homes, rows)
-        self.forward = pw.program(self.loss, static_argnames="chosen", name="forward")
-        self.gradients = pw.program(
-            lambda *args, chosen: jax.value_and_grad(functools.partial(self.loss, chosen=chosen), (0, 1))(*args),
-            static_argnames="chosen",
-            name="gradients",
+        self.graph_gradients = pw.program(
+            jax.value_and_grad(self.loss, argnums=(0, 1)), static_argnames="chosen", name="gradients"
         )
 
-    def _look(self, front, x):
-        mask = route(mixture.features(front, x)[1], self.top)
-        return mask, mask.sum(0)
-
-    def loss(self, front, picked, x, mask, targets, chosen):
-        tokens, gates = self.features(front, x)
-        return self.error(self.experts(picked, tokens, gates, mask, chosen), targets)
-
-    def run(self, program, x, targets):
-        """What a cell does: route, fetch the counts, dispatch what they ask for."""
-        mask, counts = self.look(self.front, x)
-        chosen = choose(counts)
-        picked = {expert: self.params[expert] for expert in chosen.experts}
-        return chosen, program(self.front, picked, x, mask, targets, chosen=chosen)
-
     def reference(self, x, targets):
+        """Loss and gradients of plain JAX."""
         dense = functools.partial(mixture.dense_loss, top=self.top)
         return jax.value_and_grad(dense, (0, 1))(self.front, self.params, x, targets)
 
@@ -65,15 +45,18 @@ def places(controller) -> tuple[pw.VirtualSlice, list[pw.VirtualSlice]]:
 
 @pytest.fixture
 def model(places) -> Model:
-    router, homes = places
-    return Model(router, homes)
+    return Model(*places)
 
 
-def between_places(run: pw.Run, program: str) -> list[str]:
-    """The transfers of a program from one place to another, not from the host."""
+def between_places(run: pw.Run) -> list[str]:
+    """The transfers from one place to another, not from the host: value and destination."""
     events = run.events
-    mine = events.select(events.is_("kind", "transfer") & events.is_("program", program) & ~events.is_("route", "host"))
-    return sorted(mine["name"])
+    return sorted(events.select(events.is_("kind", "transfer") & ~events.is_("route", "host"))["name"])
+
+
+def traces(run: pw.Run) -> list[str]:
+    """The programs that were traced."""
+    return list(run.events.of_kind("trace")["name"])
 
 
 @pytest.mark.parametrize(("count", "rows"), [(0, 8), (1, 8), (8, 8), (9, 16), (16, 16), (17, 32), (1000, 1024)])
@@ -82,19 +65,19 @@ def test_buckets_are_few_and_large_enough(count: int, rows: int) -> None:
     assert bucket(count, 3) >= count
 
 
-def test_experts_with_tokens_are_chosen_with_room_for_the_largest_share() -> None:
-    assert choose(np.array([3, 0, 12, 1])) == Chosen((0, 2, 3), 16)
-    assert choose(jnp.array([0, 40])) == Chosen((1,), 64)
-    assert choose([5, 5], least=2) == Chosen((0, 1), 8)
-    assert everyone(3, 20) == Chosen((0, 1, 2), 20)
+def test_experts_with_tokens_are_chosen_each_with_room_for_its_own() -> None:
+    assert choose(np.array([3, 0, 12, 1])) == Chosen((0, 2, 3), (8, 16, 8))
+    assert choose(jnp.array([0, 40])) == Chosen((1,), (64,))
+    assert choose([5, 5], least=2) == Chosen((0, 1), (8, 8))
+    assert choose([0, 0, 0]) == Chosen((), ())
+    assert everyone(3, 20) == Chosen((0, 1, 2), (20, 20, 20))
 
 
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        (np.zeros((2, 2), int), r"counts is int64\[2,2\]; give the number of tokens of each expert, mask.sum\(0\)"),
-        (np.array([1.5, 2.0]), r"counts is float64\[2\]; give the number"),
-        ([0, 0, 0], "none of 3 experts got a token; there is nothing to run"),
+        (np.zeros((2, 2), int), r"counts is int64\[2,2\]; give the tokens of each expert, group\(mask\).counts"),
+        (np.array([1.5, 2.0]), r"counts is float64\[2\]; give the tokens"),
     ],
 )
 def test_counts_that_say_nothing_are_refused(counts, text: str) -> None:
@@ -110,96 +93,211 @@ def test_a_token_goes_to_its_largest_gates(top: int) -> None:
     assert gates[np.asarray(mask)].min() == 4 - top
 
 
+def test_tokens_are_grouped_by_expert_in_their_order() -> None:
+    groups = group(jnp.array([[1, 0, 1], [0, 0, 0], [1, 0, 1], [0, 0, 1]], bool))
+    assert groups.rows.tolist() == [[0, 2, 4, 4], [4, 4, 4, 4], [0, 2, 3, 4]]
+    assert groups.counts.tolist() == [2, 0, 3]
+    assert list(map(int, groups.numbers)) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("top", [1, 2])
 def test_sent_and_combined_no_token_is_lost_or_doubled(top: int) -> None:
     random = np.random.default_rng(1)
     tokens, gates = jnp.array(random.standard_normal((50, 3))), jax.nn.softmax(random.standard_normal((50, 6)))
     mask = route(gates, top)
-    chosen = choose(mask.sum(0))
-    sent = send(tokens, mask, chosen)
-    assert {part.shape for part in sent} == {(chosen.capacity, 3)}
-    assert [int(np.any(part, axis=1).sum()) for part in sent] == [c for c in mask.sum(0).tolist() if c]
-    close(combine(sent, gates, mask, chosen), (gates * mask).sum(1)[:, None] * tokens)
+    rows, counts, numbers = group(mask)
+    total = jnp.zeros_like(tokens)
+    for expert, capacity in zip(*choose(counts), strict=True):
+        sent = send(tokens, rows, numbers[expert], capacity)
+        assert sent.shape == (min(capacity, 50), 3)
+        assert int(np.any(sent, axis=1).sum()) == counts[expert]
+        total = combine(total, sent, gates, rows, numbers[expert])
+    close(total, (gates * mask).sum(1)[:, None] * tokens)
+
+
+def masks(tokens: int) -> dict[str, np.ndarray]:
+    """Routings of some tokens, (T, E)."""
+    random = np.random.default_rng(2)
+    eye, gates = np.eye(EXPERTS, dtype=bool), random.standard_normal((tokens, EXPERTS))
+    top_1, top_2 = (np.array(route(jnp.array(gates), top)) for top in (1, 2))
+    kept = random.random((tokens, 1)) < 0.7
+    return {
+        "top 1": top_1,
+        "top 2": top_2,
+        "some tokens dropped": top_2 & kept,
+        "all to one": eye[np.full(tokens, 2)],
+        "one token alone": eye[np.full(tokens, 1)] & (np.arange(tokens) == 5)[:, None],
+        "none": np.zeros((tokens, EXPERTS), bool),
+        "every expert": np.ones((tokens, EXPERTS), bool),
+        "any number": random.random((tokens, EXPERTS)) < 0.3,
+    }
+
+
+def weighted(params: Any, tokens: jax.Array, gates: jax.Array, mask: np.ndarray) -> jax.Array:
+    """Every expert on every token, in plain JAX."""
+    made = jnp.stack([mixture.expert(one, tokens) for one in params])
+    return jnp.einsum("te,etd->td", jnp.where(mask, gates, 0), made)
+
+
+@pytest.mark.parametrize("homes", ["of their own", "two at each"])
+@pytest.mark.parametrize("routing", masks(4))
+def test_any_routing_has_result_and_gradients_of_the_dense_reference(places, routing: str, homes: str) -> None:
+    router, own = places
+    tokens_count = 30
+    random = np.random.default_rng(3)
+    mix = Experts(mixture.expert, router, own if homes == "of their own" else [own[0], own[2]] * 2, pw.P("x"))
+    params = mixture.init(mixture.Kinds(EXPERTS, DIM), HIDDEN)[1]
+    tokens, cotangent = random.standard_normal((2, tokens_count, DIM)).astype("f4")
+    gates = random.random((tokens_count, EXPERTS)).astype("f4")
+    mask = masks(tokens_count)[routing]
+    groups = pw.jit(group, on=router)(mask)
+    chosen = choose(groups.counts)
+    assert chosen.experts == tuple(np.flatnonzero(mask.any(0)))
+    out, back = mix.vjp(params, tokens, gates, groups, chosen)
+    expected, dense_back = jax.vjp(functools.partial(weighted, mask=mask), params, tokens, gates)
+    close((out, mix(params, tokens, gates, groups, chosen)), (expected, expected))
+    of_params, *of_inputs = back(cotangent)
+    expected_params, *expected_inputs = dense_back(cotangent)
+    close(of_inputs, expected_inputs)
+    close(of_params, {expert: expected_params[expert] for expert in chosen.experts})
+    for expert in set(range(EXPERTS)) - set(chosen.experts):
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(expected_params[expert]))
+
+
+def test_tokens_for_which_there_is_no_row_are_dropped(places) -> None:
+    router, homes = places
+    random = np.random.default_rng(4)
+    mix, params = Experts(mixture.expert, router, homes), mixture.init(mixture.Kinds(EXPERTS, DIM), HIDDEN)[1]
+    tokens = random.standard_normal((12, DIM)).astype("f4")
+    gates, mask = random.random((12, EXPERTS)).astype("f4"), np.eye(EXPERTS, dtype=bool)[[1] * 12]
+    groups = pw.jit(group, on=router)(mask)
+    out, back = mix.vjp(params, tokens, gates, groups, Chosen((1,), (8,)))
+    kept = mask & (np.arange(12) < 8)[:, None]
+    expected, dense_back = jax.vjp(functools.partial(weighted, mask=kept), params, tokens, gates)
+    close(out, expected)
+    _, of_tokens, of_gates = back(np.ones_like(tokens))
+    close([of_tokens, of_gates], list(dense_back(np.ones_like(tokens))[1:]))
 
 
 BATCHES = {"all": (9, 5, 12, 6), "some": (20, 0, 12, 0), "one": (0, 32, 0, 0)}
 
 
 @pytest.mark.parametrize(("batch", "top"), [("all", 1), ("some", 1), ("one", 1), ("some", 2)])
-def test_gradients_are_those_of_every_expert_on_every_token(places, batch: str, top: int) -> None:
-    router, homes = places
-    model = Model(router, homes, top)
+def test_the_whole_step_has_the_gradients_of_every_expert_on_every_token(places, batch: str, top: int) -> None:
+    model = Model(places[0], places[1], top)
     x, targets = model.kinds.batch(*BATCHES[batch])
     with pw.record() as run:
-        chosen, (value, (front, picked)) = model.run(model.gradients, x, targets)
+        value, front, picked = model.gradients(model.front, model.params, x, targets)
     if top == 1:
-        assert chosen.experts == tuple(e for e, count in enumerate(BATCHES[batch]) if count)
+        assert tuple(picked) == tuple(e for e, count in enumerate(BATCHES[batch]) if count)
     expected, (expected_front, expected_experts) = model.reference(x, targets)
     close(value, expected)
     close(front, expected_front)
-    close(picked, {expert: expected_experts[expert] for expert in chosen.experts})
-    idle = set(range(EXPERTS)) - set(chosen.experts)
+    close(picked, {expert: expected_experts[expert] for expert in picked})
+    idle = set(range(EXPERTS)) - set(picked)
     assert not any(np.any(leaf) for expert in idle for leaf in jax.tree.leaves(expected_experts[expert]))
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_front)) > 1e-3, "there is something to compare"
     assert not {f"expert {expert}" for expert in idle} & set(run.events["place"]), "nothing is sent to them or runs"
 
 
-def test_the_exchange_is_what_the_fetched_counts_imply(model) -> None:
+def test_each_chosen_expert_is_sent_to_and_sends_twice(model) -> None:
     x, targets = model.kinds.batch(*BATCHES["some"])
     with pw.record() as run:
-        model.run(model.forward, x, targets)
-        model.run(model.gradients, x, targets)
+        model.gradients(model.front, model.params, x, targets)
     there = [f"router → expert {expert}" for expert in (0, 2)]
-    back = [f"expert {expert} → router" for expert in (0, 2)]
-    assert between_places(run, "forward") == sorted(there + back)
-    assert between_places(run, "gradients") == sorted(2 * (there + back))
+    assert between_places(run) == sorted(2 * there + 2 * ["made → router", "cotangents → router"])
 
 
-def test_combining_depends_on_the_chosen_experts_and_on_no_others(model) -> None:
+def test_another_choice_is_traced_for_new_capacities_of_a_place_alone(model) -> None:
+    """Which experts run, in whatever combination, is data."""
+
+    def traced(*tokens: int) -> list[str]:
+        with pw.record() as run:
+            pw.wait(model.gradients(model.front, model.params, *model.kinds.batch(*tokens)))
+        return traces(run)
+
+    assert {"to expert 0", "back to expert 0", "combine"} <= set(traced(16, 0, 16, 0))
+    assert traced(0, 16, 0, 16) == ["to expert 1", "to expert 3", "back to expert 1", "back to expert 3"]
+    for tokens in ((16, 16, 0, 0), (0, 0, 16, 16), (12, 0, 10, 10), (11, 11, 10, 0)):
+        assert traced(*tokens) == []
+    # A new capacity is also new at the router.
+    assert traced(0, 0, 32, 0) == ["to expert 2", "combine", "back to expert 2", "collect"]
+
+
+def test_experts_at_one_place_share_their_traces(places) -> None:
+    router, homes = places
+    seen = []
+
+    def expert(params: Any, tokens: jax.Array) -> jax.Array:
+        seen.append(tokens.shape)
+        return tokens * params
+
+    mix, tokens, gates = Experts(expert, router, homes[2:3] * 4), np.ones((8, 2), "f4"), np.ones((8, 4), "f4")
+    for number in range(4):
+        groups = pw.jit(group, on=router)(np.eye(4, dtype=bool)[[number] * 8])
+        result = mix([1.0, 2.0, 3.0, 4.0], tokens, gates, groups, choose(groups.counts))
+        np.testing.assert_array_equal(result, tokens * (number + 1))
+    assert seen == [(8, 2)]
+
+
+def test_inside_a_program_the_choice_is_static_and_jax_differentiates(model) -> None:
     x, targets = model.kinds.batch(*BATCHES["some"])
+    picked = {expert: model.params[expert] for expert in (0, 2)}
     with pw.record() as run:
-        model.run(model.forward, x, targets)
-    graph = run.programs[-1].graph
-    (last,) = (node for node in graph.nodes if node.name == "combine")
-    sources = [graph.nodes[edge.source] for edge in graph.edges() if edge.target == last.id]
-    from_experts = [node.place.label for node in sources if node.place and node.place.label != "router"]
-    assert from_experts == ["expert 0", "expert 2"]
+        value, (front, experts) = model.graph_gradients(
+            model.front, picked, x, targets, chosen=Chosen((0, 2), (32, 16))
+        )
+    assert all(not program.needed for program in run.programs), "no value is fetched"
+    assert sorted(name for name in between_places(run) if "→ expert" in name) == [
+        *2 * ["router → expert 0"], *2 * ["router → expert 2"],
+    ]  # fmt: skip
+    expected, (expected_front, expected_experts) = model.reference(x, targets)
+    close(value, expected)
+    close(front, expected_front)
+    close(experts, {expert: expected_experts[expert] for expert in (0, 2)})
 
 
 def test_all_experts_need_no_value_and_more_transfers(model) -> None:
     x, targets = model.kinds.batch(*BATCHES["some"])
     with pw.record() as run:
-        mask, _ = model.look(model.front, x)
-        value = model.forward(
-            model.front, dict(enumerate(model.params)), x, mask, targets, chosen=everyone(EXPERTS, 32)
-        )
+        value, *_ = model.gradients(model.front, model.params, x, targets, lambda counts: everyone(EXPERTS, 32))
     assert all(not program.needed for program in run.programs)
-    assert len(between_places(run, "forward")) == 2 * EXPERTS
+    assert len(between_places(run)) == 4 * EXPERTS
     close(value, model.reference(x, targets)[0])
 
 
 def test_the_graph_says_what_had_to_be_known(model) -> None:
-    x, targets = model.kinds.batch(*BATCHES["one"])
     with pw.record() as run:
-        model.run(model.forward, x, targets)
-    look, forward = run.programs
-    assert [look.graph.names[node] for node in look.needed] == ["_look"]
-    assert [line.split(":")[0] for line, _ in look.needed.values()] == ["test_mixture_of_experts.py"]
-    assert forward.needed == {}
+        model.gradients(model.front, model.params, *model.kinds.batch(*BATCHES["one"]))
+    begin, *others = run.programs
+    assert [begin.graph.names[node] for node in begin.needed] == ["look"]
+    assert all(not program.needed for program in others)
 
 
-def test_other_counts_of_the_same_size_are_the_same_program(model) -> None:
-    model.run(model.forward, *model.kinds.batch(20, 0, 12, 0))
-    with pw.record() as run:
-        chosen, _ = model.run(model.forward, *model.kinds.batch(15, 0, 17, 0))
-    assert chosen == Chosen((0, 2), 32)
-    assert len(run.events.of_kind("trace", "compile")) == 0
+def test_nothing_stays_behind_a_step(model, controller, quiet) -> None:
+    pw.wait(model.gradients(model.front, model.params, *model.kinds.batch(*BATCHES["some"])))
+    quiet(controller)
+    assert not controller.machine.store.buffers
+
+
+def test_a_result_has_the_type_of_gates_times_results(places) -> None:
+    router, homes = places
+    mix = Experts(lambda params, tokens: tokens * params, router, homes)
+    tokens, gates, params = jnp.ones((8, 2), jnp.bfloat16), np.full((8, 4), 1.01, "f4"), [jnp.bfloat16(2.0)] * 4
+    for mask in (np.eye(4, dtype=bool)[[1] * 8], np.zeros((8, 4), bool)):
+        groups = pw.jit(group, on=router)(mask)
+        out, back = mix.vjp(params, tokens, gates, groups, choose(groups.counts))
+        close(out, np.full((8, 2), np.float32(2.02)) * mask.any(1, keepdims=True))
+        _, *cotangents = back(np.ones((8, 2), "f4"))
+        assert [one.dtype for one in (out, *cotangents)] == [jnp.float32, jnp.bfloat16, jnp.float32]
 
 
 def test_parameters_that_are_missing_are_named(model) -> None:
-    x, targets = model.kinds.batch(*BATCHES["some"])
-    mask, _ = model.look(model.front, x)
+    x, _ = model.kinds.batch(*BATCHES["some"])
+    (tokens, gates), _, groups = model.begin(model.front, x)
     with pytest.raises(pw.UsageError, match=r"expert 2 is chosen, but there are parameters of \[0\] and 4 places: give the parameters of \[0, 2\]"):  # fmt: skip
-        model.forward(model.front, {0: model.params[0]}, x, mask, targets, chosen=Chosen((0, 2), 32))
+        model.experts({0: model.params[0]}, tokens, gates, groups, Chosen((0, 2), (32, 32)))
     with pytest.raises(pw.UsageError, match=r"expert 9 is chosen, but there are parameters of \[9\] and 4 places"):
-        model.forward(model.front, {9: model.params[0]}, x, mask, targets, chosen=Chosen((9,), 32))
+        model.experts({9: model.params[0]}, tokens, gates, groups, Chosen((9,), (32,)))
+    with pytest.raises(pw.UsageError, match=r"no expert is chosen, and no parameters tell the shape of its result: give those of any expert"):  # fmt: skip
+        model.experts({}, tokens, gates, groups, Chosen((), ()))
