@@ -18,9 +18,8 @@ from pathways_nb.runtime.hosts.host_work_lane import ParcelLane
 from pathways_nb.runtime.hosts.messages import Coming, Given, Parcel, StepFailed
 from pathways_nb.runtime.local.dispatcher import Clock, Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange, stamp, wait_for
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.compiled_plan import CompiledStep, ResolvedLaunch
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
 from pathways_nb.runtime.run_state import Execution
 
 

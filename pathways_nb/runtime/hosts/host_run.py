@@ -13,8 +13,7 @@ from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts.messages import Argument, Broken, Call, Report, StepEnded, StepFailed
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan
 from pathways_nb.runtime.hosts.sender import Outgoing
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import shards_of
 from pathways_nb.runtime.run_state import Entry, Execution
 

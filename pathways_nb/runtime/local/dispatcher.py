@@ -24,8 +24,7 @@ from pathways_nb.runtime.local.late_transfers import LateTransfers
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange, Sent
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
-from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_plan import CompiledStep, ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import MESSAGE

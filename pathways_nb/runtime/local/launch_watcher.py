@@ -26,7 +26,7 @@ from pathways_nb.runtime.local.watcher import (
     stamp,
     wait_for,
 )
-from pathways_nb.runtime.lowering.resolved_launches import ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_plan import ResolvedLaunch
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE, WINDOW
 from pathways_nb.trace.rows import Cause, Label
 
