@@ -169,6 +169,8 @@ class Messenger:
                 key = launch.run, launch.island, launch.start, launch.stop
                 with self._counting:
                     self._out[key] = _Range(len(island.links))
+                if launch.island in self.withdrawn:  # called by a kernel that had not heard of it
+                    self._end_soon(island, {key})
                 calls = beginning.calls.pop(launch.island, None)
                 if calls is None:
                     island.post(going)
@@ -338,11 +340,14 @@ class Messenger:
         with self._counting:
             running = {key for key in self._out if key[1] == island}
         if running:
-            self._spawn(partial(self._end_if_busy, self.islands[island], running), "pathways-withdraw")
+            self._end_soon(self.islands[island], running)
 
     def bring_back(self, island: int) -> None:
         """Take note that an island has its devices again."""
         self.withdrawn.discard(island)
+
+    def _end_soon(self, island: HostIsland, running: set[tuple[int, int, int, int]]) -> None:
+        self._spawn(partial(self._end_if_busy, island, running), "pathways-withdraw")
 
     def _end_if_busy(self, island: HostIsland, running: set[tuple[int, int, int, int]]) -> None:
         deadline, link = time.monotonic() + _DRAIN, island.links[0]
