@@ -226,9 +226,11 @@ class LaunchWatcher(threading.Thread):
 
     def _see(self, launched: Launched, now: float) -> None:
         """Note that a launch has ended just now; it is recorded with others, unless somebody may wait for it."""
+        launch = launched.launch
         self._ended.append(launched)
         self._seen_at.append(now)
-        if len(self._ended) >= _TOGETHER or launched.launch.is_awaited or not self._launching:
+        # A transfer that it has read ended before it did, and may be seen to have ended just after this.
+        if len(self._ended) >= _TOGETHER or launch.is_awaited or launch.waits_for or not self._launching:
             self._record_ends()
 
     def _record_ends(self) -> None:

@@ -154,10 +154,11 @@ def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one(
     portion: Any = SimpleNamespace()
     for step in range(20):
         now[0] += 1.0
-        watcher.add(portion, node(step, is_awaited=step == 18), READY, now[0])
-    assert batches == [(16, 16.0, True), (3, 19.0, True)]
+        marks = {"is_awaited": step == 18, "waits_for": (7,) * (step == 17)}
+        watcher.add(portion, node(step, **marks), READY, now[0])
+    assert batches == [(16, 16.0, True), (2, 18.0, True), (1, 19.0, True)]
     watcher.end()
-    assert batches[2:] == [(1, 20.0, True)]
+    assert batches[3:] == [(1, 20.0, True)]
     watcher.budget.share = 0.0
     watcher.add(portion, node(20), READY, 20.0)
     assert watcher.flight, "without a budget nobody looks before somebody must wait"
