@@ -39,6 +39,7 @@ from pathways_nb.parallel.schedules.registry import ScheduleKind, find_kind, kin
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges
+from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -282,7 +283,9 @@ def schedule(
     """
     kind = kind_of(name)
     size = kind.size(devices, microbatches, chunks, token_slices)
-    return Schedule(_generated(kind, size), name, kind, size)
+    with uncollected():  # thousands of new tuples, all of which stay
+        rows = _generated(kind, size)
+    return Schedule(rows, name, kind, size)
 
 
 def _generated(kind: ScheduleKind, size: ScheduleSize) -> tuple[tuple[Cell, ...], ...]:

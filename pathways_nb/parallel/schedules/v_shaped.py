@@ -112,13 +112,14 @@ def squeeze(block: Block, microbatches: int, capacity: int, first: int) -> list[
         capacity: passes whose activations a device can keep.
         first: the same until the first I of stage r is done; on device 0, always.
     """
-    # All devices choose before any of them acts: a result is available only in the slot after its pass.
     devices = [DeviceRow(r, block, microbatches, capacity, first) for r in range(len(block))]
     for device in devices:
         device.connect(devices)
-    while any(device.left for device in devices):
-        steps = [device.next() for device in devices]
-        for device, step in zip(devices, steps, strict=True):
+    busy = devices
+    while busy := [device for device in busy if device.left]:
+        # All devices choose before any of them acts: a result is available only in the slot after its pass.
+        steps = [device.next() for device in busy]
+        for device, step in zip(busy, steps, strict=True):
             device.append_pass(step)
     return [device.row for device in devices]
 
@@ -145,12 +146,13 @@ class DeviceRow:
         self.kept, self.weights, self.row = 0, deque[Action](), list[Action]()
 
     def connect(self, devices: list[DeviceRow]) -> None:
-        """Find the source of each pass's input: a device's counts and one of its passes; None for the first."""
+        """Find the source of each pass's input: a device's counts and one of its passes."""
         number = self.stages[0]
         above = devices[number - 1].done if number else None
+        there = [self.microbatches]  # the first pass of all has its inputs from the start
         below = devices[number + 1].done if number + 1 < len(devices) else None
         self.inputs = [
-            (above, DOWN),
+            (above, DOWN) if above else (there, 0),
             (below, UP) if below else (self.done, DOWN),
             (above, BACK_DOWN) if above else (self.done, UP),
             (below, BACK_UP) if below else (self.done, BACK_DOWN),
@@ -158,28 +160,31 @@ class DeviceRow:
 
     def next(self) -> int | None:
         """Return the pass to do now; None if none is ready, so that there is time for W."""
-        filling, draining = not self.done[BACK_UP], self.done[UP] == self.microbatches
-        if not (filling or draining):  # the block's own order, which keeps the devices in step
-            step = self.due.index(min(self.due))
+        done, due = self.done, self.due
+        if done[BACK_UP] and done[UP] < self.microbatches:  # the block's own order, which keeps the devices in step
+            step = due.index(min(due))
             return step if self.ready(step) else None
         # At both ends any pass may run. Gradients first: their W can follow, which frees memory.
-        ready = (step for step in range(4) if self.ready(step))
-        return min(ready, key=lambda step: (step < BACK_DOWN, self.due[step]), default=None)
+        for passes in ((BACK_DOWN, BACK_UP), (DOWN, UP)):
+            for step in passes if due[passes[0]] <= due[passes[1]] else passes[::-1]:
+                if self.ready(step):
+                    return step
+        return None
 
     def ready(self, step: int) -> bool:
         """Return whether a pass has a microbatch left, its input, and memory for the activations it has to keep."""
         number = self.done[step]
-        # The input of microbatch n is there once its source has done more than n.
+        # The input of microbatch n is there once its source has done more than n; no source does more than all.
         done, of = self.inputs[step]
-        if number == self.microbatches or (done and done[of] <= number):
+        if done[of] <= number:
             return False
         # I keeps no new activations.
         if step >= BACK_DOWN:
             return True
-        other = self.due[UP - step]
+        due, other = self.due[step], self.due[UP - step]
         # Room for passes of the other stage that the block places before this one: this pass must not take the
         # memory that they need.
-        reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
+        reserved = ceil((due - other) / PERIOD) if due > other else 0
         return self.kept + reserved < (self.capacity if self.done[BACK_UP] else self.first)
 
     def append_pass(self, step: int | None) -> None:
@@ -188,13 +193,16 @@ class DeviceRow:
             if self.weights:
                 self.row.append(self.weights.popleft())
                 # W is the last that reads the activations of its pass.
-                self.kept, self.left = self.kept - 1, self.left - 1
+                self.kept -= 1
+                self.left -= 1
             return
         stage, number = self.stages[step], self.done[step]
-        self.row.append(Action(stage, "FI"[step // 2], number))
-        self.done[step], self.left = number + 1, self.left - 1
+        self.done[step] = number + 1
         self.due[step] = self.due[step] + PERIOD if number + 1 < self.microbatches else inf
+        self.left -= 1
         if step < BACK_DOWN:
+            self.row.append(Action(stage, "F", number))
             self.kept += 1
         else:
+            self.row.append(Action(stage, "I", number))
             self.weights.append(Action(stage, "W", number))
