@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from pathways_nb.errors import UsageError
 from pathways_nb.timing.waits import DATA, LANE, Waits
-from pathways_nb.timing.wide_order import Edges, WideOrder, group_by_key
+from pathways_nb.timing.wide_order import LaggedEdges, WideOrder, group_by_key
 
 _NARROW = 8
 """Average tasks of a level below which a loop over tasks is faster than operations on whole levels."""
@@ -171,7 +171,7 @@ def evaluate(durations: ArrayLike, edges: OrderEdges, orders: Sequence[ArrayLike
 class _Edges(NamedTuple):
     """All edges: those between tasks, as columns (edges,), and the orders of devices, one behind the other."""
 
-    count: int
+    tasks: int
     """Number of tasks."""
     source: np.ndarray
     target: np.ndarray
@@ -215,14 +215,14 @@ class _Edges(NamedTuple):
         source, target = self.whole()
         why, seconds = np.full(len(source), DATA, np.int8), np.zeros(len(source))
         why[len(self.source) :], seconds[: len(self.source)] = LANE, self.seconds
-        by_target, _ = group_by_key(target, self.count)
+        by_target, _ = group_by_key(target, self.tasks)
         return Waits(source[by_target], target[by_target], why[by_target], None, seconds[by_target])
 
     def wide(self) -> WideOrder:
         """Return the edges as rows of the tasks."""
         source, target, _ = self.lanes
-        lanes = Edges(source, target, np.broadcast_to(0.0, source.shape))
-        return WideOrder.of(self.count, Edges(self.source, self.target, self.seconds), lanes)
+        lanes = LaggedEdges(source, target, np.broadcast_to(0.0, source.shape))
+        return WideOrder.of(self.tasks, LaggedEdges(self.source, self.target, self.seconds), lanes)
 
 
 def _tasks(tasks: ArrayLike, count: int, what: str) -> np.ndarray:
@@ -245,9 +245,9 @@ def _one_by_one(edges: _Edges) -> list[int]:
     """
     # Kahn's order: ``left`` has for each task how many edges into it are not settled yet.
     source, target = edges.whole()
-    by_source, first = group_by_key(source, edges.count)
+    by_source, first = group_by_key(source, edges.tasks)
     targets, bounds = target[by_source].tolist(), first.tolist()
-    left = np.bincount(target, minlength=edges.count).tolist()
+    left = np.bincount(target, minlength=edges.tasks).tolist()
     free = [task for task, lack in enumerate(left) if not lack]
     for task in free:  # the list grows in the loop, level by level
         for reached in targets[bounds[task] : bounds[task + 1]]:
@@ -265,7 +265,7 @@ def _deadlock(edges: _Edges, name: Callable[[int], str]) -> str:
         name: of a task.
     """
     source, target = edges.whole()
-    waits = np.ones(edges.count, bool)
+    waits = np.ones(edges.tasks, bool)
     waits[_one_by_one(edges)] = False
     # Every task that cannot start waits for one that cannot, so going back along such edges must meet a task again.
     stuck = np.flatnonzero(waits[source] & waits[target])

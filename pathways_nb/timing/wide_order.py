@@ -19,7 +19,7 @@ _IN_ROW = 3
 """Most producers of a task that stand in its row."""
 
 
-class Edges(NamedTuple):
+class LaggedEdges(NamedTuple):
     """What tasks wait for, as columns (edges,): ``target`` starts ``seconds`` after the end of ``source``, or later."""
 
     source: np.ndarray
@@ -56,11 +56,11 @@ class WideOrder:
     count: int
     levels: Sequence[Level]
     seconds: Sequence[np.ndarray]
-    rest: Edges
+    rest: LaggedEdges
     first: np.ndarray
 
     @classmethod
-    def of(cls, count: int, edges: Edges, lanes: Edges) -> Self:
+    def of(cls, count: int, edges: LaggedEdges, lanes: LaggedEdges) -> Self:
         """Return tasks with their edges; tasks in a circle or before one are on no level.
 
         Args:
@@ -73,7 +73,7 @@ class WideOrder:
         rows, seconds = np.full((count, 1 + min(most, _IN_ROW)), count, np.int32), list[np.ndarray]()
         left = _fill(rows, 0, lanes)[1]
         if len(left.target):  # a gang has the task before it on another device among its producers
-            edges = Edges(*(np.concatenate(both) for both in zip(edges, left, strict=True)))
+            edges = LaggedEdges(*(np.concatenate(both) for both in zip(edges, left, strict=True)))
         for place in range(1, rows.shape[1]):
             found, edges = _fill(rows, place, edges)
             seconds.append(found)
@@ -117,7 +117,7 @@ class WideOrder:
         return start, end[: self.count]
 
 
-def _levels(rows: np.ndarray, lacks: np.ndarray, rest: Edges, first: np.ndarray) -> list[Level]:
+def _levels(rows: np.ndarray, lacks: np.ndarray, rest: LaggedEdges, first: np.ndarray) -> list[Level]:
     """Return the levels, found from the last one on.
 
     Args:
@@ -128,7 +128,7 @@ def _levels(rows: np.ndarray, lacks: np.ndarray, rest: Edges, first: np.ndarray)
     """
     lacks[len(rows) :] = -1  # what stands for nothing is never settled
     now, found, one = np.flatnonzero(lacks == 0), list[Level](), np.int32(1)
-    numbers = np.arange(-2, -2 - rows.size - len(rest.source), -1, np.int32)
+    numbers = np.arange(-2, -2 - rows.size - len(rest.source), -1, dtype=np.int32)
     has_rest = len(rest.source) > 0
     while len(now):  # Kahn's order
         before = rows.take(now, axis=0).astype(np.intp)
@@ -150,7 +150,7 @@ def _at(values: np.ndarray, tasks: np.ndarray) -> np.ndarray:
     return values.take(tasks) if values.ndim else values
 
 
-def _fill(rows: np.ndarray, place: int, edges: Edges) -> tuple[np.ndarray, Edges]:
+def _fill(rows: np.ndarray, place: int, edges: LaggedEdges) -> tuple[np.ndarray, LaggedEdges]:
     """Put an edge of each target into a place of its row.
 
     Returns:

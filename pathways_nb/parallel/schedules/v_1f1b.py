@@ -11,6 +11,7 @@ Unlike ``v_shaped`` this needs no split backward pass, and no W to fill the gaps
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
@@ -46,7 +47,7 @@ def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2)
         The actions of each device, in order.
     """
     require_two_chunks("1f1b-v", chunks)
-    return [device.row() for device in moved_forward(devices, microbatches)]
+    return Moving(devices, microbatches).rows()
 
 
 def block(devices: int) -> list[int]:
@@ -61,38 +62,90 @@ def block(devices: int) -> list[int]:
     return [*range(forward), *(turn + 2 * hop + 3 * ((hop + before) // 3) for hop in range(forward))]
 
 
-def moved_forward(devices: int, microbatches: int) -> list[DeviceSlots]:
-    """Return the slots of all devices, each pass as far forward as it can move, one after another in order of time.
+class Moving:
+    """The passes of the repeated block, moved as far forward as they can, one after another in order of time.
 
     Args:
         devices: number of devices, p.
         microbatches: number of microbatches, m.
     """
-    starts, down = block(devices), 2 * devices
-    stages = [*range(down), *reversed(range(down))]  # of each hop: stage by stage forward, then backward
-    found = [DeviceSlots(starts, stages, device, microbatches) for device in range(devices)]
-    # The peak of the repeated block is the limit for all devices: at both ends there is room up to it.
-    most = max(max(accumulate(device.change)) for device in found)
-    came = [0] * microbatches  # when the last hop of each ended
-    # For each hop the slot of the microbatch before: microbatches stay in order.
-    latest = [-1] * len(stages)
-    # The hops that may start at a slot are the same every PERIOD slots, from device 0 on.
-    by_device = sorted((min(stage, down - 1 - stage), hop, starts[hop]) for hop, stage in enumerate(stages))
-    phases = [[one for one in by_device if one[2] % PERIOD == phase] for phase in range(PERIOD)]
-    for slot in range(max(starts) + PERIOD * (microbatches - 1) + 1):
-        for device, hop, start in phases[slot % PERIOD]:
-            number = (slot - start) // PERIOD
-            if 0 <= number < microbatches:
-                earliest = max(latest[hop] + 1, came[number])
-                if hop < down:
-                    latest[hop] = taken = found[device].forward(earliest, slot, most)
-                    came[number] = taken + 1
-                    found[device].actions[taken] = Action(stages[hop], "F", number)
-                else:
-                    latest[hop] = taken = found[device].backward(earliest, slot)
-                    came[number] = taken + 2
-                    found[device].actions[taken] = Action(stages[hop], "B", number)
-    return found
+
+    def __init__(self, devices: int, microbatches: int) -> None:
+        self.starts, self.microbatches = block(devices), microbatches
+        self.stages = [*range(2 * devices), *reversed(range(2 * devices))]
+        """Of each hop: stage by stage forward, then backward."""
+        self.devices = [DeviceSlots(self.starts, self.stages, device, microbatches) for device in range(devices)]
+        self.came = [0] * microbatches
+        """When the last hop of each microbatch ended."""
+        self.latest = [-1] * len(self.stages)
+        """For each hop the slot of the microbatch before: microbatches stay in order."""
+        self.placed = list[tuple[list[Action | None], int, Action]]()
+        """Device's actions, slot and action of each pass that was moved, one after another."""
+
+    def rows(self) -> list[list[Action]]:
+        """Return the actions of each device, in order."""
+        down = len(self.stages) // 2
+        # The peak of the repeated block is the limit for all devices: at both ends there is room up to it.
+        most = max(max(accumulate(device.change)) for device in self.devices)
+        # The hops that may start at a slot are the same every PERIOD slots, from device 0 on.
+        hops = sorted((min(stage, down - 1 - stage), hop) for hop, stage in enumerate(self.stages))
+        phases = [
+            [(self.devices[d], h, self.starts[h]) for d, h in hops if self.starts[h] % PERIOD == p]
+            for p in range(PERIOD)
+        ]
+        slot, before = 0, dict[tuple[Any, ...], tuple[int, int]]()
+        while slot <= max(self.starts) + PERIOD * (self.microbatches - 1):
+            if slot % PERIOD == 0:
+                slot = self._repeat(slot, before)
+            for device, hop, start in phases[slot % PERIOD]:
+                number = (slot - start) // PERIOD
+                if 0 <= number < self.microbatches:
+                    earliest, backward = max(self.latest[hop] + 1, self.came[number]), hop >= down
+                    taken = device.backward(earliest, slot) if backward else device.forward(earliest, slot, most)
+                    self.latest[hop], self.came[number] = taken, taken + 1 + backward
+                    device.actions[taken] = Action(self.stages[hop], "B" if backward else "F", number)
+                    self.placed.append((device.actions, taken, device.actions[taken]))
+            slot += 1
+        return [[action for action in device.actions if action is not None] for device in self.devices]
+
+    def _repeat(self, slot: int, before: dict[tuple[Any, ...], tuple[int, int]]) -> int:
+        """Repeat what was done since everything stood as it does, as long as the block repeats.
+
+        All that follows from a state follows again for later microbatches, until one of them is the last.
+
+        Args:
+            slot: where the next period begins.
+            before: by state, the slot where that period began, and how many passes had been placed.
+
+        Returns:
+            The slot that is next.
+        """
+        number, span = slot // PERIOD, max(self.starts) // PERIOD + 1
+        if not span < number < self.microbatches - 1:
+            return slot
+        low = min(self.latest) + 1  # no pass moves further forward from now on
+        state = (
+            *(one - slot for one in self.latest),
+            *(one - slot for one in self.came[number - span : number]),
+            *(device.state(low, slot) for device in self.devices),
+        )
+        if state not in before:
+            before[state] = slot, len(self.placed)
+            return slot
+        since, placed = before[state]
+        later = (slot - since) // PERIOD
+        times = (self.microbatches - 1 - number) // later
+        for row, taken, (stage, operation, microbatch, _, _) in self.placed[placed:]:
+            for more in range(later, later * times + 1, later):
+                row[taken + PERIOD * more] = Action(stage, operation, microbatch + more)
+        slots, microbatches = PERIOD * later * times, later * times
+        for device in self.devices:
+            device.shift(low, slot, slots)
+        self.latest = [one + slots for one in self.latest]
+        self.came[number - span + microbatches : number + microbatches] = [
+            one + slots for one in self.came[number - span : number]
+        ]
+        return slot + slots
 
 
 class DeviceSlots:
@@ -112,21 +165,33 @@ class DeviceSlots:
         for hop, (start, stage) in enumerate(zip(starts, stages, strict=True)):
             if device in (stage, len(stages) // 2 - 1 - stage):
                 # A forward pass keeps activations from its slot on; a backward pass frees them after its second slot.
-                backward = hop >= len(stages) // 2
-                for each in range(start + backward, slots, PERIOD)[:microbatches]:
-                    change[each] += -1 if backward else 1
+                first, more = (start, 1) if hop < len(stages) // 2 else (start + 1, -1)
+                each = slice(first, first + PERIOD * microbatches, PERIOD)
+                change[each] = [passes + more for passes in change[each]]
+        self.actions: list[Action | None] = [None] * slots
+        """What begins in each slot."""
         self.change = change
         """By how many passes more the device keeps the activations after each slot than after the one before."""
         self._through = self._kept = 0
         """A slot, and the number of passes whose activations the device keeps before it."""
         self.taken = bytearray(slots)
         """Whether each slot is taken."""
-        self.actions: list[Action | None] = [None] * slots
-        """What begins in each slot."""
 
-    def row(self) -> list[Action]:
-        """Return the actions in order of their slots."""
-        return [action for action in self.actions if action is not None]
+    def state(self, low: int, slot: int) -> tuple[Any, ...]:
+        """Return all that passes from ``slot`` on, which move to ``low`` at most, depend on."""
+        self._go_to(slot)
+        return self._kept, bytes(self.taken[low : slot + 2]), *self.change[low : slot + 2]
+
+    def shift(self, low: int, slot: int, slots: int) -> None:
+        """Let the state at ``slot`` be that of a later slot, by so many slots."""
+        self._through = slot + slots
+        for column in (self.taken, self.change):
+            column[low + slots : slot + slots + 2] = column[low : slot + 2]
+
+    def _go_to(self, slot: int) -> None:
+        """Count the passes whose activations the device keeps before a slot."""
+        self._kept += sum(self.change[self._through : slot])
+        self._through = slot
 
     def forward(self, earliest: int, start: int, most: int) -> int:
         """Move a forward pass to the first free slot from which on memory stays within its limit.
@@ -139,10 +204,8 @@ class DeviceSlots:
         Returns:
             The slot.
         """
-        change = self.change
-        for slot in range(self._through, start):
-            self._kept += change[slot]
-        self._through, slot, kept = start, start, self._kept
+        self._go_to(start)
+        change, slot, kept = self.change, start, self._kept
         # Back while one pass more fits into the memory of each slot on the way, at most to the first free slot.
         free = self.taken.find(0, earliest, start + 1)
         while slot > free and kept < most:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil, inf
+from typing import Any
 
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
@@ -115,13 +116,38 @@ def squeeze(block: Block, microbatches: int, capacity: int, first: int) -> list[
     devices = [DeviceRow(r, block, microbatches, capacity, first) for r in range(len(block))]
     for device in devices:
         device.connect(devices)
-    busy = devices
+    busy, number = devices, 0
+    before: dict[tuple[Any, ...], tuple[int, list[int]]] = {}
     while busy := [device for device in busy if device.left]:
+        if devices[0].done[BACK_UP] > number:  # once for each microbatch
+            number = devices[0].done[BACK_UP]
+            _repeat(devices, number, before)
         # All devices choose before any of them acts: a result is available only in the slot after its pass.
         steps = [device.next() for device in busy]
         for device, step in zip(busy, steps, strict=True):
             device.append_pass(step)
     return [device.row for device in devices]
+
+
+def _repeat(devices: list[DeviceRow], number: int, before: dict[tuple[Any, ...], tuple[int, list[int]]]) -> None:
+    """Repeat what the devices did since they were in this state before, as long as microbatches begin.
+
+    All that follows from a state follows again for later microbatches, until one of them is the last.
+
+    Args:
+        devices: of the V.
+        number: the microbatch that device 0 has finished, from 1.
+        before: by state, for which microbatch that was, and how long the rows were.
+    """
+    last = max(max(device.done) for device in devices)
+    state = tuple(device.state(number) for device in devices)
+    if state in before:
+        first, lengths = before[state]
+        times = max(0, (devices[0].microbatches - 1 - last) // (number - first))
+        for device, length in zip(devices, lengths, strict=True):
+            device.repeat(length, number - first, times)
+    elif last < devices[0].microbatches:
+        before[state] = number, [len(device.row) for device in devices]
 
 
 class DeviceRow:
@@ -206,3 +232,25 @@ class DeviceRow:
         else:
             self.row.append(Action(stage, "I", number))
             self.weights.append(Action(stage, "W", number))
+
+    def state(self, number: int) -> tuple[Any, ...]:
+        """Return all that the next passes depend on, with microbatches counted from ``number``."""
+        waiting = [(action.stage, action.microbatch - number) for action in self.weights]
+        passes = [(done - number, due - PERIOD * number) for done, due in zip(self.done, self.due, strict=True)]
+        return self.kept, self.done[BACK_UP] > 0, *passes, *waiting
+
+    def repeat(self, start: int, later: int, times: int) -> None:
+        """Append all that is in the row from ``start`` on again, for microbatches that are ``later``.
+
+        Args:
+            start: position in the row.
+            later: by how many microbatches; once more at each time.
+            times: how often.
+        """
+        again = self.row[start:]
+        for more in range(later, later * times + 1, later):
+            self.row += [Action(stage, operation, number + more) for stage, operation, number, _, _ in again]
+        self.left -= times * len(again)
+        self.done[:] = [done + later * times for done in self.done]  # in place: other devices read it
+        self.due = [due + PERIOD * later * times for due in self.due]
+        self.weights = deque(Action(one.stage, "W", one.microbatch + later * times) for one in self.weights)
