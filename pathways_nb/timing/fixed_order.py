@@ -130,6 +130,7 @@ class FixedOrder:
             raise UsageError(f"durations of shape {np.shape(durations)}: there are {self.count} tasks, one each.")
         # (tasks,) seconds; of gaps also one number for all
         takes, more = np.asarray(durations, float), np.asarray(gaps, float)
+        more = np.broadcast_to(more, takes.shape) if more.ndim else more
         if self.wide is not None:
             start, end = self.wide.evaluate(takes, more)
         else:

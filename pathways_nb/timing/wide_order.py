@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -32,7 +33,7 @@ class LaggedEdges(NamedTuple):
 
 
 class Level(NamedTuple):
-    """The tasks of a level, and what they wait for: (tasks, 1 + producers) tasks before them."""
+    """The tasks of a level, and (1 + producers, tasks) tasks that these wait for, one below the other."""
 
     tasks: np.ndarray
     before: np.ndarray
@@ -48,14 +49,15 @@ class WideOrder:
     Args:
         count: number of tasks.
         levels: in order.
-        seconds: for each place of a row but the first, (tasks,) seconds to the earliest start, or one number for all.
+        seconds: from the ends of what stands in rows to the earliest start: (1 + producers, tasks), level by level; or
+            (1 + producers, 1), if they are the same for all tasks.
         rest: edges that are in no row, by target.
         first: where those of each task begin in ``rest``, and where the last ones end: (tasks + 1,).
     """
 
     count: int
     levels: Sequence[Level]
-    seconds: Sequence[np.ndarray]
+    seconds: np.ndarray
     rest: LaggedEdges
     first: np.ndarray
 
@@ -70,8 +72,9 @@ class WideOrder:
         """
         lacks = np.bincount(edges.source, minlength=count + 2) + np.bincount(lanes.source, minlength=count + 2)
         most = int(np.bincount(edges.target, minlength=1).max())
-        rows, seconds = np.full((count, 1 + min(most, _IN_ROW)), count, np.int32), list[np.ndarray]()
-        left = _fill(rows, 0, lanes)[1]
+        rows = np.full((count, 1 + min(most, _IN_ROW)), count, np.int32)
+        found, left = _fill(rows, 0, lanes)
+        seconds = [found]
         if len(left.target):  # a gang has the task before it on another device among its producers
             edges = LaggedEdges(*(np.concatenate(both) for both in zip(edges, left, strict=True)))
         for place in range(1, rows.shape[1]):
@@ -83,12 +86,20 @@ class WideOrder:
         rows[idle, 0] = count + 1  # a row is filled before anything is left
         by_target, first = group_by_key(edges.target, count)
         rest = edges.select(by_target)
-        return cls(count, _levels(rows, lacks.astype(np.int32), rest, first), seconds, rest, first)
+        levels = _levels(rows, lacks.astype(np.int32), rest, first)
+        if any(len(one) > 1 for one in seconds):
+            tasks = _tasks(levels)
+            together = np.stack(
+                [one.take(tasks) if len(one) > 1 else np.broadcast_to(one, tasks.shape) for one in seconds]
+            )
+        else:
+            together = np.array(seconds)
+        return cls(count, levels, together, rest, first)
 
-    @property
+    @cached_property
     def tasks(self) -> np.ndarray:
         """All tasks that are on levels, in order."""
-        return np.concatenate([np.empty(0, np.intp), *(level.tasks for level in self.levels)])
+        return _tasks(self.levels)
 
     def evaluate(self, durations: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return when each task starts and ends.
@@ -97,31 +108,39 @@ class WideOrder:
             durations: of each task, in seconds.
             gaps: seconds that each task waits longer than its edges make it wait, or one number for all.
         """
-        start, end = np.empty(self.count), np.empty(self.count + 2)
+        # By level: (tasks,) seconds. Of ends, which other levels read, by task.
+        takes, starts, end = durations.take(self.tasks), np.empty(self.count), np.empty(self.count + 2)
+        more = gaps.take(self.tasks) if gaps.ndim else None
         end[self.count :] = -np.inf, 0.0
-        has_rest = len(self.rest.source) > 0
+        same, has_rest, stop = self.seconds.shape[1] == 1, len(self.rest.source) > 0, 0
         for tasks, before in self.levels:
-            ends = end.take(before)
-            let = ends[:, 0]
-            for place, seconds in enumerate(self.seconds, 1):
-                lets = ends[:, place] + _at(seconds, tasks)
-                let = np.maximum(let, lets, out=lets)
+            at = slice(stop, stop := stop + len(tasks))
+            lets = end.take(before)
+            lets += self.seconds if same else self.seconds[:, at]
+            let = np.maximum.reduce(lets)
             if has_rest:
                 first, after = self.first.take(tasks), self.first.take(tasks + 1)
                 places = ranges(first, after)
                 lets = end.take(self.rest.source.take(places)) + self.rest.seconds.take(places)
                 np.maximum.at(let, np.repeat(np.arange(len(tasks)), after - first), lets)
-            start[tasks] = let = let + _at(gaps, tasks)
-            let += durations.take(tasks)
+            let += gaps if more is None else more[at]
+            starts[at] = let
+            let += takes[at]
             end[tasks] = let
+        start = np.empty(self.count)
+        start[self.tasks] = starts
         return start, end[: self.count]
+
+
+def _tasks(levels: Sequence[Level]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.intp), *(level.tasks for level in levels)])
 
 
 def _levels(rows: np.ndarray, lacks: np.ndarray, rest: LaggedEdges, first: np.ndarray) -> list[Level]:
     """Return the levels, found from the last one on.
 
     Args:
-        rows: see ``WideOrder``.
+        rows: of each task, (tasks, 1 + producers) tasks that it waits for; see ``WideOrder``.
         lacks: how many edges from each task, and from each of the two that stand for nothing, are not settled yet.
         rest: see ``WideOrder``.
         first: see ``WideOrder``.
@@ -131,7 +150,7 @@ def _levels(rows: np.ndarray, lacks: np.ndarray, rest: LaggedEdges, first: np.nd
     numbers = np.arange(-2, -2 - rows.size - len(rest.source), -1, dtype=np.int32)
     has_rest = len(rest.source) > 0
     while len(now):  # Kahn's order
-        before = rows.take(now, axis=0).astype(np.intp)
+        before = rows.take(now, axis=0).T.astype(np.intp, order="C")
         found.append(Level(now, before))
         reached = before.ravel()
         if has_rest:
@@ -145,34 +164,25 @@ def _levels(rows: np.ndarray, lacks: np.ndarray, rest: LaggedEdges, first: np.nd
     return found[::-1]
 
 
-def _at(values: np.ndarray, tasks: np.ndarray) -> np.ndarray:
-    """Return the values of some tasks, or the one number for all."""
-    return values.take(tasks) if values.ndim else values
-
-
 def _fill(rows: np.ndarray, place: int, edges: LaggedEdges) -> tuple[np.ndarray, LaggedEdges]:
     """Put an edge of each target into a place of its row.
 
     Returns:
-        The seconds of these edges by target, and the edges that are left.
+        The seconds of these edges by target, or one number if they are the same for all; and the edges that are left.
     """
     source, target, seconds = edges
-    count = len(rows)
     rows[target, place] = source
-    # One number for all edges stays one number, which need not be read at each task.
-    same = len(seconds) == 0 or seconds.strides == (0,)
-    found = np.array(seconds[0] if len(seconds) else 0.0) if same else np.zeros(count)
-    if np.count_nonzero(rows[:, place] < count) == len(target):
-        put = slice(None)
-        left = edges.select(np.empty(0, np.intp))
-    else:
+    put, left = np.s_[:], edges.select(np.empty(0, np.intp))
+    if np.count_nonzero(rows[:, place] < len(rows)) < len(target):
         # Of several edges into a target the last one was put down. All that is known of it is its number.
-        number = np.empty(count, np.intp)
+        number = np.empty(len(rows), np.intp)
         number[target] = np.arange(len(target))
-        put = number.take(target) == np.arange(len(target))
-        left = edges.select(~put)
-    if not same:
-        found[target[put]] = seconds[put]
+        last = number.take(target) == np.arange(len(target))
+        put, left = last, edges.select(~last)
+    if len(seconds) == 0 or (seconds == seconds[0]).all():
+        return seconds[:1] if len(seconds) else np.zeros(1), left
+    found = np.zeros(len(rows))
+    found[target[put]] = seconds[put]
     return found, left
 
 
