@@ -273,9 +273,12 @@ class Record:
         if not self._lock.acquire(blocking=False):  # never wait: a garbage collection in events() may add a row
             return False
         try:
-            left, whole = self.limit + 1, 0
+            if len(self._rows) + self._in_ranges <= 2 * self.limit:  # another thread has made columns of them
+                return False
+            left, whole = (self.limit + 1, 0) if self._in_ranges else (0, self.limit + 1)
             while left and left >= (size := _size(self._rows[whole])):
                 left, whole = left - size, whole + 1
+            # So many events have gone in ``whole`` entries.
             self._in_ranges -= self.limit + 1 - left - whole
             if left:
                 first = self._rows[whole]

@@ -178,10 +178,11 @@ class Islands:
         """Enqueue a launch that has reached its island's host, and return when the host has enqueued all of it."""
         ongoing, island = OngoingLaunch(run, launch, launch.stop - launch.start), self._islands[launch.island]
         island.host_free = max(island.host_free, self.agenda.now)
-        stops, at, tasks = run.timed.stretches[launch.island].stops, launch.start, []
+        order, stops = run.timed.plan.orders[launch.island], run.timed.stretches[launch.island].stops
+        at, tasks = launch.start, []
         while at < launch.stop:
-            stop = min(stops[at], launch.stop)
-            tasks.append(self._enqueue(ongoing, island, at, stop))
+            stop = stops[at] if stops[at] < launch.stop else launch.stop
+            tasks.append(self._enqueue(ongoing, island, order[at], at, stop))
             at = stop
         run.tasks.update((task.index, task) for task in tasks)
         for task in tasks:
@@ -189,10 +190,9 @@ class Islands:
                 self._begin(task)
         return island.host_free
 
-    def _enqueue(self, ongoing: OngoingLaunch, island: _Island, at: int, stop: int) -> Task:
+    def _enqueue(self, ongoing: OngoingLaunch, island: _Island, index: int, at: int, stop: int) -> Task:
         """Put a stretch into its devices' queues, and count what it waits for; a transfer has no queue."""
         run = ongoing.run
-        index = run.timed.plan.orders[ongoing.launch.island][at]
         producers, devices = run.timed.wants[index]
         task = Task(ongoing, index, at, stop, (self.agenda.now,))
         for producer in producers:
@@ -202,7 +202,10 @@ class Islands:
             task.lacks += self.owner.prepared(task)
         else:
             if devices != HOST:  # nothing is enqueued on devices for host work
-                _, *task.enqueued = accumulate(repeat(self.launch, stop - at), initial=island.host_free)
+                island.host_free += self.launch
+                # Each one after the one before it; most stretches of other programs are one step.
+                more = repeat(self.launch, stop - at - 1)
+                task.enqueued = [*accumulate(more, initial=island.host_free)] if stop - at > 1 else (island.host_free,)
                 island.host_free = task.enqueued[-1]
             task.queues = island.queues_of(devices)
             for queue in task.queues:
@@ -246,10 +249,9 @@ class Islands:
         ongoing.left -= 1
         task.at += 1
         if task.at < task.stop:
-            stretches = run.timed.stretches[ongoing.launch.island]
             if not consumers:
-                self._pass(task, stretches)
-            task.index, task.why = int(stretches.steps[task.at]), LANE
+                self._pass(task, run.timed.stretches[ongoing.launch.island])
+            task.index, task.why = run.timed.plan.orders[ongoing.launch.island][task.at], LANE
             self._begin(task)
         else:
             for queue in task.queues:
@@ -268,9 +270,11 @@ class Islands:
 
         This is the last that is done at a time. The stretch's last step is left, which ends as every other does.
         """
-        at, now, free_until = task.at, self.agenda.now, self.agenda.free_until
-        stop = min(stretches.quiet[at], task.stop - 1)
-        if stop - at < _FEW or now + _FEW * stretches.seconds[at] >= free_until or not self.owner.may_pass(task):
+        at, stop = task.at, min(stretches.quiet[task.at], task.stop - 1)
+        if stop - at < _FEW:
+            return
+        now, free_until = self.agenda.now, self.agenda.free_until
+        if now + _FEW * task.ongoing.run.timed.seconds[task.index] >= free_until or not self.owner.may_pass(task):
             return
         # Of the stretch's steps, so many have ended; the host has enqueued those up to the one at ``ready`` by now.
         ended = len(task.enqueued) - (task.stop - at)
