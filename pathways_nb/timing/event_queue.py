@@ -22,6 +22,8 @@ class EventQueue:
         self.now = 0.0
         self.paused = False
         """Set by a function that is called to end ``run``."""
+        self._until = -math.inf
+        """Up to which time ``run`` calls entries; before everything while it does not."""
         self._entries: list[tuple[float, Rank, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
 
@@ -46,6 +48,16 @@ class EventQueue:
         """Time of the next entry; ``None`` if the queue is empty."""
         return self._entries[0][0] if self._entries else None
 
+    @property
+    def free_until(self) -> float:
+        """Time before which nothing is called, whatever an entry that is called now does with time up to then.
+
+        An entry that knows what happens next may carry out all of that before this time, and advance the clock.
+        """
+        if self.paused:
+            return -math.inf
+        return min(self._entries[0][0], self._until) if self._entries else self._until
+
     def step(self) -> bool:
         """Advance time to the next entry and call it, and return whether there was one."""
         if not self._entries:
@@ -64,10 +76,13 @@ class EventQueue:
 
     def run(self, until: float = math.inf) -> bool:
         """Call entries up to time ``until``, or until one sets ``paused``, and return whether one did."""
-        entries = self._entries
-        # What an entry adds at the same time is called in this loop as well.
-        while entries and entries[0][0] <= until:
-            self.step()
-            if self.paused:
-                return True
-        return False
+        entries, self._until = self._entries, until
+        try:
+            # What an entry adds at the same time is called in this loop as well.
+            while entries and entries[0][0] <= until:
+                self.step()
+                if self.paused:
+                    return True
+            return False
+        finally:
+            self._until = -math.inf

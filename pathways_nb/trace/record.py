@@ -17,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from pathways_nb.timing.waits import WHY
-from pathways_nb.trace.rows import QUALITIES, STATUSES, Cause, Label, Row
+from pathways_nb.trace.rows import QUALITIES, STATUSES, Cause, Label, Row, RowRange
 from pathways_nb.util.columns import last_before
 from pathways_nb.util.words import counted
 
@@ -161,7 +161,9 @@ class Record:
 
     def __init__(self, limit: int | None = None, origin: float = 0.0) -> None:
         self.limit, self.origin = limit, origin
-        self._rows: list[Row] = []
+        self._rows: list[Row | RowRange] = []
+        self._in_ranges = 0
+        """Number of events in ranges among ``_rows``, less the number of ranges."""
         self._lock = threading.Lock()
         self._first = self._count = 0
         self._labels: list[Label] = []
@@ -181,8 +183,16 @@ class Record:
     def add(self, row: Row) -> None:
         """Remember one event."""
         self._rows.append(row)  # list.append is atomic, so the hot path needs no lock
-        if self.limit is not None and len(self._rows) > 2 * self.limit:
+        if self.limit is not None and len(self._rows) + self._in_ranges > 2 * self.limit:
             self._trim()
+
+    def add_range(self, rows: RowRange) -> None:
+        """Remember the events of a range, in one step."""
+        with self._lock:
+            self._in_ranges += len(rows) - 1
+            self._rows.append(rows)
+        while self.limit is not None and len(self._rows) + self._in_ranges > 2 * self.limit and self._trim():
+            pass
 
     def events(self) -> Events:
         """Return all events as columns; times in seconds since ``origin``.
@@ -191,7 +201,8 @@ class Record:
         """
         with self._lock:
             # A copy: other threads may append while columns are made; exactly these rows are deleted at the end.
-            rows = self._rows[:]
+            arrived = self._rows[:]
+            rows = list(_single(arrived))
             fresh = [(name, column(values, STORED[name])) for name, values in self._columns_of(rows)]
             first, count = self._count, self._count + len(rows)
             for name, values in fresh:
@@ -199,7 +210,8 @@ class Record:
                     self._stored[name] = np.concatenate([self._stored[name], np.empty(count, STORED[name])])
                 self._stored[name][first:count] = values
             self._count = count
-            del self._rows[: len(rows)]  # last: an interrupt before it loses nothing
+            del self._rows[: len(arrived)]  # last: an interrupt before it loses nothing
+            self._in_ranges -= len(rows) - len(arrived)
             if self.limit is not None and self._count > 2 * self.limit:
                 self._forget(self._count - self.limit)
             ids = np.arange(self._first, self._first + self._count, dtype=np.int64)
@@ -240,6 +252,7 @@ class Record:
         """Forget everything."""
         with self._lock:
             self._rows.clear()
+            self._in_ranges = 0
             self._forget(self._count)
             # New lists: events that were given out still refer to the old one.
             self._labels, self._numbers = [], {}
@@ -250,14 +263,33 @@ class Record:
         self._stored = {name: part[count : self._count].copy() for name, part in self._stored.items()}
         self._count -= count
 
-    def _trim(self) -> None:
+    def _trim(self) -> bool:
+        """Forget columns and the oldest events not among them yet: one more than ``limit``, as after each event.
+
+        Returns:
+            Whether that could be done now.
+        """
         assert self.limit is not None
-        if self._lock.acquire(blocking=False):  # never wait: a garbage collection in events() may add a row
-            try:
-                del self._rows[: -self.limit]
-                self._forget(self._count)
-            finally:
-                self._lock.release()
+        if not self._lock.acquire(blocking=False):  # never wait: a garbage collection in events() may add a row
+            return False
+        try:
+            if len(self._rows) + self._in_ranges <= 2 * self.limit:  # another thread has made columns of them
+                return False
+            left, whole = (self.limit + 1, 0) if self._in_ranges else (0, self.limit + 1)
+            while left and left >= (size := _size(self._rows[whole])):
+                left, whole = left - size, whole + 1
+            # So many events have gone in ``whole`` entries.
+            self._in_ranges -= self.limit + 1 - left - whole
+            if left:
+                first = self._rows[whole]
+                assert isinstance(first, RowRange)
+                self._rows[whole] = first.behind(left)
+                self._in_ranges -= left
+            del self._rows[:whole]
+            self._forget(self._count)
+            return True
+        finally:
+            self._lock.release()
 
     def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
         # (rows,) columns. Labels are numbers, since a loop of thousands of steps has the same few.
@@ -278,3 +310,16 @@ class Record:
             number = self._numbers[label] = len(self._labels)
             self._labels.append(label)
         return number
+
+
+def _size(rows: Row | RowRange) -> int:
+    return len(rows) if isinstance(rows, RowRange) else 1
+
+
+def _single(rows: Sequence[Row | RowRange]) -> Iterator[Row]:
+    """Yield all events, those of ranges one by one."""
+    for row in rows:
+        if isinstance(row, RowRange):
+            yield from row
+        else:
+            yield row

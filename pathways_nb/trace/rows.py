@@ -6,9 +6,12 @@ What is known of an event before it happens is a ``Label``, shared by all its oc
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
 
 from pathways_nb.timing.waits import WHY
 
@@ -132,3 +135,34 @@ class Row(NamedTuple):
     """``"ok"``, ``"draining"`` (ended after an interrupt) or ``"failed"``."""
     cause: Cause | None = None
     """Why it began when it did; ``None`` if that is not known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRange:
+    """Events of one call, each of which begins when the one before it ends and because of that.
+
+    Args:
+        labels: of the events.
+        times: when the first begins, and when each ends: (events + 1,) seconds on the clock of the record.
+        run: serial of the call.
+        quality: as of ``Row``.
+        cause: why each begins when it does.
+    """
+
+    labels: Sequence[Label]
+    times: np.ndarray
+    run: int
+    quality: str
+    cause: Cause
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Row]:
+        times = self.times.tolist()
+        for label, start, end in zip(self.labels, times[:-1], times[1:], strict=True):
+            yield Row(label, start, end, self.run, self.quality, cause=self.cause)
+
+    def behind(self, first: int) -> RowRange:
+        """Return the events from the one at position ``first`` on."""
+        return RowRange(self.labels[first:], self.times[first:], self.run, self.quality, self.cause)

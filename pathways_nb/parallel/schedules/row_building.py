@@ -7,7 +7,7 @@ own rule: ``Schedule.check`` finds out whether the order can run.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import NoReturn
@@ -59,15 +59,15 @@ class Side:
 
     def __init__(self, stage: int, direction: str = "") -> None:
         self.stage, self.direction = stage, direction
-        self._done: Counter[str] = Counter()
+        backward = count()  # I and B go on from the same number
+        self._weights = count()
+        self._numbers = {"F": count(), "I": backward, "B": backward, "W": self._weights}
 
     def __call__(self, operation: str) -> Action:
         """Return the next action of an operation, one of ``OPERATIONS``."""
-        counted = "IW" if operation == "B" else operation
-        number = self._done[counted[0]]
-        for each in counted:
-            self._done[each] += 1
-        return Action(self.stage, operation, number, None, self.direction)
+        if operation == "B":
+            next(self._weights)
+        return Action(self.stage, operation, next(self._numbers[operation]), None, self.direction)
 
 
 def require_two_chunks(name: str, chunks: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -39,6 +39,7 @@ from pathways_nb.parallel.schedules.registry import ScheduleKind, find_kind, kin
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges
+from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -282,7 +283,9 @@ def schedule(
     """
     kind = kind_of(name)
     size = kind.size(devices, microbatches, chunks, token_slices)
-    return Schedule(_generated(kind, size), name, kind, size)
+    with uncollected():  # thousands of new tuples, all of which stay
+        rows = _generated(kind, size)
+    return Schedule(rows, name, kind, size)
 
 
 def _generated(kind: ScheduleKind, size: ScheduleSize) -> tuple[tuple[Cell, ...], ...]:
@@ -298,18 +301,22 @@ def _generated(kind: ScheduleKind, size: ScheduleSize) -> tuple[tuple[Cell, ...]
         raise UsageError(
             f"schedule {kind.name!r} returned {what}: return a list for each of {counted(size.devices, 'device')}."
         )
-    return tuple(tuple(_cells(row, f"schedule {kind.name!r}, device {number}")) for number, row in enumerate(rows))
+    return tuple(_cells(row, f"schedule {kind.name!r}, device {number}") for number, row in enumerate(rows))
 
 
-def _cells(row: Any, where: str) -> Iterator[Cell]:
-    """Yield the cells of one row, which is text, or an iterable of actions and texts."""
+def _cells(row: Any, where: str) -> tuple[Cell, ...]:
+    """Return the cells of one row, which is text, or an iterable of actions and texts."""
     if isinstance(row, str):
-        yield from parse_row(row, where)
-        return
+        return tuple(parse_row(row, where))
     if not isinstance(row, Iterable):
         raise UsageError(f"{where}: {row!r} is no list of actions, such as ['0F0', '0B0'].")
-    for place, cell in enumerate(row, 1):
-        yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
+    cells = tuple(row)
+    if {*map(type, cells)} <= {Action, Overlap}:  # no text: most generators
+        return cells
+    return tuple(
+        cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
+        for place, cell in enumerate(cells, 1)
+    )
 
 
 def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: ScheduleSize | None) -> Schedule:

@@ -11,29 +11,13 @@ Unlike ``v_shaped`` this needs no split backward pass, and no W to fill the gaps
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any
 
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
 from pathways_nb.parallel.schedules.row_building import require_two_chunks
 from pathways_nb.parallel.schedules.v_shaped import PERIOD
-
-
-class Pass(NamedTuple):
-    """One pass of the repeated block; passes are ordered by time, then by device.
-
-    Args:
-        start: in slots of a forward pass.
-        device: that does it.
-        hop: its place on the way of its microbatch, 0 to 4p − 1: stage by stage forward, then backward.
-        microbatch: from 0.
-    """
-
-    start: int
-    device: int
-    hop: int
-    microbatch: int
 
 
 @register_schedule(
@@ -63,16 +47,7 @@ def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2)
         The actions of each device, in order.
     """
     require_two_chunks("1f1b-v", chunks)
-    stages = [*range(2 * devices), *reversed(range(2 * devices))]  # the stage of each hop
-    passes = sorted(
-        Pass(start + PERIOD * number, min(stage, 2 * devices - 1 - stage), hop, number)
-        for hop, (stage, start) in enumerate(zip(stages, block(devices), strict=True))
-        for number in range(microbatches)
-    )
-    rows: list[list[tuple[int, Action]]] = [[] for _ in range(devices)]
-    for (_, device, hop, number), slot in zip(passes, assign_slots(passes, devices), strict=True):
-        rows[device].append((slot, Action(stages[hop], "F" if hop < 2 * devices else "B", number)))
-    return [[action for _, action in sorted(row)] for row in rows]
+    return Moving(devices, microbatches).rows()
 
 
 def block(devices: int) -> list[int]:
@@ -87,59 +62,136 @@ def block(devices: int) -> list[int]:
     return [*range(forward), *(turn + 2 * hop + 3 * ((hop + before) // 3) for hop in range(forward))]
 
 
-def assign_slots(passes: list[Pass], devices: int) -> list[int]:
-    """Return the slot where each pass starts once it has moved as far forward as it can.
+class Moving:
+    """The passes of the repeated block, moved as far forward as they can, one after another in order of time.
 
     Args:
-        passes: of the repeated block, in order of time.
         devices: number of devices, p.
+        microbatches: number of microbatches, m.
     """
-    slot_rows = slots_of(passes, devices)
-    # The peak of the repeated block is the limit for all devices: at both ends there is room up to it.
-    most = max(max(slot_row.kept) for slot_row in slot_rows)
-    came: dict[int, int] = {}  # for each microbatch, when its last hop ended
-    # For each hop the slot of the microbatch before: microbatches stay in order.
-    latest = [-1] * (4 * devices)
-    slots = []
-    for start, device, hop, number in passes:
-        earliest = max(latest[hop] + 1, came.get(number, 0))
-        backward = hop >= 2 * devices
-        slot = (
-            slot_rows[device].backward(earliest, start)
-            if backward
-            else slot_rows[device].forward(earliest, start, most)
+
+    def __init__(self, devices: int, microbatches: int) -> None:
+        self.starts, self.microbatches = block(devices), microbatches
+        self.stages = [*range(2 * devices), *reversed(range(2 * devices))]
+        """Of each hop: stage by stage forward, then backward."""
+        self.devices = [DeviceSlots(self.starts, self.stages, device, microbatches) for device in range(devices)]
+        self.came = [0] * microbatches
+        """When the last hop of each microbatch ended."""
+        self.latest = [-1] * len(self.stages)
+        """For each hop the slot of the microbatch before: microbatches stay in order."""
+        self.placed = list[tuple[list[Action | None], int, Action]]()
+        """Device's actions, slot and action of each pass that was moved, one after another."""
+
+    def rows(self) -> list[list[Action]]:
+        """Return the actions of each device, in order."""
+        down = len(self.stages) // 2
+        # The peak of the repeated block is the limit for all devices: at both ends there is room up to it.
+        most = max(max(accumulate(device.change)) for device in self.devices)
+        # The hops that may start at a slot are the same every PERIOD slots, from device 0 on.
+        hops = sorted((min(stage, down - 1 - stage), hop) for hop, stage in enumerate(self.stages))
+        phases = [
+            [(self.devices[d], h, self.starts[h]) for d, h in hops if self.starts[h] % PERIOD == p]
+            for p in range(PERIOD)
+        ]
+        slot, before = 0, dict[tuple[Any, ...], tuple[int, int]]()
+        while slot <= max(self.starts) + PERIOD * (self.microbatches - 1):
+            if slot % PERIOD == 0:
+                slot = self._repeat(slot, before)
+            for device, hop, start in phases[slot % PERIOD]:
+                number = (slot - start) // PERIOD
+                if 0 <= number < self.microbatches:
+                    earliest, backward = max(self.latest[hop] + 1, self.came[number]), hop >= down
+                    taken = device.backward(earliest, slot) if backward else device.forward(earliest, slot, most)
+                    self.latest[hop], self.came[number] = taken, taken + 1 + backward
+                    device.actions[taken] = Action(self.stages[hop], "B" if backward else "F", number)
+                    self.placed.append((device.actions, taken, device.actions[taken]))
+            slot += 1
+        return [[action for action in device.actions if action is not None] for device in self.devices]
+
+    def _repeat(self, slot: int, before: dict[tuple[Any, ...], tuple[int, int]]) -> int:
+        """Repeat what was done since everything stood as it does, as long as the block repeats.
+
+        All that follows from a state follows again for later microbatches, until one of them is the last.
+
+        Args:
+            slot: where the next period begins.
+            before: by state, the slot where that period began, and how many passes had been placed.
+
+        Returns:
+            The slot that is next.
+        """
+        number, span = slot // PERIOD, max(self.starts) // PERIOD + 1
+        if not span < number < self.microbatches - 1:
+            return slot
+        low = min(self.latest) + 1  # no pass moves further forward from now on
+        state = (
+            *(one - slot for one in self.latest),
+            *(one - slot for one in self.came[number - span : number]),
+            *(device.state(low, slot) for device in self.devices),
         )
-        latest[hop], came[number] = slot, slot + 1 + backward
-        slots.append(slot)
-    return slots
+        if state not in before:
+            before[state] = slot, len(self.placed)
+            return slot
+        since, placed = before[state]
+        later = (slot - since) // PERIOD
+        times = (self.microbatches - 1 - number) // later
+        for row, taken, (stage, operation, microbatch, _, _) in self.placed[placed:]:
+            for more in range(later, later * times + 1, later):
+                row[taken + PERIOD * more] = Action(stage, operation, microbatch + more)
+        slots, microbatches = PERIOD * later * times, later * times
+        for device in self.devices:
+            device.shift(low, slot, slots)
+        self.latest = [one + slots for one in self.latest]
+        self.came[number - span + microbatches : number + microbatches] = [
+            one + slots for one in self.came[number - span : number]
+        ]
+        return slot + slots
 
 
-def slots_of(passes: list[Pass], devices: int) -> list[DeviceSlots]:
-    """Return the slots of all devices, with the activations they keep if each pass stays where it is.
-
-    Args:
-        passes: of the repeated block, in order of time.
-        devices: number of devices, p.
-    """
-    # A backward pass ends in the slot after its start, so there is one more slot than the last start.
-    change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
-    for start, device, hop, _ in passes:
-        backward = hop >= 2 * devices
-        # A forward pass keeps activations from its slot on; a backward pass frees them after its second slot.
-        change[device][start + backward] += -1 if backward else 1
-    return [DeviceSlots(bytearray(len(each)), list(accumulate(each))) for each in change]
-
-
-class DeviceSlots(NamedTuple):
-    """The slots of one device.
+class DeviceSlots:
+    """The slots of one device, and what it does in them.
 
     Args:
-        taken: whether each slot is taken.
-        kept: number of passes whose activations the device keeps after each slot.
+        starts: of each hop of microbatch 0, in slots of a forward pass.
+        stages: of each hop.
+        device: from 0.
+        microbatches: number of microbatches, m.
     """
 
-    taken: bytearray
-    kept: list[int]
+    def __init__(self, starts: list[int], stages: list[int], device: int, microbatches: int) -> None:
+        # A backward pass ends in the slot after its start, so there is one more slot than the last start.
+        slots = max(starts) + PERIOD * (microbatches - 1) + 2
+        change = [0] * slots
+        for hop, (start, stage) in enumerate(zip(starts, stages, strict=True)):
+            if device in (stage, len(stages) // 2 - 1 - stage):
+                # A forward pass keeps activations from its slot on; a backward pass frees them after its second slot.
+                first, more = (start, 1) if hop < len(stages) // 2 else (start + 1, -1)
+                each = slice(first, first + PERIOD * microbatches, PERIOD)
+                change[each] = [passes + more for passes in change[each]]
+        self.actions: list[Action | None] = [None] * slots
+        """What begins in each slot."""
+        self.change = change
+        """By how many passes more the device keeps the activations after each slot than after the one before."""
+        self._through = self._kept = 0
+        """A slot, and the number of passes whose activations the device keeps before it."""
+        self.taken = bytearray(slots)
+        """Whether each slot is taken."""
+
+    def state(self, low: int, slot: int) -> tuple[Any, ...]:
+        """Return all that passes from ``slot`` on, which move to ``low`` at most, depend on."""
+        self._go_to(slot)
+        return self._kept, bytes(self.taken[low : slot + 2]), *self.change[low : slot + 2]
+
+    def shift(self, low: int, slot: int, slots: int) -> None:
+        """Let the state at ``slot`` be that of a later slot, by so many slots."""
+        self._through = slot + slots
+        for column in (self.taken, self.change):
+            column[low + slots : slot + slots + 2] = column[low : slot + 2]
+
+    def _go_to(self, slot: int) -> None:
+        """Count the passes whose activations the device keeps before a slot."""
+        self._kept += sum(self.change[self._through : slot])
+        self._through = slot
 
     def forward(self, earliest: int, start: int, most: int) -> int:
         """Move a forward pass to the first free slot from which on memory stays within its limit.
@@ -152,15 +204,18 @@ class DeviceSlots(NamedTuple):
         Returns:
             The slot.
         """
-        slot = start
-        # Back while one pass more fits into the memory of each slot on the way.
-        while slot > earliest and self.kept[slot - 1] < most:
+        self._go_to(start)
+        change, slot, kept = self.change, start, self._kept
+        # Back while one pass more fits into the memory of each slot on the way, at most to the first free slot.
+        free = self.taken.find(0, earliest, start + 1)
+        while slot > free and kept < most:
             slot -= 1
+            kept -= change[slot]
         # Its own slot is free: passes before it in the order have only moved to earlier ones.
         slot = self.taken.find(0, slot, start + 1)
         self.taken[slot] = 1
-        for moved in range(slot, start):
-            self.kept[moved] += 1
+        if slot < start:
+            change[slot], change[start], self._kept = change[slot] + 1, change[start] - 1, self._kept + 1
         return slot
 
     def backward(self, earliest: int, start: int) -> int:
@@ -178,6 +233,7 @@ class DeviceSlots(NamedTuple):
         slot = start if slot < 0 else slot
         self.taken[slot : slot + 2] = b"\1\1"
         # Freed after its second slot there, in place of its second slot in the block.
-        for moved in range(slot + 1, start + 1):
-            self.kept[moved] -= 1
+        self.change[slot + 1] -= 1
+        self.change[start + 1] += 1
+        self._kept -= slot + 1 < self._through
         return slot

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil, inf
+from typing import Any
 
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
@@ -112,15 +113,41 @@ def squeeze(block: Block, microbatches: int, capacity: int, first: int) -> list[
         capacity: passes whose activations a device can keep.
         first: the same until the first I of stage r is done; on device 0, always.
     """
-    # All devices choose before any of them acts: a result is available only in the slot after its pass.
     devices = [DeviceRow(r, block, microbatches, capacity, first) for r in range(len(block))]
     for device in devices:
         device.connect(devices)
-    while any(device.left for device in devices):
-        steps = [device.next() for device in devices]
-        for device, step in zip(devices, steps, strict=True):
+    busy, number = devices, 0
+    before: dict[tuple[Any, ...], tuple[int, list[int]]] = {}
+    while busy := [device for device in busy if device.left]:
+        if devices[0].done[BACK_UP] > number:  # once for each microbatch
+            number = devices[0].done[BACK_UP]
+            _repeat(devices, number, before)
+        # All devices choose before any of them acts: a result is available only in the slot after its pass.
+        steps = [device.next() for device in busy]
+        for device, step in zip(busy, steps, strict=True):
             device.append_pass(step)
     return [device.row for device in devices]
+
+
+def _repeat(devices: list[DeviceRow], number: int, before: dict[tuple[Any, ...], tuple[int, list[int]]]) -> None:
+    """Repeat what the devices did since they were in this state before, as long as microbatches begin.
+
+    All that follows from a state follows again for later microbatches, until one of them is the last.
+
+    Args:
+        devices: of the V.
+        number: the microbatch that device 0 has finished, from 1.
+        before: by state, for which microbatch that was, and how long the rows were.
+    """
+    last = max(max(device.done) for device in devices)
+    state = tuple(device.state(number) for device in devices)
+    if state in before:
+        first, lengths = before[state]
+        times = max(0, (devices[0].microbatches - 1 - last) // (number - first))
+        for device, length in zip(devices, lengths, strict=True):
+            device.repeat(length, number - first, times)
+    elif last < devices[0].microbatches:
+        before[state] = number, [len(device.row) for device in devices]
 
 
 class DeviceRow:
@@ -145,12 +172,13 @@ class DeviceRow:
         self.kept, self.weights, self.row = 0, deque[Action](), list[Action]()
 
     def connect(self, devices: list[DeviceRow]) -> None:
-        """Find the source of each pass's input: a device's counts and one of its passes; None for the first."""
+        """Find the source of each pass's input: a device's counts and one of its passes."""
         number = self.stages[0]
         above = devices[number - 1].done if number else None
+        there = [self.microbatches]  # the first pass of all has its inputs from the start
         below = devices[number + 1].done if number + 1 < len(devices) else None
         self.inputs = [
-            (above, DOWN),
+            (above, DOWN) if above else (there, 0),
             (below, UP) if below else (self.done, DOWN),
             (above, BACK_DOWN) if above else (self.done, UP),
             (below, BACK_UP) if below else (self.done, BACK_DOWN),
@@ -158,28 +186,31 @@ class DeviceRow:
 
     def next(self) -> int | None:
         """Return the pass to do now; None if none is ready, so that there is time for W."""
-        filling, draining = not self.done[BACK_UP], self.done[UP] == self.microbatches
-        if not (filling or draining):  # the block's own order, which keeps the devices in step
-            step = self.due.index(min(self.due))
+        done, due = self.done, self.due
+        if done[BACK_UP] and done[UP] < self.microbatches:  # the block's own order, which keeps the devices in step
+            step = due.index(min(due))
             return step if self.ready(step) else None
         # At both ends any pass may run. Gradients first: their W can follow, which frees memory.
-        ready = (step for step in range(4) if self.ready(step))
-        return min(ready, key=lambda step: (step < BACK_DOWN, self.due[step]), default=None)
+        for passes in ((BACK_DOWN, BACK_UP), (DOWN, UP)):
+            for step in passes if due[passes[0]] <= due[passes[1]] else passes[::-1]:
+                if self.ready(step):
+                    return step
+        return None
 
     def ready(self, step: int) -> bool:
         """Return whether a pass has a microbatch left, its input, and memory for the activations it has to keep."""
         number = self.done[step]
-        # The input of microbatch n is there once its source has done more than n.
+        # The input of microbatch n is there once its source has done more than n; no source does more than all.
         done, of = self.inputs[step]
-        if number == self.microbatches or (done and done[of] <= number):
+        if done[of] <= number:
             return False
         # I keeps no new activations.
         if step >= BACK_DOWN:
             return True
-        other = self.due[UP - step]
+        due, other = self.due[step], self.due[UP - step]
         # Room for passes of the other stage that the block places before this one: this pass must not take the
         # memory that they need.
-        reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
+        reserved = ceil((due - other) / PERIOD) if due > other else 0
         return self.kept + reserved < (self.capacity if self.done[BACK_UP] else self.first)
 
     def append_pass(self, step: int | None) -> None:
@@ -188,13 +219,38 @@ class DeviceRow:
             if self.weights:
                 self.row.append(self.weights.popleft())
                 # W is the last that reads the activations of its pass.
-                self.kept, self.left = self.kept - 1, self.left - 1
+                self.kept -= 1
+                self.left -= 1
             return
         stage, number = self.stages[step], self.done[step]
-        self.row.append(Action(stage, "FI"[step // 2], number))
-        self.done[step], self.left = number + 1, self.left - 1
+        self.done[step] = number + 1
         self.due[step] = self.due[step] + PERIOD if number + 1 < self.microbatches else inf
+        self.left -= 1
         if step < BACK_DOWN:
+            self.row.append(Action(stage, "F", number))
             self.kept += 1
         else:
+            self.row.append(Action(stage, "I", number))
             self.weights.append(Action(stage, "W", number))
+
+    def state(self, number: int) -> tuple[Any, ...]:
+        """Return all that the next passes depend on, with microbatches counted from ``number``."""
+        waiting = [(action.stage, action.microbatch - number) for action in self.weights]
+        passes = [(done - number, due - PERIOD * number) for done, due in zip(self.done, self.due, strict=True)]
+        return self.kept, self.done[BACK_UP] > 0, *passes, *waiting
+
+    def repeat(self, start: int, later: int, times: int) -> None:
+        """Append all that is in the row from ``start`` on again, for microbatches that are ``later``.
+
+        Args:
+            start: position in the row.
+            later: by how many microbatches; once more at each time.
+            times: how often.
+        """
+        again = self.row[start:]
+        for more in range(later, later * times + 1, later):
+            self.row += [Action(stage, operation, number + more) for stage, operation, number, _, _ in again]
+        self.left -= times * len(again)
+        self.done[:] = [done + later * times for done in self.done]  # in place: other devices read it
+        self.due = [due + PERIOD * later * times for due in self.due]
+        self.weights = deque(Action(one.stage, "W", one.microbatch + later * times) for one in self.weights)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Launch, Opened, PutRequested, Voided
 from pathways_nb.controller.state_machine import StateMachine
@@ -43,9 +44,9 @@ from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought
 from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
 from pathways_nb.timing.event_queue import EventQueue
-from pathways_nb.timing.waits import MESSAGE
+from pathways_nb.timing.waits import LANE, MESSAGE
 from pathways_nb.trace.record import Record
-from pathways_nb.trace.rows import BY, Cause, Row, label_of
+from pathways_nb.trace.rows import BY, Cause, Row, RowRange, label_of
 
 
 class SimDriver(Driver):
@@ -313,6 +314,23 @@ class SimDriver(Driver):
         if self._expecting:
             for waiting in self._expecting.pop((run.serial, index), ()):
                 self._islands.supply(waiting)
+
+    def may_pass(self, task: Task) -> bool:
+        """Return whether nothing has failed, is random, or interferes with others, and no other run waits."""
+        run: Execution = task.ongoing.run.execution
+        hindered = run.stopped or run.errors or self._failures.gone or self.faults
+        return not (hindered or self.noise or self._interferes or self._expecting)
+
+    def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
+        """Record launches that pass at once, as ``step_ended`` does each of them."""
+        run: Execution = task.ongoing.run.execution
+        actions = run.compiled_plan.actions
+        labels = [actions[index].label for index in steps.tolist()]
+        labels = list(map(run.own, labels)) if run.client else labels
+        spent = np.diff(times) * labels[0].devices
+        task.ongoing.device_seconds = float(np.add.accumulate(np.append(task.ongoing.device_seconds, spent))[-1])
+        np.frombuffer(run.done, np.uint8)[steps] = 1
+        run.record.add_range(RowRange(labels, times, run.serial, "simulated", BY[LANE]))
 
     def launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Report the completion of a launch, and failed results, to the core."""

@@ -5,69 +5,31 @@ the order of enqueues, a launch begins when all its devices are free and its inp
 link take turns. A host runs its host work one piece after another, beside its devices.
 
 A launch over many devices is one event, not one per shard, and devices that all launches treat alike share one queue.
-So the cost of a simulated step does not grow with the number of devices. Nothing here knows JAX, threads or the
-controller's core: ``SimDriver`` and ``MakespanSimulator`` own the islands and answer their questions (``Owner``).
+So the cost of a simulated step does not grow with the number of devices. Launches that follow one another on the same
+devices and wait for nothing else are one task (``timed_plan``); while nothing else happens, many of them pass at once,
+as arrays. Nothing here knows JAX, threads or the controller's core: ``SimDriver`` and ``MakespanSimulator`` own the
+islands and answer their questions (``Owner``).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import accumulate, repeat
 from typing import Any, Protocol
 
+import numpy as np
+
 from pathways_nb.controller.events_and_instructions import Launch
-from pathways_nb.plan.footprint import overlap
-from pathways_nb.plan.plan import Plan, Step
+from pathways_nb.runtime.sim.timed_plan import HOST, Stretches, TimedPlan
 from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.timing.waits import DATA, LANE, LINK, MESSAGE
 from pathways_nb.util.intervals import Intervals
 
-HOST = (-1, 0)
-"""What stands for an island's host where else an interval of devices does."""
-
-
-@dataclass(frozen=True, eq=False)
-class TimedPlan:
-    """A plan with the duration of each of its steps in seconds."""
-
-    plan: Plan
-    seconds: Sequence[float]
-
-    @cached_property
-    def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
-        """By step: the producers that it must wait for, and what runs it.
-
-        That is for a launch its devices as a half-open interval, for host work ``HOST``, and nothing for a transfer.
-        """
-        return tuple((self._awaited(step), self._runs_on(step)) for step in self.plan.steps)
-
-    def _runs_on(self, step: Step) -> tuple[int, int] | None:
-        where = self.plan.placements[step.place]
-        return {"launch": (where.first, where.first + where.count), "host": HOST}.get(step.kind)
-
-    def _awaited(self, step: Step) -> tuple[int, ...]:
-        """Return the producers of a step that it must wait for explicitly.
-
-        A launch need not wait for a producer on one of its own devices: the device's queue runs them in order.
-        """
-        steps, where = self.plan.steps, self.plan.placements
-        if step.kind != "launch":
-            return step.producers
-        return tuple(
-            p for p in step.producers
-            if steps[p].kind != "launch" or not overlap(where[steps[p].place], where[step.place])
-        )  # fmt: skip
-
-    @cached_property
-    def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """By step: the steps that must wait for it explicitly."""
-        found: list[list[int]] = [[] for _ in self.plan.steps]
-        for index, (producers, _) in enumerate(self.wants):
-            for producer in producers:
-                found[producer].append(index)
-        return tuple(map(tuple, found))
+_FEW = 8
+"""Steps of a stretch that pass one by one rather than as arrays, which would take longer."""
 
 
 @dataclass(eq=False)
@@ -80,7 +42,7 @@ class VirtualRun:
     done: bytearray = field(init=False)
     """By step: whether it has ended."""
     tasks: dict[int, Task] = field(default_factory=dict)
-    """By step: tasks that were enqueued and have not ended."""
+    """By first step: tasks that were enqueued, of which that step has not ended."""
 
     def __post_init__(self) -> None:
         self.done = bytearray(len(self.timed.plan.steps))
@@ -105,21 +67,25 @@ class OngoingLaunch:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A step that was enqueued and has not ended.
+    """A stretch of steps that was enqueued and has not ended; of most kinds of steps, one.
 
     Args:
         ongoing: its launch.
-        index: of the step in its plan.
+        index: of the step that is due or under way, in its plan.
+        at: the same, in its island's order.
+        stop: behind its last step, in its island's order.
+        enqueued: when its host has enqueued each of its steps, in seconds; rises.
         lacks: number of conditions it still waits for: producers, the head of each queue, those its owner counts.
-        earliest: when its host has enqueued it, in seconds.
         queues: those of its devices, or of its host; empty for a transfer.
         start: when it began, in seconds; -1 before.
     """
 
     ongoing: OngoingLaunch
     index: int
-    lacks: int
-    earliest: float
+    at: int
+    stop: int
+    enqueued: Sequence[float]
+    lacks: int = 0
     queues: Sequence[deque[Task]] = ()
     start: float = -1.0
     label: Any = None
@@ -145,6 +111,12 @@ class Owner(Protocol):
 
     def step_ended(self, task: Task) -> None:
         """Note that a step ends now."""
+
+    def may_pass(self, task: Task) -> bool:
+        """Return whether steps may pass at once: no step of the task's run needs a look when it begins or ends."""
+
+    def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
+        """Note that launches of a task's stretch pass, each from one of (steps + 1,) times to the next."""
 
     def launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Note that the last step of a launch ends now."""
@@ -206,19 +178,23 @@ class Islands:
         """Enqueue a launch that has reached its island's host, and return when the host has enqueued all of it."""
         ongoing, island = OngoingLaunch(run, launch, launch.stop - launch.start), self._islands[launch.island]
         island.host_free = max(island.host_free, self.agenda.now)
-        order = run.timed.plan.orders[launch.island][launch.start : launch.stop]
-        tasks = [self._enqueue(ongoing, island, index) for index in order]
-        run.tasks.update(zip(order, tasks, strict=True))
+        order, stops = run.timed.plan.orders[launch.island], run.timed.stretches[launch.island].stops
+        at, tasks = launch.start, []
+        while at < launch.stop:
+            stop = stops[at] if stops[at] < launch.stop else launch.stop
+            tasks.append(self._enqueue(ongoing, island, order[at], at, stop))
+            at = stop
+        run.tasks.update((task.index, task) for task in tasks)
         for task in tasks:
             if not task.lacks:
                 self._begin(task)
         return island.host_free
 
-    def _enqueue(self, ongoing: OngoingLaunch, island: _Island, index: int) -> Task:
-        """Put a step into its devices' queues, and count what it waits for; a transfer has no queue."""
+    def _enqueue(self, ongoing: OngoingLaunch, island: _Island, index: int, at: int, stop: int) -> Task:
+        """Put a stretch into its devices' queues, and count what it waits for; a transfer has no queue."""
         run = ongoing.run
         producers, devices = run.timed.wants[index]
-        task = Task(ongoing, index, 0, self.agenda.now)
+        task = Task(ongoing, index, at, stop, (self.agenda.now,))
         for producer in producers:
             if not run.done[producer]:
                 task.lacks += 1
@@ -226,7 +202,11 @@ class Islands:
             task.lacks += self.owner.prepared(task)
         else:
             if devices != HOST:  # nothing is enqueued on devices for host work
-                task.earliest = island.host_free = island.host_free + self.launch
+                island.host_free += self.launch
+                # Each one after the one before it; most stretches of other programs are one step.
+                more = repeat(self.launch, stop - at - 1)
+                task.enqueued = [*accumulate(more, initial=island.host_free)] if stop - at > 1 else (island.host_free,)
+                island.host_free = task.enqueued[-1]
             task.queues = island.queues_of(devices)
             for queue in task.queues:
                 if queue:
@@ -243,10 +223,10 @@ class Islands:
 
     def _begin(self, task: Task) -> None:
         """Begin a step whose conditions hold, after its host has enqueued it; a transfer also waits for its links."""
-        start = self.agenda.now
-        if task.earliest > start:
+        start, earliest = self.agenda.now, task.enqueued[task.at - task.stop]
+        if earliest > start:
             task.why = MESSAGE
-            self.agenda.at(task.earliest, self._begin, task)
+            self.agenda.at(earliest, self._begin, task)
             return
         lasts = self.owner.lasts(task)
         if lasts and not task.queues:
@@ -259,20 +239,52 @@ class Islands:
         self.agenda.at(start + lasts, self._end, task)
 
     def _end(self, task: Task) -> None:
-        """End a step: start the next task of each queue, and the consumers that waited for it only."""
+        """End a step: start the next one of its stretch or of each queue, and consumers that waited for it only."""
         ongoing, index = task.ongoing, task.index
         run = ongoing.run
         run.done[index] = 1
-        del run.tasks[index]
+        run.tasks.pop(index, None)
         self.owner.step_ended(task)
-        for queue in task.queues:
-            queue.popleft()
-            if queue:
-                self.supply(queue[0], LANE)
-        for consumer in run.timed.consumers[index]:
+        consumers = run.timed.consumers[index]
+        ongoing.left -= 1
+        task.at += 1
+        if task.at < task.stop:
+            if not consumers:
+                self._pass(task, run.timed.stretches[ongoing.launch.island])
+            task.index, task.why = run.timed.plan.orders[ongoing.launch.island][task.at], LANE
+            self._begin(task)
+        else:
+            for queue in task.queues:
+                queue.popleft()
+                if queue:
+                    self.supply(queue[0], LANE)
+        for consumer in consumers:
             waiting = run.tasks.get(consumer)
             if waiting is not None:
                 self.supply(waiting)
-        ongoing.left -= 1
         if not ongoing.left:
             self.owner.launch_ended(ongoing)
+
+    def _pass(self, task: Task, stretches: Stretches) -> None:
+        """Let steps of a stretch begin and end that nothing else can come between, and advance the clock to their end.
+
+        This is the last that is done at a time. The stretch's last step is left, which ends as every other does.
+        """
+        at, stop = task.at, min(stretches.quiet[task.at], task.stop - 1)
+        if stop - at < _FEW:
+            return
+        now, free_until = self.agenda.now, self.agenda.free_until
+        if now + _FEW * task.ongoing.run.timed.seconds[task.index] >= free_until or not self.owner.may_pass(task):
+            return
+        # Of the stretch's steps, so many have ended; the host has enqueued those up to the one at ``ready`` by now.
+        ended = len(task.enqueued) - (task.stop - at)
+        ready = bisect_right(task.enqueued, now, lo=ended)
+        # One after another, as single steps are added: the same sums to the last bit.
+        times = np.add.accumulate(np.concatenate(([now], stretches.seconds[at : min(stop, at + ready - ended)])))
+        count = int(np.searchsorted(times[1:], free_until))
+        if count:
+            self.owner.passed(task, stretches.steps[at : at + count], times[: count + 1])
+            np.frombuffer(task.ongoing.run.done, np.uint8)[stretches.steps[at : at + count]] = 1
+            task.ongoing.left -= count
+            task.at += count
+            self.agenda.now = float(times[count])

@@ -21,7 +21,7 @@ from pathways_nb.plan.footprint import shared_devices
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.runtime.sim.simulated_islands import TimedPlan
+from pathways_nb.runtime.sim.timed_plan import TimedPlan
 from pathways_nb.trace.causality.same_decisions import INTERFERENCE
 from pathways_nb.trace.rows import Label
 
@@ -55,7 +55,10 @@ class StepCosts:
         found = self._timed.get(compiled_plan)
         if found is None:
             seconds = [self._seconds(compiled_plan, index) for index in range(len(compiled_plan.plan.steps))]
-            found = self._timed[compiled_plan] = TimedPlan(compiled_plan.plan, seconds)
+            # Results are waited for, and a user's function that says how long host work takes is called when it begins.
+            asked = {index for index, action in enumerate(compiled_plan.actions) if callable(action.seconds)}
+            found = TimedPlan(compiled_plan.plan, seconds, compiled_plan.awaited | asked)
+            self._timed[compiled_plan] = found
         return found
 
     def hosts_of(self, compiled_plan: CompiledPlan, launch: Launch) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime.sim import simulated_islands
 from pathways_nb.timing.event_queue import EventQueue
 from tests.core.runtime.virtual_world import Played, World, plan_of, random_world, worked_out
 from tests.support.examples import examples
@@ -138,3 +141,26 @@ def test_what_becomes_of_a_step_is_asked_when_it_begins_on_its_devices(seed: int
     for (run, at), (start, _) in played.spans.items():
         if world.plans[run].steps[at].kind in ("launch", "host"):
             assert played.judged[run, at] == start
+
+
+@examples(300)
+@given(st.integers(0, 10**9))
+def test_steps_that_pass_at_once_are_the_same_to_the_last_bit(seed: int) -> None:
+    world = random_world(seed, many=12)
+    one_by_one = Played(world).play()
+    with mock.patch.object(simulated_islands, "_FEW", 1):
+        together = Played(world, at_once=True).play()
+    assert list(together.spans.items()) == list(one_by_one.spans.items())
+    assert (together.ended, together.judged) == (one_by_one.ended, one_by_one.judged)
+
+
+def test_a_long_stretch_passes_at_once_as_far_as_nothing_else_happens() -> None:
+    """Twenty launches on the lower half, beside one on the upper half that ends in between."""
+    steps = [("launch", HIGH, []), *(("launch", LOW, []) for _ in range(20))]
+    seconds = [1.05, *(0.1 for _ in range(20))]
+    world = World([plan_of(steps, PLACES)], [seconds], [(0.0, Launch(0, 0, 0, 21))], 0.0, {})
+    played = Played(world, at_once=True).play()
+    # All but the first, the last, and the one that is under way when the upper half is done.
+    assert played.together == 17
+    assert played.spans == Played(world).play().spans
+    assert played.ended == [Launch(0, 0, 0, 21)]

@@ -6,11 +6,15 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
 
 from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step, host_of
-from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, VirtualRun
+from pathways_nb.runtime.sim.timed_plan import TimedPlan
 from pathways_nb.timing.event_queue import EventQueue
 
 ISLANDS, DEVICES = 3, 4
@@ -48,12 +52,17 @@ def plan_of(steps: Sequence[tuple[str, int, Sequence[int]]], places: Mapping[int
     return Plan(Graph("plan", (), ()), dict(places), slots, made, orders, (), {})
 
 
-def random_world(seed: int) -> World:
-    """Runs whose places overlap; their launches take turns, in orders that all islands agree on."""
+def random_world(seed: int, many: int = 0) -> World:
+    """Runs whose places overlap; their launches take turns, in orders that all islands agree on.
+
+    Args:
+        seed: of the world.
+        many: how often most launches follow on the same places.
+    """
     rng = random.Random(seed)
     places = {number: _random_place(rng) for number in range(6)}
     places |= {host_of(island): Placement(island, 0, 0) for island in range(ISLANDS)}
-    plans = [_random_plan(rng, places) for _ in range(rng.randint(1, 4))]
+    plans = [_random_plan(rng, places, many) for _ in range(rng.randint(1, 4))]
     seconds = [[_random_seconds(rng, step) for step in plan.steps] for plan in plans]
     late = {
         (run, at): 5 * rng.random()
@@ -61,7 +70,9 @@ def random_world(seed: int) -> World:
         for at, step in enumerate(plan.steps)
         if step.kind == "bring" and rng.random() < 0.5
     }
-    return World(plans, seconds, _random_arrivals(rng, plans), rng.choice((0.0, 0.1)), late, rng.choice((0.0, 0.2)))
+    return World(
+        plans, seconds, _random_arrivals(rng, plans, many), rng.choice((0.0, 0.1)), late, rng.choice((0.0, 0.2))
+    )
 
 
 def _random_seconds(rng: random.Random, step: Step) -> float:
@@ -74,7 +85,7 @@ def _random_place(rng: random.Random) -> Placement:
     return Placement(rng.randrange(ISLANDS), rng.randint(0, DEVICES - count), count)
 
 
-def _random_plan(rng: random.Random, places: Mapping[int, Placement]) -> Plan:
+def _random_plan(rng: random.Random, places: Mapping[int, Placement], many: int) -> Plan:
     steps: list[tuple[str, int, Sequence[int]]] = []
     for at in range(rng.randint(1, 9)):
         launched = [other for other, (kind, *_) in enumerate(steps) if kind in ("launch", "host")]
@@ -86,17 +97,19 @@ def _random_plan(rng: random.Random, places: Mapping[int, Placement]) -> Plan:
             )
         place = host_of(rng.randrange(ISLANDS)) if kind == "host" else rng.randrange(6)
         steps.append((kind, place, reads))
+        if kind == "launch":
+            steps += [("launch", place, ())] * rng.randint(0, many)
     return plan_of(steps, places)
 
 
-def _random_arrivals(rng: random.Random, plans: Sequence[Plan]) -> list[tuple[float, Launch]]:
+def _random_arrivals(rng: random.Random, plans: Sequence[Plan], many: int) -> list[tuple[float, Launch]]:
     """Runs take turns: a few steps of one at once, a launch for each island that they are on."""
     told, sent = [0] * len(plans), defaultdict[Key, int](int)
     clocks = [0.0] * ISLANDS
     found = []
     while able := [run for run, plan in enumerate(plans) if told[run] < len(plan.steps)]:
         run = rng.choice(able)
-        steps = plans[run].steps[told[run] : told[run] + rng.randint(1, 4)]
+        steps = plans[run].steps[told[run] : told[run] + rng.randint(1, 4 + many)]
         told[run] += len(steps)
         for island, count in Counter(step.island for step in steps).items():
             clocks[island] += rng.choice((0.0, rng.random()))
@@ -118,6 +131,10 @@ class Played:
     """When islands asked what becomes of a step."""
     entries: int = 0
     """How many things happened."""
+    at_once: bool = False
+    """Whether steps may pass at once."""
+    together: int = 0
+    """How many did."""
 
     def play(self) -> Played:
         """Let everything happen."""
@@ -128,6 +145,8 @@ class Played:
         ]
         for time, launch in self.world.arrivals:
             self.agenda.at(time, self.islands.arrive, runs[launch.run], launch)
+        if self.at_once:
+            self.agenda.run()
         while self.agenda.step():
             self.entries += 1
         assert not any(run.tasks for run in runs)
@@ -153,6 +172,16 @@ class Played:
         key = task.ongoing.run.serial, task.index
         assert key not in self.spans, "each step ends once"
         self.spans[key] = task.start, self.agenda.now
+
+    def may_pass(self, task: Task) -> bool:
+        return True
+
+    def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
+        for step, span in zip(steps.tolist(), pairwise(times.tolist()), strict=True):
+            key = task.ongoing.run.serial, step
+            assert key not in self.spans, "each step ends once"
+            self.spans[key], self.judged[key] = span, span[0]
+            self.together += 1
 
     def launch_ended(self, portion: OngoingLaunch) -> None:
         assert not portion.left

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.parallel.schedules import v_1f1b, v_shaped
 from pathways_nb.parallel.schedules.actions import actions_of
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.registry import kind_of
@@ -151,3 +152,12 @@ def test_a_v_has_two_stages_on_each_device(name: str) -> None:
         assert {action.stage for cell in row for action in actions_of(cell)} == {device, 5 - device}
     with pytest.raises(pw.UsageError, match=rf"schedule '{name}': chunks=3, but .* Take chunks=2\."):
         pw.schedule(name, 4, 8, chunks=3)
+
+
+@given(st.sampled_from(("v-half", "v-min", "1f1b-v")), st.integers(1, 14), st.integers(1, 60))
+def test_the_steady_phase_repeats_what_was_done_before(name: str, devices: int, microbatches: int) -> None:
+    made = pw.schedule(name, devices, microbatches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(v_shaped, "_repeat", lambda devices, number, before: None)
+        patch.setattr(v_1f1b.Moving, "_repeat", lambda self, slot, before: slot)
+        assert pw.schedule(name, devices, microbatches).rows == made.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -78,6 +79,9 @@ class Watched(MakespanSimulator):
 
     def step_ended(self, task: Task) -> None:
         self.spans[task.index] = task.start, self.agenda.now
+
+    def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
+        self.spans |= dict(zip(steps.tolist(), pairwise(times.tolist()), strict=True))
         super().step_ended(task)
 
 

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.gc_pauses import Pauses
+from pathways_nb.timing.waits import LANE
 from pathways_nb.trace.formats import from_chrome, to_chrome
 from pathways_nb.trace.record import COLUMNS, Events, Record
-from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.rows import BY, Label, Row, RowRange
 
 label = Label("compute", "f", island=1, devices=2, bytes=8)
 
@@ -72,6 +75,24 @@ def test_a_limit_is_kept_and_ids_go_on(polled: bool) -> None:
     assert list(events["run"]) == list(range(1000 - len(events), 1000))
     if polled:
         assert list(events["id"]) == list(events["run"])
+
+
+@given(st.integers(2, 12) | st.none(), st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=20))
+def test_a_range_is_its_events_one_by_one(limit: int | None, sizes: list[tuple[int, bool]]) -> None:
+    together, one_by_one = Record(limit), Record(limit)
+    for run, (size, read) in enumerate(sizes):
+        times = np.linspace(run, run + 1, size + 1)
+        some = RowRange(
+            [label if at % 3 else Label("wait", "y") for at in range(size)], times, run, "simulated", BY[LANE]
+        )
+        together.add_range(some)
+        for row in some:
+            one_by_one.add(row)
+        for record in (together, one_by_one):
+            record.add(Row(label, run + 1.0, run + 2.0, run))
+            if read:
+                record.events()
+    assert list(together.events()) == list(one_by_one.events())
 
 
 def test_a_bad_row_loses_no_others() -> None:

@@ -45,6 +45,7 @@ def test_every_figure_has_its_name(small, monkeypatch) -> None:
         "seconds_2048_over_8_devices",
         "static_million_tasks_seconds",
         "static_tasks_over_array",
+        "static_million_over_wavefront",
     }
     assert all(math.isfinite(value) for value in found["figures"].values())
 
@@ -83,6 +84,7 @@ def test_simpy_takes_as_long_on_its_own_clock() -> None:
 
 def test_the_static_pipeline_has_its_closed_form(small) -> None:
     assert simulate.pipeline() == pytest.approx((4 + 8 - 1) * simulate.LASTS + (8 - 1) * simulate.LASTS / 10)
+    assert simulate.wavefront() == simulate.pipeline()
 
 
 def test_the_exponent_of_a_power_is_it() -> None:
