@@ -267,9 +267,8 @@ class LaunchWatcher(threading.Thread):
         start, why = (start, MESSAGE) if start > ready else (ready, why)
         if launch.waits_for or launch.reader in run.ends:
             end = stamp(run, step, max(end, launched.dispatched))
-        elif end < start:
-            end = start
-        run.ends[step] = end
+        # What it waited for may have been seen to end after it was: launches of a lane stay in their order.
+        run.ends[step] = end = max(end, start)
         self.free_at[devices] = [end] * launch.width
         launch_range.device_seconds += (end - start) * launch.width if end > start else 0.0
         if self._is_free_known:
