@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.compilers import kept_executables
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
 from pathways_nb.runtime.lowering.executables import accept_small_elements, is_on_one, memory_of, quietly
@@ -91,7 +92,7 @@ class NodeCompiler:
             launch, in_shardings=arriving, out_shardings=leaving, donate_argnums=node.donated, keep_unused=True
         )
         lowered = quietly(lambda: jitted.lower(*structs))
-        return accept_small_elements(lowered.compile(dict(node.options) or None))
+        return accept_small_elements(kept_executables.compiled(lowered, dict(node.options)))
 
 
 def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:
