@@ -89,7 +89,11 @@ class CompilerCache:
 
 
 def compiler_cache() -> CompilerCache:
-    """Return the cache of compiled programs on disk: where it is, how large, and ``clear()``."""
+    """Return the cache of compiled programs on disk: where it is, how large, and ``clear()``.
+
+    Executables of nodes are kept there unless JAX has a folder of its own (``jax_compilation_cache_dir``), or its cache
+    is disabled (``jax_enable_compilation_cache``).
+    """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return CompilerCache(Path(home) / "pathways_nb" / "compiled")
 

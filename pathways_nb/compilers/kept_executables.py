@@ -124,7 +124,7 @@ def _jax() -> _PrivateOfJax | None:
 
 def is_used() -> bool:
     """Return whether nodes are kept here: the user has neither a folder for JAX's cache nor disabled it."""
-    asked = jax.config
+    asked: Any = jax.config
     return (
         asked.jax_compilation_cache_dir is None
         and asked.jax_enable_compilation_cache

@@ -92,7 +92,11 @@ class NodeCompiler:
             launch, in_shardings=arriving, out_shardings=leaving, donate_argnums=node.donated, keep_unused=True
         )
         lowered = quietly(lambda: jitted.lower(*structs))
-        return accept_small_elements(kept_executables.compiled(lowered, dict(node.options)))
+        # Processes that share a node must all make it alike, so none of them loads what others may not have.
+        shared = len({device.process_index for device in mesh.devices.flat}) > 1
+        options = dict(node.options)
+        compiled = lowered.compile(options or None) if shared else kept_executables.compiled(lowered, options)
+        return accept_small_elements(compiled)
 
 
 def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:

@@ -21,6 +21,7 @@ from pathways_nb.compilers import disk_cache, kept_executables
 from pathways_nb.util import fallbacks
 from tests.support.closeness import close
 from tests.support.computations import v
+from tests.support.hosts_in_process import hosts_in_process
 
 EXPECTED = np.tanh(v).sum() + v
 
@@ -159,3 +160,11 @@ def test_functions_of_the_users_are_not_kept_and_a_folder_given_later_is_used(co
         jax.jit(lambda x: x * 18.5)(v)
         jax.config.update("jax_compilation_cache_dir", None)
     assert list(own.iterdir())
+
+
+def test_hosts_of_a_cluster_keep_their_nodes(answers) -> None:
+    with hosts_in_process(1, 4, 4):
+        node = pw.jit(lambda x: jnp.tanh(x).sum() + x, on=pw.virtual_slice(4), in_shardings=pw.P("x"))
+        close(node(v), EXPECTED)
+    assert answers == [False]
+    assert pw.compiler_cache().entries == 1
