@@ -30,7 +30,7 @@ EXPECTED = np.tanh(v).sum() + v
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """No cache of the user's, as in a kernel without settings."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with settings(jax_compilation_cache_dir=None):
+    with settings(jax_compilation_cache_dir=None, jax_enable_compilation_cache=True):
         yield disk_cache.compiler_cache().folder
 
 
