@@ -20,7 +20,7 @@ import numpy as np
 
 from pathways_nb.bench import _explorer_updates, _quickstart, lab, recording
 from pathways_nb.results.run import Run
-from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.record import STORED, UNKNOWN, Events, Record
 from pathways_nb.trace.rows import Label
 
 PANS = 10
@@ -86,6 +86,7 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
         "run": np.zeros(count, np.int32),
         "quality": np.zeros(count, np.uint8),
         "status": np.zeros(count, np.uint8),
+        **{name: np.full(count, code, STORED[name]) for name, code in UNKNOWN.items()},
     }
     events = Events(labels, columns, number)
     return Run(f"synthetic, {count:,} events", islands, Record.of(events), finished=True)
