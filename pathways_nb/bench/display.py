@@ -2,7 +2,7 @@
 
 Measured in a real JupyterLab and a real Chromium, from the command that runs a cell to the painted pixel: a message
 that has reached the browser is not yet a picture. Without a browser or without Playwright these figures are absent. The
-figures of ``recording`` are part of the report.
+figures of ``recording`` and ``_quickstart`` are part of the report.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.bench import _explorer_updates, lab, recording
+from pathways_nb.bench import _explorer_updates, _quickstart, lab, recording
 from pathways_nb.results.run import Run
-from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.record import STORED, UNKNOWN, Events, Record
 from pathways_nb.trace.rows import Label
 
 PANS = 10
@@ -86,6 +86,7 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
         "run": np.zeros(count, np.int32),
         "quality": np.zeros(count, np.uint8),
         "status": np.zeros(count, np.uint8),
+        **{name: np.full(count, code, STORED[name]) for name, code in UNKNOWN.items()},
     }
     events = Events(labels, columns, number)
     return Run(f"synthetic, {count:,} events", islands, Record.of(events), finished=True)
@@ -93,7 +94,8 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
 
 def run() -> dict[str, Any]:
     """Return the time of the first and a later picture, of pans at 100,000 and a million events, and of controls."""
-    cost = recording.run()
+    cost, waits = recording.run(), _quickstart.run()
+    cost = {part: cost[part] | waits[part] for part in ("figures", "detail")}
     browser = lab.find_chromium()
     if browser is None or importlib.util.find_spec("playwright") is None:
         cost["detail"] |= {"note": "no Chromium or no playwright here: the browser's part was not measured"}

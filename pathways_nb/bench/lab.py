@@ -22,6 +22,8 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCES = os.pathsep.join(str(ROOT / part) for part in (".", "widgets", "datasets"))
+"""``PYTHONPATH`` of kernels."""
 _PATIENCE = 300.0
 """Seconds after which a server that does not answer counts as stuck."""
 
@@ -125,9 +127,8 @@ def start(folder: Path, notebooks: Path | None = None) -> LabServer:
         f"--LabApp.user_settings_dir={folder / 'settings'}",
         f"--LabApp.workspaces_dir={folder / 'workspaces'}", "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
-    paths = os.pathsep.join(str(ROOT / part) for part in (".", "widgets", "datasets"))
     with (folder / "server.log").open("wb") as log:
-        environment = os.environ | {"PYTHONPATH": paths, "JUPYTER_RUNTIME_DIR": str(runtime)}
+        environment = os.environ | {"PYTHONPATH": SOURCES, "JUPYTER_RUNTIME_DIR": str(runtime)}
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     return LabServer(_port_of(process, runtime, folder / "server.log"), token, work, process)
 

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import math
+import os
 import pkgutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
+
+from pathways_nb.compilers import kept_executables
 from pathways_nb.util.host_info import machine
 
 _HELPERS = frozenset({"against", "lab", "peers", "report", "stopwatch"})
@@ -60,6 +64,10 @@ def measure(name: str, short: bool = False) -> dict[str, Any]:
     Raises:
         ValueError: a figure is not a finite number.
     """
+    if kept_executables.is_used():
+        # A bench compiles, and so do processes that it starts, whatever earlier runs have kept.
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        jax.config.update("jax_enable_compilation_cache", False)
     with contextlib.redirect_stdout(sys.stderr):
         result = module_of(name).run(**({"short": True} if short else {}))
     figures = {figure: float(value) for figure, value in result["figures"].items()}

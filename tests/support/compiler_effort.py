@@ -33,6 +33,7 @@ KEEPING = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CA
 def prepare() -> None:
     """Set the environment of this process and of all that tests start; before JAX is imported."""
     if os.environ.get("PATHWAYS_USUAL_EFFORT") == "1":
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # nothing that an earlier run has kept
         return
     assert "jax" not in sys.modules, "too late: JAX has read its environment"
     folder = CACHES / _machine()

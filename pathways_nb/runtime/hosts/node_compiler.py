@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.compilers import kept_executables
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
 from pathways_nb.runtime.lowering.executables import accept_small_elements, is_on_one, memory_of, quietly
@@ -91,7 +92,11 @@ class NodeCompiler:
             launch, in_shardings=arriving, out_shardings=leaving, donate_argnums=node.donated, keep_unused=True
         )
         lowered = quietly(lambda: jitted.lower(*structs))
-        return accept_small_elements(lowered.compile(dict(node.options) or None))
+        # Processes that share a node must all make it alike, so none of them loads what others may not have.
+        shared = len({device.process_index for device in mesh.devices.flat}) > 1
+        options = dict(node.options)
+        compiled = lowered.compile(options or None) if shared else kept_executables.compiled(lowered, options)
+        return accept_small_elements(compiled)
 
 
 def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:

@@ -1,8 +1,9 @@
 """Executables, cached by content and devices: running a cell again compiles nothing.
 
-A node is looked up twice. Its traced shape finds repeats of a call inside one program without lowering them. The text
-it lowers to finds the same code in a cell that runs again, whose functions are new objects each time. Compiling is
-recorded, and shown to the user once it has taken two seconds.
+A node is looked up three times. Its traced shape finds repeats of a call inside one program without lowering them. The
+text it lowers to finds the same code in a cell that runs again, whose functions are new objects each time. JAX's
+persistent cache finds what an earlier kernel compiled, or this one for other devices (``compilers.kept_executables``).
+Compiling is recorded, and shown to the user once it has taken two seconds.
 
 Nodes are lowered by the thread that calls, under its contexts of JAX; only compiling is left to other threads.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.compilers import kept_executables
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
@@ -99,9 +101,10 @@ class Executables:
 
     def _get(self, lowered: Any, kept: KeptExceptions | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
-        start, options = self.clock(), sorted(_options(request).items())
+        options = sorted(_options(request).items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
-        key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices, request.contexts)
+        text = digest(request.code, lowered.as_text(), _types(lowered), repr(options))
+        key = text, devices, request.contexts
         with self._lock:
             # Only the look-up is under the lock: threads compile different nodes at once, and equal ones wait for the
             # promise.
@@ -110,15 +113,20 @@ class Executables:
                 made = self._compiled[key] = Promise()
         if found is not None:
             return found.result()
+        # All virtual devices are alike: what was compiled for some is loaded for others.
+        same = (text, len(devices), request.contexts) if devices[0][0] == "cpu" else None
         try:
-            made.set_result(_compile(lowered, kept, request))
+            with kept_executables.turn(same):
+                start = self.clock()
+                made.set_result(_compile(lowered, kept, request, same))
+                end = self.clock()
         except BaseException as error:
             # Whoever waits for the promise fails, too. The failure is not cached: the next call compiles again.
             made.set_exception(error)
             with self._lock:
                 del self._compiled[key]
             raise
-        record.add(Row(_relabel(request.label, "compile"), start, self.clock(), quality="exact"))
+        record.add(Row(_relabel(request.label, "compile"), start, end, quality="exact"))
         return made.result()
 
 
@@ -164,8 +172,8 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(lowered: Any, kept: KeptExceptions | None, request: CompileRequest) -> Executable:
-    compiled = accept_small_elements(lowered.compile(_options(request) or None))
+def _compile(lowered: Any, kept: KeptExceptions | None, request: CompileRequest, same: Hashable) -> Executable:
+    compiled = accept_small_elements(kept_executables.compiled(lowered, _options(request), same))
     # Outputs that callbacks leave on the first device count as replicated: ``_Spread`` copies them to the others.
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)

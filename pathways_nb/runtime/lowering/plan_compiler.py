@@ -68,10 +68,9 @@ class PlanCompiler:
         self.made_by: dict[int, int] = {}
         """The step that makes each slot."""
         self.labels: dict[int, Label] = {}
-        self.readers = _first_readers(plan)
+        self.readers, self.donations = _first_readers(plan), Donations(traced, plan)
         self.slots = {(slot.value, slot.place): index for index, slot in enumerate(plan.slots)}
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
-        self.donations = Donations(traced, plan)
 
     def lower(self, record: Record, say: Callable[[str], object]) -> CompiledPlan:
         """Compile what is not compiled yet.
@@ -170,8 +169,9 @@ class PlanCompiler:
                     raise
 
     def _under_way(self, index: int) -> str:
-        done, total = sum(future.done() for future in self.repeats.values()), len(self.repeats)
-        return f"compiling {min(done + 1, total)} of {total}: {self.nodes[self.plan.steps[index].node].name}"
+        # How many launches the plan has is known from the start; those that are not lowered yet are not done.
+        done, total = sum(p.done() for p in self.compiling.values()), sum(s.kind == "launch" for s in self.plan.steps)
+        return f"compiling {self.nodes[self.plan.steps[index].node].name}: {done} of {total} done"
 
     def _sharding(self, slot: int) -> Any:
         """Return the layout of a slot, waiting for its producer's executable if the compiler chooses it."""

@@ -1,4 +1,4 @@
-"""Progress of compiling: which of how many."""
+"""Progress of compiling: how many nodes of how many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pathways_nb as pw
 
 
-def test_compiling_says_which_of_how_many(controller, monkeypatch, capsys) -> None:
+def test_compiling_says_how_many_of_the_nodes_are_done(controller, monkeypatch, capsys) -> None:
     """On a clock on which everything takes long."""
     monkeypatch.setattr("pathways_nb.util.progress.monotonic", itertools.count(0.0, 3.0).__next__)
     there = pw.virtual_slice(2)
@@ -23,5 +23,7 @@ def test_compiling_says_which_of_how_many(controller, monkeypatch, capsys) -> No
 
     assert float(pw.program(lambda v: block(embed(v)))(1.0)) == 3.0
     said = capsys.readouterr().err.splitlines()
-    assert all(re.fullmatch(r"compiling [12] of [12]: (embed|block) \(\d+ s\)", line) for line in said)
-    assert {line.split()[-3] for line in said} == {"embed", "block"}
+    told = [re.fullmatch(r"compiling (embed|block): ([012]) of 2 done \(\d+ s\)", line) for line in said]
+    assert {one and one[1] for one in told} == {"embed", "block"}
+    counts = [int(one[2]) for one in told if one]
+    assert counts == sorted(counts)
