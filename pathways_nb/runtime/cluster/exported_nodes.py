@@ -65,7 +65,8 @@ class RemoteCompiler:
         facts = self._compile_on(request.label.island, request.label.device, node)
         record.add(Row(_label("compile", request.label), start, self.clock(), quality="exact"))
         shardings = tuple(NamedSharding(request.mesh, spec) for spec in facts.specs)
-        return Executable(node, shardings, facts.flops, facts.temporary, facts.reused, None)  # type: ignore[arg-type]
+        call: Any = node
+        return Executable(call, shardings, facts.flops, facts.temporary, facts.reused, None, may_block=facts.may_block)
 
 
 def export(request: CompileRequest, platform: str) -> PortableNode:

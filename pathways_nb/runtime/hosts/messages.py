@@ -320,12 +320,16 @@ class PortableNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What compiling a node told: specs of its outputs, flops of all devices, temporary and reused bytes per device."""
+    """What compiling a node told: specs of its outputs, flops of all devices, temporary and reused bytes per device.
+
+    ``may_block`` says whether its call may take long.
+    """
 
     specs: tuple[Any, ...]
     flops: float
     temporary: int
     reused: int
+    may_block: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pathways_nb.compilers import kept_executables
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
-from pathways_nb.runtime.lowering.executables import accept_small_elements, is_on_one, memory_of, quietly
+from pathways_nb.runtime.lowering.executables import (
+    accept_small_elements,
+    computes_in_its_call,
+    is_on_one,
+    memory_of,
+    quietly,
+)
 from pathways_nb.util.waiting import Promise
 
 
@@ -76,9 +82,11 @@ class NodeCompiler:
             specs = tuple(PartitionSpec() if spec is None else spec for spec in specs)
             leaving = [NamedSharding(mesh, spec or PartitionSpec()) for spec in specs]
             compiled = self._compiled_for(exported, node, mesh, structs, leaving)
-        flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) * count
+        cost = compiled.cost_analysis() or {}
+        flops = float(cost.get("flops", 0.0)) * count
         temporary, reused = memory_of(compiled)
-        return compiled, NodeFacts(specs, max(flops, 0.0), temporary, reused)
+        may_block = computes_in_its_call(exported.mlir_module(), cost, mesh)
+        return compiled, NodeFacts(specs, max(flops, 0.0), temporary, reused, may_block)
 
     @staticmethod
     def _compiled_for(exported: Any, node: PortableNode, mesh: Mesh, structs: Any, leaving: Any) -> Any:

@@ -273,7 +273,8 @@ class Dispatcher(threading.Thread):
         try:
             self._call(launch_range, launch, inputs)
         except Exception as cause:  # whatever it raised is the user's to see
-            self._give_up(launch_range, launch.step, self._error_of(run, launch.step, cause))
+            with self.computing.elsewhere():  # the ends of its inputs tell whose error it is
+                self._give_up(launch_range, launch.step, self._error_of(run, launch.step, cause))
         return True
 
     def _call(self, launch_range: LaunchRange, launch: ResolvedLaunch, inputs: Sequence[Any]) -> None:
@@ -282,7 +283,7 @@ class Dispatcher(threading.Thread):
         if len(computing.flight) >= computing.window:
             self.lane.wait(run, computing.wait_for_room, lambda: computing.room, WINDOW_FULL)
         dispatched = self.clock()
-        if launch.is_synchronous:
+        if launch.may_block:
             with computing.elsewhere():
                 arrays = launch.call(*inputs)
         else:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import thread_time
 from typing import Any, NamedTuple
 
 from pathways_nb.runtime.local.look_budget import LookBudget
@@ -103,10 +104,10 @@ class LaunchWatcher(threading.Thread):
     def end(self) -> None:
         """From now on, until ``begin``, the watcher's thread looks, if there is anything under way."""
         self._launching = False
-        self.look()
-        if not self.flight and self._ended and self._looking.acquire(blocking=False):
+        if self._looking.acquire(blocking=False):
             try:
-                self._record_ends()
+                self._look()
+                self._record_ends()  # also if others are under way, which may take long
             finally:
                 self._looking.release()
         if self.flight or self._ended:
@@ -152,6 +153,8 @@ class LaunchWatcher(threading.Thread):
     def wait_for_room(self) -> None:
         """Wait until fewer launches are under way than may be."""
         while self.is_full:
+            with self._looking:
+                self._record_ends()  # the wait may be long
             self._wait()
 
     def stop(self) -> None:
@@ -166,28 +169,34 @@ class LaunchWatcher(threading.Thread):
         goes_on = True
         while goes_on:
             goes_on = self._calls.get()
-            while self.flight and not (self._launching and goes_on):
+            while True:
+                if not self._launching:
+                    with self._looking:
+                        self._record_ends()
+                if not self.flight or (self._launching and goes_on):
+                    break
                 self._wait()
-            if not self._launching:
-                with self._looking:
-                    self._record_ends()
 
     def _wait(self) -> None:
         """Wait until some launch has ended: the first, or a later one where a look at each would cost too much."""
-        flight = self.flight[:]
+        flight, cpu = self.flight[:], thread_time()
         most = max(1, math.ceil(self.budget.at_once))
-        # The first whose output is still there, from that one on.
-        last = next((one for one in flight[most - 1 :] if not _is_taken(one.witness)), flight[-1] if flight else None)
-        if last is None:
+        # Up to the first whose output is still there, from that one on.
+        left = (count for count, one in enumerate(flight[most - 1 :], most) if not _is_taken(one.witness))
+        most = next(left, len(flight))
+        if not most:
             return time.sleep(_LOOK)
-        wait_for(last.witness)
+        last = flight[most - 1]
         if _is_taken(last.witness):
             self._wait_for_taker(last)
+        for one in reversed(flight[:most]):  # those before it on other devices may take longer
+            if not (_is_taken(one.witness) or _is_ready(one.witness)):
+                wait_for(one.witness)  # tells the end also if the output is taken over meanwhile
         with self._looking:
             known = self.flight.index(last) + 1 if last in self.flight else 0
             found = self._look(known)
         if found:
-            self.budget.looked(found, self.clock())
+            self.budget.looked(found, self.clock(), thread_time() - cpu)
 
     def _wait_for_taker(self, taken: Launched) -> None:
         """Wait for the launch that took the last output over, which is sure to come and tells the end."""
@@ -240,10 +249,12 @@ class LaunchWatcher(threading.Thread):
             self._ended, self._seen_at = [], []
             self._record(found, ends, is_seen=True)
 
-    def _record(self, found: Sequence[Launched], ends: Sequence[float], is_seen: bool) -> None:
-        """Record the ends of launches; unless each was seen, of the last only."""
+    def _record(self, found: Sequence[Launched], ends: list[float], is_seen: bool) -> None:
+        """Record the ends of launches; unless each was seen, of those only that ended last."""
         failures = failures_of(found)
-        self.watched, self.seen = self.watched + (len(found) if is_seen else 1), self.seen + len(found)
+        self.watched += len(found) if is_seen else ends.count(ends[-1])
+        self.seen += len(found)
+        self._is_free_known = self._is_free_known and is_seen
         with found[-1].launch_range.run.ended.once():
             ended, count = found[0].launch_range, 0
             for launched, end, failure in zip(found, ends, failures, strict=True):
@@ -251,14 +262,20 @@ class LaunchWatcher(threading.Thread):
                     ended.step_done(count)
                     ended, count = launched.launch_range, 0
                 count += 1
-                self._end(launched, end, failure, "estimated" if is_seen or launched is found[-1] else "interpolated")
+                self._end(launched, end, failure, "estimated" if is_seen or end == ends[-1] else "interpolated")
             self._is_free_known = is_seen
             ended.step_done(count)
 
-    def _interpolated(self, found: Sequence[Launched], now: float) -> Sequence[float]:
-        """Return the ends of launches that one look found to have ended."""
+    def _interpolated(self, found: Sequence[Launched], now: float) -> list[float]:
+        """Return the ends of launches that one look found to have ended: the last on some devices ended just now."""
+        ends = [now] * len(found)
         ready = [max(self._released(launched)[0], launched.dispatched) for launched in found]
-        return [*interpolated(ready, self._weights(found), now)[:-1], now]
+        weights = self._weights(found)
+        for group in _sharing_devices(found):
+            guesses = interpolated([ready[at] for at in group], [weights[at] for at in group], now)
+            for at, guess in zip(group[:-1], guesses, strict=False):
+                ends[at] = guess
+        return ends
 
     def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
         launch_range, launch, _, start = launched
@@ -300,7 +317,25 @@ def _is_taken(witness: Any) -> bool:
 
 
 def _is_ready(witness: Any) -> bool:
-    return bool(getattr(witness, "is_ready", bool)())  # typed keys do not tell
+    try:
+        return bool(getattr(witness, "is_ready", bool)())  # typed keys do not tell
+    except Exception:  # it was taken over just now, which JAX tells by an error of its compiler's
+        return False
+
+
+def _sharing_devices(batch: Sequence[Launched]) -> Sequence[Sequence[int]]:
+    """Return the positions of launches, those together that share devices, with each other or with others of them."""
+    groups = list[tuple[slice, list[int]]]()
+    for at, launched in enumerate(batch):
+        mine, positions = launched.launch.devices, [at]
+        for group in groups[:]:
+            devices, others = group
+            if devices.start < mine.stop and mine.start < devices.stop:
+                groups.remove(group)
+                mine = slice(min(mine.start, devices.start), max(mine.stop, devices.stop))
+                positions += others
+        groups.append((mine, positions))
+    return [sorted(positions) for _, positions in groups]
 
 
 def _without_end(lost: Sequence[slice], launched: Launched, taken: bool) -> list[slice]:

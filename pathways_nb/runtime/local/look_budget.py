@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import thread_time
-
 BUDGET = 0.02
 """The share of time for which a watcher may keep one core busy, as far as looking less often can help."""
 MOST_AT_ONCE = 16
@@ -23,24 +21,24 @@ class LookBudget:
         self.share = share
         self._interval = _PAUSE
         """Seconds from one launch's end to the next, at the mean."""
-        self._cost = self._looked = self._cpu = 0.0
-        """Processor seconds of a look; time of the last look, and its thread's time then."""
+        self._cost = self._looked = 0.0
+        """Processor seconds of a look; time of the last look."""
 
     @property
     def at_once(self) -> float:
         """Launches per look, so that looks take no more than their share; 1 or less where each may have its own."""
         return min(MOST_AT_ONCE, self._cost / max(self.share * self._interval, 1e-9))
 
-    def looked(self, count: int, now: float) -> None:
-        """Learn from a look of this thread.
+    def looked(self, count: int, now: float, cost: float) -> None:
+        """Learn from a look.
 
         Intervals are averaged, not rates: two short launches among long ones must not make it look at every tenth.
 
         Args:
             count: launches that it was for.
             now: time on the clock, in seconds.
+            cost: processor seconds that it took.
         """
-        cpu = thread_time()
         self._interval += 0.2 * (min((now - self._looked) / count, _PAUSE) - self._interval)
-        self._cost += 0.2 * (cpu - self._cpu - self._cost)
-        self._looked, self._cpu = now, cpu
+        self._cost += 0.2 * (cost - self._cost)
+        self._looked = now

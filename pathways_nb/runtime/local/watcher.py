@@ -13,6 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import thread_time
 from typing import Any, Protocol
 
 from pathways_nb.runtime.local.look_budget import LookBudget
@@ -127,7 +128,7 @@ class Watcher(threading.Thread, ABC):
 
     def _watch(self, batch: Sequence[Sent]) -> None:
         """Wait for the last of ``batch``; the ends of the others are interpolated."""
-        failures = failures_of(batch)
+        cpu, failures = thread_time(), failures_of(batch)
         now = self.clock()
         with batch[-1].launch_range.run.ended.once():
             ready = [max(self._ready_at(launched) or 0.0, launched.dispatched) for launched in batch]
@@ -136,7 +137,7 @@ class Watcher(threading.Thread, ABC):
                 end = launched.ended or stamp(launched.launch_range.run, launched.step, max(guess, launched.dispatched))
                 watched = launched is batch[-1] or launched.ended
                 self._end(launched, end, failure, "estimated" if watched else "interpolated")
-        self.budget.looked(len(batch), now)
+        self.budget.looked(len(batch), now, thread_time() - cpu)
 
     def _next(self) -> Sent | None:
         return self.inbox.get()

@@ -31,8 +31,8 @@ class CompiledStep:
     step: Step
     label: Label
     call: jax.stages.Compiled | None = None
-    calls_back: bool = False
-    """Whether it calls functions on the host, which makes its call synchronous."""
+    may_block: bool = False
+    """Whether its call may take long: if it calls functions on the host, or is computed in the call."""
     cost: NodeCost | None = None
     opened: OpenedLaunch | None = None
     """In the simulator, its operations, where the compiler of the simulated chip has compiled it."""
@@ -60,7 +60,7 @@ class ResolvedLaunch(NamedTuple):
         witness: the output whose readiness shows that it has ended.
         is_certain: whether its inputs exist when it is its turn, unless the run fails: launches before it make them.
         tells: whether others hear of its outputs: users, other islands, other hosts.
-        is_synchronous: whether its call returns only when it has ended, as calls of host callbacks do.
+        may_block: whether its call may return only when it has ended, as calls of host callbacks do.
         is_awaited: whether another island or the user waits for its end.
         frees: slots that nobody reads after it.
         shares: slots that it reads last on its island, and that others read, too.
@@ -78,7 +78,7 @@ class ResolvedLaunch(NamedTuple):
     witness: int
     is_certain: bool
     tells: bool
-    is_synchronous: bool
+    may_block: bool
     is_awaited: bool
     frees: tuple[int, ...]
     shares: tuple[int, ...]
@@ -121,7 +121,7 @@ class CompiledPlan:
     """JAX's contexts of its call, under which threads carry it out."""
     lasts: dict[int, float] = field(default_factory=dict)
     """For each launch, the seconds it took when its end was last watched."""
-    _resolved: dict[int, Mapping[int, ResolvedLaunch]] = field(default_factory=dict)
+    _resolved: dict[int, Mapping[int, ResolvedLaunch]] = field(default_factory=dict, init=False)  # no copy shares it
 
     def resolved(self, island: int) -> Mapping[int, ResolvedLaunch]:
         """Return what the launches on an island need, by step."""
@@ -204,7 +204,7 @@ def _resolved(compiled_plan: CompiledPlan, island: int) -> Mapping[int, Resolved
             action.witness,
             all(one.kind == "launch" and one.island == island for one in producers),
             number in compiled_plan.awaited or not told.isdisjoint(step.outputs),
-            action.calls_back,
+            action.may_block,
             number in compiled_plan.awaited,
             tuple(slot for slot in step.last if slot not in plan.readers),
             tuple(slot for slot in step.last if slot in plan.readers),

@@ -200,7 +200,7 @@ class PlanCompiler:
         return CompiledStep(
             step, label,
             call=executable.call,
-            calls_back=executable.code is not None,
+            may_block=executable.may_block,
             cost=executable.cost,
             opened=executable.opened,
             waits_for=self._waits_for(step),

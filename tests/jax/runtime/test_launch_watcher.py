@@ -168,12 +168,12 @@ def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> 
     budget, now = LookBudget(), 0.0
     for seconds in [0.01] * 20 + [1e-5, 1e-5]:
         now += seconds
-        budget.looked(1, now)
+        budget.looked(1, now, 0.0)
     budget._cost = 5e-5
     assert budget.at_once < 1
     for _ in range(50):
         now += 1e-5
-        budget.looked(1, now)
+        budget.looked(1, now, 0.0)
     budget._cost = 5e-5
     assert budget.at_once == MOST_AT_ONCE
 
