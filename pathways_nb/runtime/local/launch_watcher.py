@@ -239,7 +239,7 @@ class LaunchWatcher(threading.Thread):
         self._ended.append(launched)
         self._seen_at.append(now)
         # A transfer that it has read ended before it did, and may be seen to have ended just after this.
-        if len(self._ended) >= _TOGETHER or launch.is_awaited or launch.waits_for or not self._launching:
+        if len(self._ended) >= _TOGETHER or launch.is_urgent or launch.waits_for or not self._launching:
             self._record_ends()
 
     def _record_ends(self) -> None:

@@ -23,6 +23,9 @@ from pathways_nb.runtime.lowering.host_steps import HostCall
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 from pathways_nb.trace.rows import Label
 
+_LARGE = 1e6
+"""Bytes of an output on a device that are freed as soon as possible."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledStep:
@@ -61,7 +64,7 @@ class ResolvedLaunch(NamedTuple):
         is_certain: whether its inputs exist when it is its turn, unless the run fails: launches before it make them.
         tells: whether others hear of its outputs: users, other islands, other hosts.
         may_block: whether its call may return only when it has ended, as calls of host callbacks do.
-        is_awaited: whether another island or the user waits for its end.
+        is_urgent: whether its end is recorded at once: somebody waits for it, or what tells it takes much memory.
         frees: slots that nobody reads after it.
         shares: slots that it reads last on its island, and that others read, too.
         label: of its event.
@@ -79,7 +82,7 @@ class ResolvedLaunch(NamedTuple):
     is_certain: bool
     tells: bool
     may_block: bool
-    is_awaited: bool
+    is_urgent: bool
     frees: tuple[int, ...]
     shares: tuple[int, ...]
     label: Label
@@ -190,7 +193,7 @@ class CompiledPlan:
 def _resolved(compiled_plan: CompiledPlan, island: int) -> Mapping[int, ResolvedLaunch]:
     """Return the launches of a plan on an island, by step."""
     plan, actions = compiled_plan.plan, compiled_plan.actions
-    told, made = set(plan.results), dict[int, ResolvedLaunch]()
+    told, made, sizes = set(plan.results), dict[int, ResolvedLaunch](), compiled_plan.slot_bytes
     for number in plan.orders.get(island, ()):
         step, action = plan.steps[number], actions[number]
         if step.kind != "launch" or action.call is None:
@@ -205,7 +208,7 @@ def _resolved(compiled_plan: CompiledPlan, island: int) -> Mapping[int, Resolved
             all(one.kind == "launch" and one.island == island for one in producers),
             number in compiled_plan.awaited or not told.isdisjoint(step.outputs),
             action.may_block,
-            number in compiled_plan.awaited,
+            number in compiled_plan.awaited or any(sizes[slot] > _LARGE for slot in step.outputs),
             tuple(slot for slot in step.last if slot not in plan.readers),
             tuple(slot for slot in step.last if slot in plan.readers),
             action.label,

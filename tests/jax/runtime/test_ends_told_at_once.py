@@ -119,8 +119,8 @@ def test_a_copy_of_a_plan_looks_its_own_launches_up(controller, left) -> None:
     assert [launch.call for launch in copy.resolved(0).values()] == [len]
 
 
-def _plans(controller: pw.Controller, program: pw.Program) -> list[Any]:
-    """The compiled plans of what is called now."""
+def _plans(controller: pw.Controller, program: pw.Program, argument: np.ndarray = vector) -> list[Any]:
+    """The compiled plans of a call."""
     found, dispatcher = list[Any](), controller.driver._dispatchers[0]  # type: ignore[attr-defined]
     before = dispatcher._launch_range
 
@@ -129,7 +129,7 @@ def _plans(controller: pw.Controller, program: pw.Program) -> list[Any]:
         before(launch_range)
 
     dispatcher._launch_range = look
-    program(vector).wait()
+    program(argument).wait()
     dispatcher._launch_range = before
     return found
 
@@ -178,3 +178,13 @@ def test_a_result_is_told_while_a_later_launch_is_computed_in_its_call(controlle
     told.wait()
     assert not late.done()
     late.wait()
+
+
+@pytest.mark.parametrize(("rows", "is_urgent"), [(8, False), (512, True)])
+def test_ends_of_large_launches_are_recorded_at_once_since_their_memory_is_held_until_then(
+    controller, rows, is_urgent
+) -> None:
+    double = pw.jit(lambda x: x * 2, on=pw.virtual_slice(1, island=0))
+    twice = pw.program(lambda x: double(double(x)), name="twice")
+    (plan,) = {id(one): one for one in _plans(controller, twice, np.ones((rows, 1024), np.float32))}.values()
+    assert [launch.is_urgent for launch in plan.resolved(0).values()] == [is_urgent, True]

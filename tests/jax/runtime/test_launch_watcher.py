@@ -115,7 +115,7 @@ class Taken(Witness):
 def node(step: int, device: int = 0, devices: int = 2, **differs: Any) -> Any:
     """A launch of a plan."""
     label = Label("compute", "n", island=0, device=device, devices=devices)
-    usual = {"label": label, "waits_for": (), "reader": -1, "is_awaited": False, "tells": False}
+    usual = {"label": label, "waits_for": (), "reader": -1, "is_urgent": False, "tells": False}
     return SimpleNamespace(step=step, devices=slice(device, device + devices), width=devices, **usual | differs)
 
 
@@ -154,7 +154,7 @@ def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one(
     portion: Any = SimpleNamespace()
     for step in range(20):
         now[0] += 1.0
-        marks = {"is_awaited": step == 18, "waits_for": (7,) * (step == 17)}
+        marks = {"is_urgent": step == 18, "waits_for": (7,) * (step == 17)}
         watcher.add(portion, node(step, **marks), READY, now[0])
     assert batches == [(16, 16.0, True), (2, 18.0, True), (1, 19.0, True)]
     watcher.end()
