@@ -283,7 +283,7 @@ class Dispatcher(threading.Thread):
         if len(computing.flight) >= computing.window:
             self.lane.wait(run, computing.wait_for_room, lambda: computing.room, WINDOW_FULL)
         dispatched = self.clock()
-        if launch.may_block:
+        if launch.may_block and (computing.flight or not run.compiled_plan.was_short(launch.step)):
             with computing.elsewhere():
                 arrays = launch.call(*inputs)
         else:

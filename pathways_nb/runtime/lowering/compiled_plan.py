@@ -5,6 +5,7 @@ It is plain data, made once and read by dispatchers, watchers and the simulator 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -131,6 +132,10 @@ class CompiledPlan:
         if (found := self._resolved.get(island)) is None:
             found = self._resolved[island] = _resolved(self, island)
         return found
+
+    def was_short(self, step: int) -> bool:
+        """Return whether a launch took less than a millisecond when its end was last watched."""
+        return self.lasts.get(step, math.inf) < 1e-3
 
     @cached_property
     def is_opened(self) -> bool:

@@ -211,7 +211,7 @@ def computes_in_its_call(text: str, cost: Mapping[str, float], mesh: Mesh | Abst
         cost: what the compiler's analysis of it says.
         mesh: its devices.
     """
-    if mesh.devices.flat[0].platform != "cpu":
+    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
         return False
     return _UNCOUNTED.search(text) is not None or cost.get("bytes accessed", 0.0) > _QUICKLY_MOVED
 
