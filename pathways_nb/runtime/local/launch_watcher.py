@@ -268,9 +268,8 @@ class LaunchWatcher(threading.Thread):
 
     def _interpolated(self, found: Sequence[Launched], now: float) -> list[float]:
         """Return the ends of launches that one look found to have ended: the last on some devices ended just now."""
-        ends = [now] * len(found)
+        ends, weights = [now] * len(found), self._weights(found)
         ready = [max(self._released(launched)[0], launched.dispatched) for launched in found]
-        weights = self._weights(found)
         for group in _sharing_devices(found):
             guesses = interpolated([ready[at] for at in group], [weights[at] for at in group], now)
             for at, guess in zip(group[:-1], guesses, strict=False):
