@@ -85,7 +85,7 @@ class NodeCompiler:
         cost = compiled.cost_analysis() or {}
         flops = float(cost.get("flops", 0.0)) * count
         temporary, reused = memory_of(compiled)
-        may_block = computes_in_its_call(exported.mlir_module(), cost, mesh)
+        may_block = computes_in_its_call(exported.mlir_module, cost, mesh)
         return compiled, NodeFacts(specs, max(flops, 0.0), temporary, reused, may_block)
 
     @staticmethod

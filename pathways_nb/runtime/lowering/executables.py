@@ -110,8 +110,7 @@ class Executables:
         jax_contexts.adopt(request.contexts)
         options = sorted(_options(request).items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
-        written = lowered.as_text()
-        text = digest(request.code, written, _types(lowered), repr(options))
+        text = digest(request.code, lowered.as_text(), _types(lowered), repr(options))
         key = text, devices, request.contexts
         with self._lock:
             # Only the look-up is under the lock: threads compile different nodes at once, and equal ones wait for the
@@ -126,7 +125,7 @@ class Executables:
         try:
             with kept_executables.turn(same):
                 start = self.clock()
-                made.set_result(_compile(lowered, written, kept, request, same))
+                made.set_result(_compile(lowered, kept, request, same))
                 end = self.clock()
         except BaseException as error:
             # Whoever waits for the promise fails, too. The failure is not cached: the next call compiles again.
@@ -180,9 +179,7 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(
-    lowered: Any, written: str, kept: KeptExceptions | None, request: CompileRequest, same: Hashable
-) -> Executable:
+def _compile(lowered: Any, kept: KeptExceptions | None, request: CompileRequest, same: Hashable) -> Executable:
     compiled = accept_small_elements(kept_executables.compiled(lowered, _options(request), same))
     # Outputs that callbacks leave on the first device count as replicated: ``_Spread`` copies them to the others.
     whole = NamedSharding(request.mesh, PartitionSpec())
@@ -196,24 +193,24 @@ def _compile(
     code = request.code if has_callbacks(request.code) else None
     call: Any = LaunchToTheEnd(compiled, kept) if kept is not None and kept.guards else compiled
     call = _Spread(call, on_one, whole) if on_one else call
-    may_block = code is not None or computes_in_its_call(written, cost, request.mesh)
+    may_block = code is not None or computes_in_its_call(lowered.as_text, cost, request.mesh)
     return Executable(call, shardings, max(flops, 0.0), temporary, reused, code, may_block=may_block)
 
 
-def computes_in_its_call(text: str, cost: Mapping[str, float], mesh: Mesh | AbstractMesh) -> bool:
+def computes_in_its_call(text: Callable[[], str], cost: Mapping[str, float], mesh: Mesh | AbstractMesh) -> bool:
     """Return whether XLA may take a long node for a short one, which its CPU client computes in the calling thread.
 
     What has few operations is short to it. It counts a loop's body once, a library's routine and moved bytes not at
     all.
 
     Args:
-        text: the lowered node.
+        text: returns the lowered node.
         cost: what the compiler's analysis of it says.
         mesh: its devices.
     """
     if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
         return False
-    return _UNCOUNTED.search(text) is not None or cost.get("bytes accessed", 0.0) > _QUICKLY_MOVED
+    return _UNCOUNTED.search(text()) is not None or cost.get("bytes accessed", 0.0) > _QUICKLY_MOVED
 
 
 @dataclass(frozen=True, eq=False)
