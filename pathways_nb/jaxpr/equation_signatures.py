@@ -10,15 +10,12 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-_SAY_NOTHING = frozenset({
-    *("name", "policy", "jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"),
-    *("debug_info", "name_and_src_info", "src_info"),
-})  # fmt: skip
+from pathways_nb.jaxpr.jaxpr_digest import MOST_BYTES, SAY_NOTHING
+
+_SAY_NOTHING = SAY_NOTHING | {"name", "name_and_src_info"}
 """Parameters that do not change what an equation computes."""
 _OF_TYPES = ("shape", "dtype", "vma", "memory_space", "inner_aval")
 """Attributes of abstract values that are compared; not ``weak_type``, which a literal and a variable may not share."""
-_SMALL = 1 << 16
-"""Bytes up to which constants are compared by their contents."""
 
 
 class Signatures:
@@ -98,7 +95,7 @@ class Signatures:
             fields = (field.name for field in dataclasses.fields(value) if field.name not in _SAY_NOTHING)
             return (type(value).__name__, *(self._value(getattr(value, name, None)) for name in fields))
         if hasattr(value, "tobytes") and hasattr(value, "nbytes"):
-            if value.nbytes <= _SMALL:
+            if value.nbytes <= MOST_BYTES:
                 return str(value.dtype), tuple(value.shape), value.tobytes()
             return id(value)
         try:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-_SAY_NOTHING = frozenset({
+SAY_NOTHING = frozenset({
     *("policy", "jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"),
     *("debug_info", "src_info"),
 })  # fmt: skip
 """Parameters, and fields of parameters, that do not change what an equation computes, nor its name."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 16
 """Bytes up to which constants count by their values."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -40,7 +40,7 @@ def constant_key(constant: Any) -> Hashable:
     if not hasattr(constant, "nbytes"):
         return str(constant)
     kind = np.shape(constant), str(constant.dtype)
-    if constant.nbytes > _MOST_BYTES or not isinstance(constant.dtype, np.dtype):  # a key of jax.random
+    if constant.nbytes > MOST_BYTES or not isinstance(constant.dtype, np.dtype):  # a key of jax.random
         return kind
     return *kind, np.asarray(constant).tobytes().hex()
 
@@ -94,7 +94,7 @@ class JaxprDigests:
         return found
 
     def _params(self, params: Mapping[str, Any]) -> str:
-        return ",".join([f"{name}={self._value(params[name])}" for name in sorted(params) if name not in _SAY_NOTHING])
+        return ",".join([f"{name}={self._value(params[name])}" for name in sorted(params) if name not in SAY_NOTHING])
 
     def _value(self, value: Any) -> str:
         """Return a parameter, or a constant, as a text that is equal for equal contents."""

@@ -1,40 +1,16 @@
 """Pauses of Python itself: a full garbage collection stops every thread, dispatchers and watchers included.
 
 With JAX loaded, one takes 0.1 to 0.2 s (measured), enough to make a step look twenty times as long as it is. Therefore
-each is recorded as a stall, and one is forced where it harms least: after compiling. While a long step is traced nearly
-all that is made lives on: collections find nothing, and take an eighth of the time (measured). They are ``put_off``.
+each is recorded as a stall, and one is forced where it harms least: after compiling.
 """
 
 from __future__ import annotations
 
 import gc
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from pathways_nb.trace.rows import Row, label_of
-
-_lock = threading.Lock()
-_put_off = 0
-"""Blocks in which collections are put off, of all threads."""
-
-
-@contextmanager
-def put_off() -> Iterator[None]:
-    """Collect nothing within the block, if the process collects at all; blocks may overlap."""
-    global _put_off
-    with _lock:
-        counts = gc.isenabled() or _put_off > 0
-        _put_off += counts
-        gc.disable()
-    try:
-        yield
-    finally:
-        with _lock:
-            _put_off -= counts
-            if counts and _put_off == 0:
-                gc.enable()
 
 
 class Pauses:

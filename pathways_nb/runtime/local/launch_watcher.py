@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import thread_time
 from typing import Any, NamedTuple
 
 from pathways_nb.runtime.local.look_budget import LookBudget
@@ -104,12 +103,7 @@ class LaunchWatcher(threading.Thread):
     def end(self) -> None:
         """From now on, until ``begin``, the watcher's thread looks, if there is anything under way."""
         self._launching = False
-        if self._looking.acquire(blocking=False):
-            try:
-                self._look()
-                self._record_ends()  # also if others are under way, which may take long
-            finally:
-                self._looking.release()
+        self.look(records=True)  # also if others are under way, which may take long
         if self.flight or self._ended:
             self._calls.put(True)
 
@@ -128,11 +122,17 @@ class LaunchWatcher(threading.Thread):
         finally:
             self._looking.release()
 
-    def look(self) -> None:
-        """Note which launches have ended, without waiting, unless the thread of the watcher is about it."""
+    def look(self, records: bool = False) -> None:
+        """Note which launches have ended, without waiting, unless the thread of the watcher is about it.
+
+        Args:
+            records: whether to record those that were seen before at once, too.
+        """
         if self._looking.acquire(blocking=False):
             try:
                 self._look()
+                if records:
+                    self._record_ends()
             finally:
                 self._looking.release()
 
@@ -179,7 +179,7 @@ class LaunchWatcher(threading.Thread):
 
     def _wait(self) -> None:
         """Wait until some launch has ended: the first, or a later one where a look at each would cost too much."""
-        flight, cpu = self.flight[:], thread_time()
+        flight, cpu = self.flight[:], time.thread_time()
         most = max(1, math.ceil(self.budget.at_once))
         # Up to the first whose output is still there, from that one on.
         left = (count for count, one in enumerate(flight[most - 1 :], most) if not _is_taken(one.witness))
@@ -196,7 +196,7 @@ class LaunchWatcher(threading.Thread):
             known = self.flight.index(last) + 1 if last in self.flight else 0
             found = self._look(known)
         if found:
-            self.budget.looked(found, self.clock(), thread_time() - cpu)
+            self.budget.looked(found, self.clock(), time.thread_time() - cpu)
 
     def _wait_for_taker(self, taken: Launched) -> None:
         """Wait for the launch that took the last output over, which is sure to come and tells the end."""
