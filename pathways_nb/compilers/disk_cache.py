@@ -48,7 +48,7 @@ class CompilerCache:
 
     @property
     def entries(self) -> int:
-        """Number of programs: compiled nodes, what compilers of other chips said, and estimates of long nodes."""
+        """Number of compiled nodes, of what compilers of other chips said, and of estimates of long nodes, together."""
         return len(self._files())
 
     @property
