@@ -13,6 +13,7 @@ from pathways_nb.__main__ import main
 from pathways_nb.notebook.demo import DemoError, demo
 from pathways_nb.notebook.demo_page import FIGURE, render
 from pathways_nb.notebook.site import fetched
+from tests.support.dragging import drag
 
 SHOW_FIGURE = f"""
 import os
@@ -107,10 +108,7 @@ def test_the_figure_is_drawn_and_moves_with_the_network_cut_off(made, chromium):
         find = "Bokeh.documents[0].get_model_by_name('drawing').x_range.start"
         before = page.evaluate(find)
         box = page.locator(".bk-Figure").first.bounding_box()
-        page.mouse.move(box["x"] + 150, box["y"] + 80)
-        page.mouse.down()
-        page.mouse.move(box["x"] + 100, box["y"] + 80, steps=4)
-        page.mouse.up()
+        drag(page, (box["x"] + 150, box["y"] + 80), (box["x"] + 100, box["y"] + 80))
         assert page.evaluate(find) > before
         assert errors == []
         assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -9,6 +9,7 @@ import pytest
 from pathways_nb.bench import lab as lab_server
 from pathways_nb.bench.lab import LabServer
 from pathways_widgets.drawing import palette
+from tests.support.dragging import drag
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -206,10 +207,7 @@ def test_brushing_and_picking_while_the_kernel_is_busy_and_the_theme_switched(
     page.evaluate("() => { figure().model.toolbar.tools.find(t => t.type === 'BoxSelectTool').active = true }")
     span = page.evaluate("() => { const r = figure().model.x_range; return [r.start, r.end] }")
     left, right = (page.evaluate("x => at(x, 2.5)", span[0] + part * (span[1] - span[0])) for part in (0.02, 0.98))
-    page.mouse.move(*left)
-    page.mouse.down()
-    page.mouse.move(*right, steps=8)
-    page.mouse.up()
+    drag(page, left, right)
     page.locator("text=received").first.wait_for()
     wait_until_done(page)
     assert "selected" in page.locator(".jp-CodeCell").nth(4).inner_text()

@@ -20,6 +20,7 @@ from tests.core.widgets.fake_run import fake_run, memory_run
 from tests.core.widgets.test_memory_view import drawn
 from tests.core.widgets.test_timeline_clients import shared
 from tests.core.widgets.test_tradeoff_plot import POINTS
+from tests.support.dragging import drag
 
 
 @pytest.mark.browser
@@ -108,10 +109,7 @@ def test_it_paints_below_the_timeline_and_both_move_together(
     )
     before = tab.evaluate(ends)
     x, y = memory[0] + 500, memory[1] + 20
-    tab.mouse.move(x, y)
-    tab.mouse.down()
-    tab.mouse.move(x - 100, y, steps=4)
-    tab.mouse.up()
+    drag(tab, (x, y), (x - 100, y))
     after = tab.evaluate(ends)
     assert after[0] == after[1] != before[0]
     shift = (after[0][0] - before[0][0]) / (before[0][1] - before[0][0])

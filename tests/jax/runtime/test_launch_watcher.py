@@ -17,6 +17,7 @@ from pathways_nb.runtime.local.look_budget import MOST_AT_ONCE, LookBudget
 from pathways_nb.runtime.local.watcher import failures_of, interpolated
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import WINDOW_FULL, Label
+from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.waiting import Condition
 from tests.support.waiting import Unseen, launched, until
 
@@ -59,7 +60,7 @@ def test_the_wait_for_the_window_is_recorded_and_is_no_dispatch(controller, left
     monkeypatch.setattr(enqueue_lane, "_NOTABLE", 0.0)
     step = chain(left, IN_FLIGHT + 1)
     step(matrix).wait()
-    with Unseen(controller) as unseen, pw.record() as run:
+    with uncollected(), Unseen(controller) as unseen, pw.record() as run:  # a collection is a stall, too
         step(matrix)
         until(lambda: launched(controller) == IN_FLIGHT)
         unseen.see()
