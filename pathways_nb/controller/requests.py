@@ -196,6 +196,6 @@ def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservatio
 def _cannot_take(event: Submitted, store: Store) -> Iterator[int]:
     """Return positions of inputs that a call would take over but must copy, since another buffer is the same array."""
     # Overwriting it would change the other buffer's value, which a user may still read.
-    taken = [a for a in event.footprint.taken if store.buffers[event.arguments[a]].shared]
+    taken = [a for a in event.footprint.taken if event.arguments[a] in store.shared] if store.shared else ()
     bringing = (step.argument for step in event.plan.steps if step.kind == "bring") if taken else ()
     return (position for position, argument in enumerate(bringing) if argument in taken)

@@ -163,8 +163,7 @@ class CallState(Request):
 
     def gives_back_on(self, store: Store) -> set[int]:
         """Return the islands on which it runs, and those that hold its arguments."""
-        held = (entry.allocation for b in self.submitted.arguments if (entry := store.buffers.get(b)) is not None)
-        return {*self.plan.orders, *(allocation.placement.island for allocation in held if allocation is not None)}
+        return {*self.plan.orders, *store.islands_of(self.submitted.arguments)}
 
     def shortage(self, short: int) -> str:
         """Return the beginning of an error's text: which call lacks ``short`` bytes."""

@@ -97,11 +97,11 @@ class StateMachine(ControllerState):
         return out + self._pump(now)
 
     def _submitted(self, event: Submitted, now: float) -> list[Instruction]:
-        known = tuple(buffer for buffer in event.arguments if buffer in self.store.buffers)
         # The client that owned an argument may have closed while this event was under way. The call is registered all
         # the same and then failed, so that its results and its end are accounted for like any other's.
-        closed_meanwhile = len(known) < len(event.arguments)
+        closed_meanwhile = not all(map(self.store.groups.__contains__, event.arguments))
         if closed_meanwhile:
+            known = tuple(buffer for buffer in event.arguments if buffer in self.store.groups)
             event = replace(event, arguments=known, footprint=replace(event.footprint, taken=(), handed_back={}))
         # Before anything else: a call that fails must have results that can be failed and freed.
         self.store.promise(event)

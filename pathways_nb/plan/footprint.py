@@ -12,8 +12,10 @@ decided in ``controller.admission``.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 
@@ -128,6 +130,11 @@ class Footprint:
     taken: tuple[int, ...] = ()
     handed_back: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
+    @cached_property
+    def result_counts(self) -> list[tuple[Allocation, int]]:
+        """The different allocations of its results, with the number of results that have each."""
+        return counted(self.results)
+
     def peaks(self, graph: Graph) -> Iterator[Peak]:
         """Yield the peak of each island's devices, including all inputs."""
         for island, profiles in self.profiles.items():
@@ -140,6 +147,15 @@ class Footprint:
     def input_bytes(self, island: int, device: int) -> int:
         """Return the bytes of all inputs on a device."""
         return sum(h.bytes for h in self.inputs if covers(h.placement, island, device))
+
+
+def counted(allocations: Sequence[Allocation]) -> list[tuple[Allocation, int]]:
+    """Return different allocations, with the number of times that each occurs."""
+    if len(allocations) == 1:
+        return [(allocations[0], 1)]
+    # By identity: equal ones of a plan are one object (see ``footprint_of``), and hashing each would take long.
+    distinct = dict(zip(map(id, allocations), allocations, strict=True))
+    return [(distinct[one], count) for one, count in Counter(map(id, allocations)).items()]
 
 
 NOTHING = Footprint((), (), {})
@@ -173,9 +189,12 @@ def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footpri
         taken: positions of the arguments whose memory a node takes over.
     """
 
+    known: dict[Allocation, Allocation] = {}
+
     def allocation(slot: int, otherwise: str) -> Allocation:
         where = plan.placements[plan.slots[slot].place]
-        return Allocation(where, sizes.slots[slot], purpose(plan, slot, otherwise))
+        made = Allocation(where, sizes.slots[slot], purpose(plan, slot, otherwise))
+        return known.setdefault(made, made)
 
     # Arguments lie at the places that read them, each brought by a step of its own.
     bringing = [step for step in plan.steps if step.kind == "bring"]

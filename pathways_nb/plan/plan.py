@@ -152,6 +152,11 @@ class Plan:
         return replace(self, graph=Graph(self.graph.name, nodes, ()))
 
     @cached_property
+    def distinct(self) -> bool:
+        """Whether no two results are one value."""
+        return len(set(self.results)) == len(self.results)
+
+    @cached_property
     def leaves(self) -> tuple[int, ...]:
         """For each argument, its position among the leaves of a call."""
         return (*range(self.arguments), *(leaf for leaf, _ in self.again))

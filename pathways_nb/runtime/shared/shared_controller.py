@@ -193,7 +193,7 @@ class SharedController:
         """
         match part:
             case "store":
-                return SimpleNamespace(buffers=self.machine.store.buffers)
+                return SimpleNamespace(buffers=dict(self.machine.store.buffers))
             case "memory":
                 return SimpleNamespace(islands=self.machine.memory.islands)
             case "log":

@@ -110,8 +110,8 @@ def test_the_invariant_checker_sees_each_kind_of_contradiction() -> None:
         for run in (0, 1):
             machine.handle(Submitted(run, "me", plan_of([0, 1]), (5,), (run + 10,), (8,)))
         for name, value in change.items():
-            {"freed": lambda: machine.store.buffers.pop(value),
-             "few": lambda: setattr(machine.store.buffers[5], "calls", value),
+            {"freed": lambda: machine.store.groups.pop(value),
+             "few": lambda: machine.store.calls.update({5: value - 2}),
              "waits": lambda: machine.admission.blocked.update({value: None}),
              "gone": lambda: machine.calls.pop(value),
              "done": lambda: machine.calls[0].done.update({0: value})}[name]()  # fmt: skip
