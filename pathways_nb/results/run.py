@@ -33,8 +33,9 @@ from pathways_nb.util.json_text import DamagedError
 from pathways_nb.util.words import counted
 
 if TYPE_CHECKING:
+    from pathways_nb.runtime.entries import Entry
     from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-    from pathways_nb.runtime.run_state import Entry, Execution
+    from pathways_nb.runtime.run_state import Execution
 
 
 @dataclass(eq=False)

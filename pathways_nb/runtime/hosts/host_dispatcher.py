@@ -46,6 +46,10 @@ class HostDispatcher(Dispatcher):
         else:
             super()._step(launch_range, step)
 
+    def _bring_all(self, run: Execution) -> int:
+        """Return 0: a host's arguments may come from elsewhere."""
+        return 0 if cast(HostRun, run).host_plan is not None else super()._bring_all(run)
+
     def _resolved(self, run: Execution) -> Mapping[int, ResolvedLaunch]:
         """Return the launches of a run in which this host takes part, by step; none if some are to fail."""
         run = cast(HostRun, run)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.runtime.entries import Entry, stored
 from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts.messages import Argument, Broken, Call, Report, StepEnded, StepFailed
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan
 from pathways_nb.runtime.hosts.sender import Outgoing
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import shards_of
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 
 
 @dataclass(eq=False)
@@ -164,7 +165,7 @@ class HostRun(Execution):
                     shape,
                     array,
                     self.errors.get(step),
-                    lambda entries=entries: self.has_read(entries),  # type: ignore[misc]
+                    lambda entries=entries: self.has_moved(entries),  # type: ignore[misc]
                     lambda cause: self.inherited_error(step) or self.node_error(step, cause),
                 )
             )
@@ -193,4 +194,4 @@ def _is_this_hosts_own(error: PathwaysError) -> bool:
 
 def missing(buffer: int) -> Entry:
     """Return an entry for a buffer that this host does not hold."""
-    return Entry(error=LostError(f"buffer {buffer} was lost with the hosts that held it. Run what makes it again."))
+    return stored(error=LostError(f"buffer {buffer} was lost with the hosts that held it. Run what makes it again."))

@@ -130,8 +130,11 @@ class Dispatcher(threading.Thread):
         run, at_once = launch_range.run, 0
         jax_contexts.adopt(run.compiled_plan.contexts)
         self.computing.begin()
-        launches = self._resolved(run)
-        for step in run.compiled_plan.plan.orders[self.island][launch_range.start : launch_range.stop]:
+        launches, order = self._resolved(run), run.compiled_plan.plan.orders[self.island]
+        steps = order[launch_range.start : launch_range.stop]
+        if len(steps) == len(order) and not self.gone and (at_once := self._bring_all(run)):
+            steps = run.compiled_plan.brings_on(self.island).others
+        for step in steps:
             if (launch := launches.get(step)) is not None and self._go(launch_range, launch):
                 continue
             if self._is_there(run, step):
@@ -143,6 +146,10 @@ class Dispatcher(threading.Thread):
         self.computing.end()
         self.lane.end(run)
         launch_range.step_done(at_once + 1)
+
+    def _bring_all(self, run: Execution) -> int:
+        """Use all arguments as they are if they lie at their places, and return how many: ``Execution.bring_all``."""
+        return run.bring_all(self.island)
 
     def _is_there(self, run: Execution, step: int) -> bool:
         """Use an argument that lies at its place already, without any event.
@@ -159,10 +166,10 @@ class Dispatcher(threading.Thread):
         array = entry.array
         if array is None or run.stopped or entry.error is not None or getattr(array, "sharding", None) != action.target:
             return False
-        if action.step.argument in run.compiled_plan.taken_over and (entry.shared or entry.pending_reads > 1):
+        if action.step.argument in run.compiled_plan.taken_over and (entry.shared or run.is_read_by_others(step)):
             return False
         run.slots[action.step.outputs[0]] = array
-        run.has_read((entry,))
+        run.has_brought(step)
         run.done[step] = 1
         return True
 
@@ -194,7 +201,7 @@ class Dispatcher(threading.Thread):
             entry = arguments[action.step.argument]
             exists = entry.array is not None or entry.error is not None
             taken_over = action.step.argument in run.compiled_plan.taken_over
-            return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
+            return run.stopped or (exists and not (taken_over and run.is_read_by_others(step)))
         for slot in action.step.inputs:
             if slots[slot] is None:
                 return run.stopped or any(producer in run.errors for producer in action.step.producers)
@@ -321,7 +328,7 @@ class Dispatcher(threading.Thread):
             if taken_over and moved:
                 entry.array = None  # its handle is consumed: what was copied is of no use to anybody
         finally:
-            run.has_read((entry,))
+            run.has_brought(step)
         run.fill(step, [array])
         run.let_go(step, self.island)
         if moved:
@@ -343,7 +350,7 @@ class Dispatcher(threading.Thread):
             dispatched = self.clock()
             array = delivered(run.slots[slot], action.target)
         finally:  # a result's memory may be taken over now
-            run.has_read(run.results.get(slot, ()))
+            run.has_moved(run.results.get(slot, ()))
         run.fill(step, [array])
         run.let_go(step, self.island)
         self.moving.follow(Sent(launch_range, step, array, dispatched))

@@ -135,7 +135,7 @@ class HostLane(threading.Thread):
                 self._fetch(run, step, routed(action.label, route, action.label.bytes), entry.array)
             return error
         finally:
-            run.has_read((entry,))
+            run.has_brought(step)
 
     def _move(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring a value that another step makes to the host, and return the error that prevents it, if any."""
@@ -149,7 +149,7 @@ class HostLane(threading.Thread):
                 self._fetch(run, step, action.label, run.slots[slot])
             return error
         finally:  # a result's memory may be taken over now
-            run.has_read(run.results.get(slot, ()))
+            run.has_moved(run.results.get(slot, ()))
 
     def _wait(self, run: Execution, there: Callable[[], bool]) -> None:
         """Wait for a value that another lane makes."""
