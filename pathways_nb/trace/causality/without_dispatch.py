@@ -39,7 +39,7 @@ def overhead(events: Events) -> Overhead:
 def without_dispatch(events: Events, dag: Dag) -> float:
     """Return the makespan if messages and enqueues had taken no time, in seconds.
 
-    The recorded order is kept, and so are the gaps after what each event waited for. A call does not wait for room in
+    The recorded order is kept, and so are other gaps after what each event waited for. A call does not wait for room in
     its client's queue; what calls take of their client's thread is no dispatch.
 
     Args:
@@ -48,12 +48,15 @@ def without_dispatch(events: Events, dag: Dag) -> float:
     """
     if not dag.counts.any():
         return 0.0
-    messages = sent(dag.events)
-    durations = np.where(dag.events.is_("kind", "enqueue") | messages, 0.0, dag.durations)
-    called = np.flatnonzero(dag.events.stored("why") == CALL)
-    gap = dag.timed.gap.copy()
+    dispatch = dag.events.is_("kind", "enqueue") | sent(dag.events)
+    is_call = dag.events.stored("why") == CALL
+    timed, called = dag.timed, np.flatnonzero(is_call)
+    gap = timed.gap.copy()
     gap[called] = np.maximum(gap[called] - _queued(events, dag, called), 0.0)
-    then = dag.timed.with_durations(durations, gap)
+    # A thread that woke late is dispatch, too: what was launched, or sent on, later than something let it.
+    late = np.where(dag.on_devices, dispatch[timed.source], dispatch & ~is_call)
+    gap[late & (timed.source >= 0)] = 0.0
+    then = timed.with_durations(np.where(dispatch, 0.0, dag.durations), gap)
     return float(then.end[dag.counts].max() - then.start[dag.counts].min())
 
 
