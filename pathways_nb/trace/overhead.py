@@ -37,7 +37,7 @@ class Overhead(Printed):
         call: seconds of a client's thread for each call, the median of those that devices or a dispatcher waited for.
             On real devices it contains the Python between two calls, so a call takes at most this.
         hidden_from: estimated length of a node from which on devices always have work: the longest of the time of an
-            island's dispatcher, of a client's calls in a row and of simulated messages, over the nodes of the island
+            island's dispatcher, of a client's calls in a row and of simulated messages, over the nodes of the device
             that has most.
         fed_by: which of these it is, ``"dispatch"``, ``"calls"`` or ``"messages"``; empty without ``hidden_from``.
         within: part of the devices' busy time that lies within the dispatching of their own island. Near 1, nodes are
@@ -144,8 +144,8 @@ class _Lanes:
         either = _covered_by_lane(np.concatenate([of_enqueues, of_launches]), start, end, count)
         # A dispatcher that launched nothing (transfers alone) feeds no device.
         fed = nodes > 0
-        self.nodes = int(nodes.max(initial=0))
-        """Number of nodes of the island that has most."""
+        self.nodes = _most_on_a_device(of_launches, launches)
+        """Number of nodes of the device that has most."""
         self.most = float(seconds[fed].max(initial=0.0))
         """Seconds of the dispatcher that took longest."""
         self.node = float(seconds[fed].sum() / nodes.sum()) if fed.any() else None
@@ -153,6 +153,21 @@ class _Lanes:
         total = float(busy[fed].sum())
         self.within = float((seconds + busy - either)[fed].sum() / total) if total else 0.0
         """Part of the devices' busy time that lies within the dispatching of their own island."""
+
+
+def _most_on_a_device(lane: np.ndarray, launches: Events) -> int:
+    """Return the number of launches on the device that has most of them.
+
+    Args:
+        lane: of each launch.
+        launches: each on a range of devices of its lane.
+    """
+    first = launches["device"].astype(np.int64)
+    edges = np.concatenate([first, first + np.maximum(launches["devices"], 1)])
+    steps = np.repeat([1, -1], len(first))
+    # Along the devices of each lane: one launch more where a range begins, one less where it ends.
+    order = np.lexsort((steps, edges, np.concatenate([lane, lane])))
+    return int(np.cumsum(steps[order]).max(initial=0))
 
 
 def _covered_by_lane(lane: np.ndarray, start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
@@ -210,8 +225,8 @@ def _calls(events: Events) -> tuple[float | None, float]:
         return None, 0.0
     seconds = float(np.median(took))
     # The client with most calls in a row: its thread feeds devices without waiting for them.
-    rows = np.bincount(client[1:][same][in_a_row]) if in_a_row.any() else np.zeros(1)
-    return seconds, seconds * float(rows.max())
+    most = int(np.bincount(client[1:][same][in_a_row]).max()) if in_a_row.any() else 0
+    return seconds, seconds * (most + 1) if most else 0.0
 
 
 def _last(events: Events, kinds: tuple[str, ...], times: np.ndarray) -> np.ndarray:

@@ -101,7 +101,7 @@ def test_calls_cost_their_clients_thread_and_hide_behind_long_nodes() -> None:
     found = run.overhead()
     assert found.call == pytest.approx(1e-4)
     # A program's two nodes have to last as long as its call.
-    assert found.hidden_from == pytest.approx(7 / 8 * 1e-4 / 2)
+    assert found.hidden_from == pytest.approx(1e-4 / 2)
     assert found.fed_by == "calls"
     assert "20 µs a node, 100 µs a call" in run.summary_line()
 
