@@ -17,8 +17,8 @@ from pathways_nb.trace.metrics import held_back, sent
 from pathways_nb.trace.overhead import Overhead, overhead_of
 from pathways_nb.trace.record import Events
 
-AT_ONCE = 100_000
-"""Number of events up to which a summary follows what waited for what; that takes half a second then."""
+AT_ONCE = 20_000
+"""Number of events up to which a summary follows what waited for what; that takes a tenth of a second then."""
 
 
 def overhead(events: Events) -> Overhead:
