@@ -129,14 +129,15 @@ class _Lanes:
     """
 
     def __init__(self, enqueues: Events, launches: Events):
-        pairs = np.concatenate([np.stack([one["island"], one["host"]]) for one in (enqueues, launches)], axis=1)
-        _, lane = np.unique(pairs, axis=1, return_inverse=True)
-        lane = lane.reshape(-1)
-        of_enqueues, of_launches = lane[: len(enqueues)], lane[len(enqueues) :]
-        # Launches that nobody's dispatch is recorded for count for nothing.
-        known = np.isin(of_launches, of_enqueues)
-        of_launches, launches = of_launches[known], launches.select(known)
-        count = int(lane.max()) + 1
+        # By label, not by event: a loop of thousands of steps has the same few.
+        labels = enqueues.labels
+        numbers: dict[tuple[int, int], int] = {}
+        for number in np.unique(enqueues.label).tolist():
+            numbers.setdefault((labels[number].island, labels[number].host), len(numbers))
+        # Launches whose dispatch nobody recorded have no lane, and count for nothing.
+        lane = np.array([numbers.get((label.island, label.host), -1) for label in labels])
+        launches = launches.select(lane[launches.label] >= 0)
+        of_enqueues, of_launches, count = lane[enqueues.label], lane[launches.label], len(numbers)
         nodes = np.bincount(of_launches, minlength=count)
         seconds = _covered_by_lane(of_enqueues, enqueues["start"], enqueues["end"], count)
         busy = _covered_by_lane(of_launches, launches["start"], launches["end"], count)
@@ -144,7 +145,7 @@ class _Lanes:
         either = _covered_by_lane(np.concatenate([of_enqueues, of_launches]), start, end, count)
         # A dispatcher that launched nothing (transfers alone) feeds no device.
         fed = nodes > 0
-        self.nodes = _most_on_a_device(of_launches, launches)
+        self.nodes = _most_on_a_device(launches, lane)
         """Number of nodes of the device that has most."""
         self.most = float(seconds[fed].max(initial=0.0))
         """Seconds of the dispatcher that took longest."""
@@ -155,18 +156,20 @@ class _Lanes:
         """Part of the devices' busy time that lies within the dispatching of their own island."""
 
 
-def _most_on_a_device(lane: np.ndarray, launches: Events) -> int:
+def _most_on_a_device(launches: Events, lane: np.ndarray) -> int:
     """Return the number of launches on the device that has most of them.
 
     Args:
-        lane: of each launch.
         launches: each on a range of devices of its lane.
+        lane: of each label.
     """
-    first = launches["device"].astype(np.int64)
-    edges = np.concatenate([first, first + np.maximum(launches["devices"], 1)])
-    steps = np.repeat([1, -1], len(first))
-    # Along the devices of each lane: one launch more where a range begins, one less where it ends.
-    order = np.lexsort((steps, edges, np.concatenate([lane, lane])))
+    times = np.bincount(launches.label, minlength=len(lane))
+    used = np.flatnonzero(times)
+    first = np.array([launches.labels[number].device for number in used.tolist()], np.int64)
+    edges = np.concatenate([first, first + [max(launches.labels[number].devices, 1) for number in used.tolist()]])
+    steps = np.concatenate([times[used], -times[used]])
+    # Along the devices of each lane: so many launches more where a range begins, and less where it ends.
+    order = np.lexsort((steps, edges, np.tile(lane[used], 2)))
     return int(np.cumsum(steps[order]).max(initial=0))
 
 

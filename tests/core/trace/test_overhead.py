@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
 
 import pathways_nb as pw
 from pathways_nb.timing.waits import CALL, DATA, LANE, MESSAGE
 from pathways_nb.trace.causality.without_dispatch import overhead
+from pathways_nb.trace.metrics import BUSY, covered
 from pathways_nb.trace.overhead import overhead_of
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.rows import BY, Label, Row
 from pathways_nb.trace.summary import summarise
+from tests.core.trace.random_records import DEVICES, records
 
 
 def enqueue(start: float, end: float, run: int = 0, why: int = MESSAGE, island: int = 0, host: int = -1) -> Row:
@@ -121,3 +124,26 @@ def test_a_runs_summary_has_the_share_once_it_is_over() -> None:
     run.finished = True
     assert run.summary().overhead == run.overhead()
     assert "dispatch 1 s (1 s a node, 50% of the makespan); nodes of 1 s and longer hide it" in run.summary_line()
+
+
+@given(records())
+def test_whatever_a_record_says_the_figures_are_possible(events: Events) -> None:
+    found, islands = overhead(events), (DEVICES, DEVICES)
+    summary = summarise(events, islands)
+    enqueues, launches = events.of_kind("enqueue"), events.of_kind(*BUSY)
+    assert (found.dispatch is None) == (not len(enqueues))
+    if found.dispatch is None:
+        return
+    assert found.dispatch == summary.dispatch == pytest.approx(covered(enqueues))
+    assert found.makespan == pytest.approx(summary.makespan)
+    assert 0 <= found.without <= found.makespan
+    assert 0 <= (found.share or 0) <= 1
+    assert -1e-9 <= found.within <= 1 + 1e-9
+    assert found.call is None or found.call >= 0
+    # Each island's dispatch over its own launches, by counting; none counts that launched nothing.
+    fed = [events.is_("island", i) for i in (0, 1) if launches.is_("island", i).any()]
+    seconds = [covered(events.select(on & events.is_("kind", "enqueue"))) for on in fed]
+    if found.node is not None and all(seconds):
+        assert found.node == pytest.approx(sum(seconds) / len(launches))
+    if found.hidden_from is not None and found.fed_by == "dispatch":
+        assert found.hidden_from * len(launches) >= max(seconds) * (1 - 1e-9)
