@@ -6,7 +6,7 @@ answers it by the time of those that feed devices: each island's dispatcher, eac
 simulated, the controller that sends messages. ``bench dispatch`` measures the paper's question beside plain JAX.
 
 All is found in the events that every run records. What the makespan would be without dispatch is in
-``causality.what_if``, because it needs to know what waited for what.
+``causality.without_dispatch``, because it needs to know what waited for what.
 """
 
 from __future__ import annotations
@@ -73,7 +73,14 @@ class Overhead(Printed):
         parts += [f"{self.share:.0%} of the makespan"] if self.share is not None else []
         listed = f" ({', '.join(parts)})" if parts else ""
         hides = f"; nodes of {self._hides()} hide it (estimated)" if self.hidden_from is not None else ""
+        if self._is_sequential:
+            hides = "; sequential, so no node hides it"
         return f"dispatch {duration(self.dispatch)}{listed}{hides}"
+
+    @property
+    def _is_sequential(self) -> bool:
+        """Whether nodes were launched, each when its producers had ended."""
+        return self.node is not None and self.hidden_from is None
 
     def _call(self) -> str:
         assert self.call is not None
@@ -85,7 +92,9 @@ class Overhead(Printed):
         return f"more than {length}" if self.measured and self.within > _WITHIN else f"{length} and longer"
 
     def _table(self) -> Table:
-        hides = _UNKNOWN if self.hidden_from is None else f"{self._hides()}, as {self.fed_by} took (estimated)"
+        hides = "no length, as it is sequential" if self._is_sequential else _UNKNOWN
+        if self.hidden_from is not None:
+            hides = f"{self._hides()}, as {self.fed_by} took (estimated)"
         said = _UNKNOWN if self.share is None else f"{self.share:.0%}, to {duration(self.without or 0.0)} (estimated)"
         rows = [
             ["dispatch for a node", _UNKNOWN if self.node is None else duration(self.node)],

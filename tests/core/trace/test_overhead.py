@@ -101,7 +101,8 @@ def test_sequential_dispatch_is_hidden_by_nothing() -> None:
     rows = [enqueue(0, 1, why=CALL), node(1, 2), enqueue(2, 3, why=DATA), node(3, 4)]
     found = overhead_of(Events.from_rows(rows))
     assert (found.node, found.hidden_from) == (1, None)
-    assert "hide" not in str(found)
+    assert str(found) == "dispatch 2 s (1 s a node); sequential, so no node hides it"
+    assert found._table().rows[-1] == ["hidden by nodes of", "no length, as it is sequential"]
 
 
 def test_the_share_is_what_a_run_without_dispatch_would_save() -> None:
