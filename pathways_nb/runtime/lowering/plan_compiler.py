@@ -58,6 +58,7 @@ class PlanCompiler:
     ):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
+        self._arguments = {v: node.name for node in traced.graph.nodes if node.kind == "argument" for v in node.outputs}
         self.places = {place.serial: place for place in traced.places}
         placed = ((s, p) for s, p in plan.placements.items() if not p.is_host)
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in placed}
@@ -311,8 +312,7 @@ class PlanCompiler:
         target = self._place_name(step.place)
         if step.kind == "bring":
             value = self.plan.slots[step.outputs[0]].value
-            argument = next(n for n in self.traced.graph.nodes if n.kind == "argument" and value in n.outputs)
-            return f"{argument.name} → {target}"
+            return f"{self._arguments[value]} → {target}"
         return f"{self._place_name(self.plan.slots[step.inputs[0]].place)} → {target}"
 
     def _place_name(self, place: int) -> str:

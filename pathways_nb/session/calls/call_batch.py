@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,12 +196,13 @@ def _replay(calls: list[BatchedCall], wanted: Any, names: list[str]) -> Callable
 
 
 def _different(names: Iterable[str]) -> list[str]:
-    """Return the names made unique: the second ``x`` becomes ``x_2``."""
-    found: dict[str, None] = {}
+    """Return the names made unique: the second ``x`` becomes ``x_1``."""
+    found, numbers = dict[str, None](), Counter[str]()
     for name in names:
-        unique, number = name, 1
+        unique = name
         while unique in found:
-            unique, number = f"{name}_{number}", number + 1
+            numbers[name] += 1  # kept, since a list of parameters has one name for hundreds
+            unique = f"{name}_{numbers[name]}"
         found[unique] = None
     return list(found)
 
