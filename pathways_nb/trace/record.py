@@ -163,7 +163,9 @@ class Record:
         self.limit, self.origin = limit, origin
         self._rows: list[Row | RowRange] = []
         self._in_ranges = 0
-        """Number of events in ranges among ``_rows``, less the number of ranges."""
+        """Number of events in ranges among ``_rows``, less the number of ranges; without those in ``_more``."""
+        self._more: list[int] = []
+        """The same of each range that was added since somebody had the lock."""
         self._lock = threading.Lock()
         self._first = self._count = 0
         self._labels: list[Label] = []
@@ -188,9 +190,13 @@ class Record:
 
     def add_range(self, rows: RowRange) -> None:
         """Remember the events of a range, in one step."""
-        with self._lock:
-            self._in_ranges += len(rows) - 1
-            self._rows.append(rows)
+        self._more.append(len(rows) - 1)  # first: whoever finds the range must find its size
+        self._rows.append(rows)
+        if self._lock.acquire(blocking=False):  # it may be held for as long as columns are made
+            try:
+                self._count_ranges()
+            finally:
+                self._lock.release()
         while self.limit is not None and len(self._rows) + self._in_ranges > 2 * self.limit and self._trim():
             pass
 
@@ -202,6 +208,7 @@ class Record:
         with self._lock:
             # A copy: other threads may append while columns are made; exactly these rows are deleted at the end.
             arrived = self._rows[:]
+            self._count_ranges()
             rows = list(_single(arrived))
             fresh = [(name, column(values, STORED[name])) for name, values in self._columns_of(rows)]
             first, count = self._count, self._count + len(rows)
@@ -251,11 +258,19 @@ class Record:
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._rows.clear()
-            self._in_ranges = 0
+            gone = self._rows[:]
+            self._count_ranges()
+            del self._rows[: len(gone)]
+            self._in_ranges -= sum(map(_size, gone)) - len(gone)
             self._forget(self._count)
             # New lists: events that were given out still refer to the old one.
             self._labels, self._numbers = [], {}
+
+    def _count_ranges(self) -> None:
+        """Count the events of the ranges that were added; the caller has the lock."""
+        count = len(self._more)
+        self._in_ranges += sum(self._more[:count])
+        del self._more[:count]
 
     def _forget(self, count: int) -> None:
         """Forget the oldest ``count`` events; ids continue, so that views notice."""

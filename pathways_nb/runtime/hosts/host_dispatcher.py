@@ -6,7 +6,7 @@ waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 from pathways_nb.errors import LostError, PathwaysError
@@ -18,7 +18,7 @@ from pathways_nb.runtime.hosts.host_work_lane import ParcelLane
 from pathways_nb.runtime.hosts.messages import Coming, Given, Parcel, StepFailed
 from pathways_nb.runtime.local.dispatcher import Clock, Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange, stamp, wait_for
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep, ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep, IslandSteps
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.run_state import Execution
 
@@ -46,12 +46,11 @@ class HostDispatcher(Dispatcher):
         else:
             super()._step(launch_range, step)
 
-    def _resolved(self, run: Execution) -> Mapping[int, ResolvedLaunch]:
-        """Return the launches of a run in which this host takes part, by step; none if some are to fail."""
+    def _resolved(self, run: Execution) -> IslandSteps:
+        """Return the steps of a run on this host; if some are to fail, all need a closer look."""
         run = cast(HostRun, run)
-        if run.host_plan is None:
-            return super()._resolved(run)
-        return {} if run.faults else run.host_plan.launches(self.island)
+        steps = super()._resolved(run) if run.host_plan is None else run.host_plan.resolved(self.island)
+        return IslandSteps(steps.order, {}) if run.faults else steps
 
     def _is_ready(self, run: Execution, step: int) -> bool:
         """Return whether a step need not wait: what comes from another host is expected, and is there at a launch."""

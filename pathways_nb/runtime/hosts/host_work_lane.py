@@ -13,7 +13,7 @@ from pathways_nb.runtime.hosts.messages import Coming, Given, Parcel
 from pathways_nb.runtime.local.host_lane import Clock, HostLane
 from pathways_nb.runtime.local.transfer_watcher import routed
 from pathways_nb.runtime.local.watcher import LaunchRange
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.run_state import Execution
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.program import jax_contexts
@@ -24,7 +23,7 @@ from pathways_nb.runtime.local.late_transfers import LateTransfers
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange, Sent
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep, ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep, IslandSteps, ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import MESSAGE
@@ -130,16 +129,16 @@ class Dispatcher(threading.Thread):
         run, at_once = launch_range.run, 0
         jax_contexts.adopt(run.compiled_plan.contexts)
         self.computing.begin()
-        launches = self._resolved(run)
-        for step in run.compiled_plan.plan.orders[self.island][launch_range.start : launch_range.stop]:
-            if (launch := launches.get(step)) is not None and self._go(launch_range, launch):
-                continue
-            if self._is_there(run, step):
-                at_once += 1
-                continue
-            if run.compiled_plan.plan.steps[step].on_host:
-                continue  # the host lane has it
-            self._step(launch_range, step)
+        steps = run.compiled_plan.plan.steps
+        for others, launches in self._resolved(run).stretches(launch_range.start, launch_range.stop):
+            for step in others:
+                if self._is_there(run, step):
+                    at_once += 1
+                elif not steps[step].on_host:  # those at the host are the host lane's
+                    self._step(launch_range, step)
+            left = iter(launches)
+            while (launch := self._launch_all(launch_range, left)) is not None:
+                self._step(launch_range, launch.step)
         self.computing.end()
         self.lane.end(run)
         launch_range.step_done(at_once + 1)
@@ -247,60 +246,63 @@ class Dispatcher(threading.Thread):
         check_devices(action.label, self.gone)
         for fault in self.faults:
             fault.strike(action.label, run.client)
-        inputs = [run.slots[slot] for slot in action.step.inputs]
-        self._call(launch_range, run.compiled_plan.resolved(self.island)[step], inputs)
+        launch = run.compiled_plan.resolved(self.island).launches[step]
+        self._launch_all(launch_range, iter((launch,)), is_checked=True)
         return None
 
-    def _resolved(self, run: Execution) -> Mapping[int, ResolvedLaunch]:
-        """Return the launches of a run that may go out without a closer look, by step."""
+    def _resolved(self, run: Execution) -> IslandSteps:
+        """Return the steps of a run on this island."""
         return run.compiled_plan.resolved(self.island)
 
-    def _go(self, launch_range: LaunchRange, launch: ResolvedLaunch) -> bool:
-        """Launch a node if nothing stands against it.
+    def _launch_all(
+        self, launch_range: LaunchRange, launches: Iterator[ResolvedLaunch], is_checked: bool = False
+    ) -> ResolvedLaunch | None:
+        """Launch nodes as long as nothing stands against it.
 
         It is the common case, and its cost is paid by every node of every call.
 
-        Returns:
-            Whether it was carried out.
-        """
-        run = launch_range.run
-        slots = run.slots
-        inputs = [slots[slot] for slot in launch.inputs]
-        if run.stopped or run.errors or self.faults or self.gone:
-            return False
-        if not launch.is_certain and any(one is None for one in inputs):
-            return False
-        try:
-            self._call(launch_range, launch, inputs)
-        except Exception as cause:  # whatever it raised is the user's to see
-            with self.computing.elsewhere():  # the ends of its inputs tell whose error it is
-                self._give_up(launch_range, launch.step, self._error_of(run, launch.step, cause))
-        return True
+        Args:
+            launch_range: what they are part of.
+            launches: the nodes.
+            is_checked: whether it is known that nothing does.
 
-    def _call(self, launch_range: LaunchRange, launch: ResolvedLaunch, inputs: Sequence[Any]) -> None:
-        """Launch a node whose inputs exist."""
-        run, computing = launch_range.run, self.computing
-        if len(computing.flight) >= computing.window:
-            self.lane.wait(run, computing.wait_for_room, lambda: computing.room, WINDOW_FULL)
-        dispatched = self.clock()
-        if launch.may_block and (computing.flight or not run.compiled_plan.was_short(launch.step)):
-            with computing.elsewhere():
-                arrays = launch.call(*inputs)
-        else:
-            arrays = launch.call(*inputs)
-        if launch.tells:
-            run.fill(launch.step, arrays)
-        else:
-            slots = run.slots
-            for slot, array in zip(launch.outputs, arrays, strict=False):
-                slots[slot] = array
+        Returns:
+            The launch that could not go out, or ``None``.
+        """
+        run, computing, clock = launch_range.run, self.computing, self.clock
+        slots, errors, flight = run.slots, run.errors, computing.flight
+        for launch in launches:
+            if (run.stopped or errors or self.faults or self.gone) and not is_checked:
+                return launch
+            inputs = launch.read(slots)
+            if not launch.is_certain and any(one is None for one in inputs):
+                return launch
+            if len(flight) >= computing.window:
+                self.lane.wait(run, computing.wait_for_room, lambda: computing.room, WINDOW_FULL)
+            dispatched = clock()
+            try:
+                if launch.may_block and (flight or not run.compiled_plan.was_short(launch.step)):
+                    with computing.elsewhere():
+                        arrays = launch.call(*inputs)
+                else:
+                    arrays = launch.call(*inputs)
+                if launch.tells:
+                    run.fill(launch.step, arrays)
+                else:
+                    for slot, array in zip(launch.outputs, arrays, strict=False):
+                        slots[slot] = array
+            except Exception as cause:  # whatever it raised is the user's to see
+                with computing.elsewhere():  # the ends of its inputs tell whose error it is
+                    self._give_up(launch_range, launch.step, self._error_of(run, launch.step, cause))
+                continue
             run.begun = True
-        if launch.shares or run.late:
-            run.let_go(launch.step, self.island)
-        else:
-            for slot in launch.frees:
-                run.slots[slot] = None
-        computing.add(launch_range, launch, arrays[launch.witness], dispatched)
+            if launch.shares or run.late:
+                run.let_go(launch.step, self.island)
+            else:
+                for slot in launch.frees:
+                    slots[slot] = None
+            computing.add(launch_range, launch, arrays[launch.witness], dispatched)
+        return None
 
     def _bring(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring an argument to its place, and return the error that prevents it, if any."""

@@ -22,7 +22,7 @@ from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.faults import Fault, InjectedFault
 from pathways_nb.runtime.local.transfer_watcher import routed
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import gt, mul, sub
 from typing import Any, NamedTuple
 
 from pathways_nb.runtime.local.look_budget import LookBudget
@@ -20,19 +22,19 @@ from pathways_nb.runtime.local.watcher import (
     PATIENCE,
     Clock,
     LaunchRange,
-    failures_of,
+    end_step,
     interpolated,
-    record_end,
     stamp,
     wait_for,
 )
-from pathways_nb.runtime.lowering.compiled_plan import ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_steps import ResolvedLaunch
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE, WINDOW
-from pathways_nb.trace.rows import Cause, Label
+from pathways_nb.trace.rows import Cause, Label, RowRange
 
 IN_FLIGHT = 24
 """The most launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
-_TOGETHER = 16
+_TOGETHER = 64
 """Ends that are recorded together, unless somebody waits for one."""
 _LOOK = 1e-3
 """Seconds between two looks at whether the launch came that took an output over."""
@@ -59,6 +61,11 @@ class Launched(NamedTuple):
         return self.launch.step
 
 
+Ended = tuple[ResolvedLaunch, Any, float, float]
+"""A launch that has ended, the output that tells it, when it was dispatched, and when it had ended; a bare tuple, since
+one is made for every node."""
+
+
 class LaunchWatcher(threading.Thread):
     """Watches the launches on one island.
 
@@ -78,9 +85,10 @@ class LaunchWatcher(threading.Thread):
         self.watched = self.seen = 0
         self.free_at = [0.0] * devices
         """When the last launch on each device ended."""
-        self._ended: list[Launched] = []
-        self._seen_at: list[float] = []
-        """Launches that were seen to have ended, each by a look of its own, and when; not recorded yet."""
+        self._of: LaunchRange | None = None
+        self._ended: list[Ended] = []
+        """Launches of one range whose ends were seen, each by a look of its own, and are not recorded yet. Only the
+        dispatcher adds to it without a lock; the watcher's thread takes them while the dispatcher does not look."""
         self._is_free_known = False
         """Whether the end of the launch before was seen, so that the start of the next is known."""
         self._last: tuple[Label | None, int] = None, -1
@@ -109,18 +117,17 @@ class LaunchWatcher(threading.Thread):
 
     def add(self, launch_range: LaunchRange, launch: ResolvedLaunch, witness: Any, dispatched: float) -> None:
         """Watch a launch that was dispatched after all others, and look which have ended."""
-        launched = Launched(launch_range, launch, witness, dispatched)
-        if not self.budget.share or not self._looking.acquire(blocking=False):
-            self.flight.append(launched)
+        looks = self.budget.share and launch_range is self._of and not self._looking.locked()
+        if self.flight or not looks or not _is_ready(witness):
+            self.flight.append(Launched(launch_range, launch, witness, dispatched))
+            if self.budget.share:
+                self.look()
             return
-        try:
-            if self.flight or not _is_ready(witness):
-                self.flight.append(launched)
-                self._look()
-            else:  # the common case of small work, which is over when its call returns
-                self._see(launched, self.clock())
-        finally:
-            self._looking.release()
+        # The common case of small work, which is over when its call returns. It takes no lock: without launches under
+        # way, and while the dispatcher looks, the watcher's thread changes nothing.
+        self._ended.append((launch, witness, dispatched, self.clock()))
+        if launch.is_urgent or len(self._ended) >= _TOGETHER:
+            self.look(records=True)
 
     def look(self, records: bool = False) -> None:
         """Note which launches have ended, without waiting, unless the thread of the watcher is about it.
@@ -170,8 +177,8 @@ class LaunchWatcher(threading.Thread):
         while goes_on:
             goes_on = self._calls.get()
             while True:
-                if not self._launching:
-                    with self._looking:
+                with self._looking:
+                    if not self._launching:
                         self._record_ends()
                 if not self.flight or (self._launching and goes_on):
                     break
@@ -225,71 +232,101 @@ class LaunchWatcher(threading.Thread):
                 ended = count
         if ended:
             now, found = self.clock(), flight[:ended]
-            del flight[:ended]
-            if ended == 1:
-                self._see(found[0], now)
-            else:
+            launch_range, launch, witness, dispatched = found[0]
+            if ended > 1 or launch_range is not self._of:
                 self._record_ends()
-                self._record(found, self._interpolated(found, now), is_seen=False)
+            del flight[:ended]
+            if ended > 1:
+                self._record_together(found, now)
+            else:
+                self._of = launch_range
+                self._ended.append((launch, witness, dispatched, now))
+                if launch.is_urgent or len(self._ended) >= _TOGETHER or not self._launching:
+                    self._record_ends()
         return ended
 
-    def _see(self, launched: Launched, now: float) -> None:
-        """Note that a launch has ended just now; it is recorded with others, unless somebody may wait for it."""
-        launch = launched.launch
-        self._ended.append(launched)
-        self._seen_at.append(now)
-        # A transfer that it has read ended before it did, and may be seen to have ended just after this.
-        if len(self._ended) >= _TOGETHER or launch.is_urgent or launch.waits_for or not self._launching:
-            self._record_ends()
-
     def _record_ends(self) -> None:
-        """Record what was seen to have ended, each by a look of its own."""
-        found, ends = self._ended, self._seen_at
-        if found:
-            self._ended, self._seen_at = [], []
-            self._record(found, ends, is_seen=True)
+        """Record the ends that were seen."""
+        if self._ended:
+            assert self._of is not None
+            ended, self._ended = self._ended, []
+            self._record(self._of, ended)
+            self._is_free_known = True
 
-    def _record(self, found: Sequence[Launched], ends: list[float], is_seen: bool) -> None:
-        """Record the ends of launches; unless each was seen, of those only that ended last."""
-        failures = failures_of(found)
-        self.watched += len(found) if is_seen else ends.count(ends[-1])
-        self.seen += len(found)
-        self._is_free_known = self._is_free_known and is_seen
+    def _record_together(self, found: Sequence[Launched], now: float) -> None:
+        """Record launches that one look found to have ended: of those, the last on some devices ended just now."""
+        ends = self._interpolated(found, now)
+        self._is_free_known = False
         with found[-1].launch_range.run.ended.once():
-            ended, count = found[0].launch_range, 0
-            for launched, end, failure in zip(found, ends, failures, strict=True):
-                if launched.launch_range is not ended:
-                    ended.step_done(count)
-                    ended, count = launched.launch_range, 0
-                count += 1
-                self._end(launched, end, failure, "estimated" if is_seen or end == ends[-1] else "interpolated")
-            self._is_free_known = is_seen
-            ended.step_done(count)
+            for launch_range, group in groupby(zip(found, ends, strict=True), lambda one: one[0].launch_range):
+                ended = [(one.launch, one.witness, one.dispatched, end) for one, end in group]
+                self._record(launch_range, ended, ["estimated" if end == now else "interpolated" for *_, end in ended])
+
+    def _record(self, launch_range: LaunchRange, ended: Sequence[Ended], qualities: Sequence[str] = ()) -> None:
+        """Record launches of a range that have ended.
+
+        Args:
+            launch_range: the range.
+            ended: they, in their order.
+            qualities: how the end of each is known; none for ``"estimated"``.
+        """
+        run, launches, failures = launch_range.run, [launch for launch, *_ in ended], failures_of(ended)
+        starts, ends, whys = self._stamps(run, ended)
+        seconds, steps = list(map(sub, ends, starts)), [launch.step for launch in launches]
+        launch_range.device_seconds += sum(map(mul, seconds, [launch.width for launch in launches]))
+        if self._is_free_known or whys == MESSAGE:  # else they may have begun at another time
+            run.compiled_plan.lasts.update(zip(steps, seconds, strict=True))
+        run.ends.update(zip(steps, ends, strict=True))
+        labels = [launch.label for launch in launches]
+        labels = list(map(run.own, labels)) if run.client else labels
+        status = "draining" if run.stopped else "ok"
+        rows = RowRange(labels, starts, ends, run.serial, qualities or "estimated", status, whys)
+        self._last = labels[-1], run.serial
+        self.watched += qualities.count("estimated") if qualities else len(steps)
+        self.seen += len(steps)
+        if failures:
+            for row, step, failure in zip(rows, steps, failures, strict=True):
+                end_step(run, step, row, failure)
+        else:
+            run.record.add_range(rows)
+            for launch in launches:
+                if launch.tells:
+                    run.mark_done(launch.step)
+                else:
+                    run.done[launch.step] = 1
+        launch_range.step_done(len(steps))
+
+    def _stamps(
+        self, run: Execution, ended: Sequence[Ended]
+    ) -> tuple[Sequence[float], Sequence[float], Sequence[int] | int]:
+        """Return when launches started and ended, and why each started then; take note of when devices were free."""
+        launches, _, dispatched, ends = zip(*ended, strict=True)
+        devices, free_at = launches[0].devices, self.free_at
+        others = [launch for launch in launches if launch.devices is not devices or launch.waits_for]
+        if not others and dispatched[0] > max(free_at[devices]) and all(map(gt, dispatched[1:], ends)):
+            free_at[devices] = [ends[-1]] * launches[0].width
+            return dispatched, ends, MESSAGE  # small work is dispatched when what was before it has ended
+        starts, stamps, whys = list[float](), list[float](), list[int]()
+        for launch, begun, end in zip(launches, dispatched, ends, strict=True):
+            ready, why = self._released(run, launch)
+            starts.append(max(ready, begun))
+            whys.append(MESSAGE if begun > ready else why)
+            seen = stamp(run, launch.step, max(end, begun)) if launch.waits_for else end
+            # What it waited for may have been seen to end after it was: launches of a lane stay in their order.
+            stamps.append(max(seen, starts[-1]))
+            run.ends[launch.step] = stamps[-1]
+            free_at[launch.devices] = [stamps[-1]] * launch.width
+        return starts, stamps, whys
 
     def _interpolated(self, found: Sequence[Launched], now: float) -> list[float]:
         """Return the ends of launches that one look found to have ended: the last on some devices ended just now."""
         ends, weights = [now] * len(found), self._weights(found)
-        ready = [max(self._released(launched)[0], launched.dispatched) for launched in found]
+        ready = [max(self._released(one.launch_range.run, one.launch)[0], one.dispatched) for one in found]
         for group in _sharing_devices(found):
             guesses = interpolated([ready[at] for at in group], [weights[at] for at in group], now)
             for at, guess in zip(group[:-1], guesses, strict=False):
                 ends[at] = guess
         return ends
-
-    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
-        launch_range, launch, _, start = launched
-        run, step, devices = launch_range.run, launch.step, launch.devices
-        ready, why = self._released(launched)
-        start, why = (start, MESSAGE) if start > ready else (ready, why)
-        if launch.waits_for or launch.reader in run.ends:
-            end = stamp(run, step, max(end, launched.dispatched))
-        # What it waited for may have been seen to end after it was: launches of a lane stay in their order.
-        run.ends[step] = end = max(end, start)
-        self.free_at[devices] = [end] * launch.width
-        launch_range.device_seconds += (end - start) * launch.width if end > start else 0.0
-        if self._is_free_known:
-            run.compiled_plan.lasts[step] = max(end - start, 0.0)
-        self._last = record_end(run, step, launch.label, start, end, quality, failure, why), run.serial
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
         """Return the seconds that each took when it was last watched; for one never watched, the mean of the others."""
@@ -298,16 +335,29 @@ class LaunchWatcher(threading.Thread):
         usual = sum(seen) / len(seen) if seen else 1.0
         return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
 
-    def _released(self, launched: Launched) -> tuple[float, int]:
+    def _released(self, run: Execution, launch: ResolvedLaunch) -> tuple[float, int]:
         """Return when it could begin, its devices free and its inputs from elsewhere there, and which came last."""
-        launch, free = launched.launch, self.free_at
-        ready, why = free[launch.devices.start] if launch.width == 1 else max(free[launch.devices]), LANE
-        if launch.waits_for:
-            ends = launched.launch_range.run.ends
-            for step in launch.waits_for:
-                if (end := ends.get(step, 0.0)) >= ready:
-                    ready, why = end, DATA
+        ready, why = max(self.free_at[launch.devices]), LANE
+        for step in launch.waits_for:
+            if (end := run.ends.get(step, 0.0)) >= ready:
+                ready, why = end, DATA
         return ready, why
+
+
+def failures_of(ended: Sequence[Ended]) -> list[BaseException | None]:
+    """Wait for launches of one range.
+
+    An output that a later one has read needs no look of its own unless that one failed: each look releases and takes
+    Python's lock, which costs more than the launch's whole record.
+
+    Returns:
+        The error of each, or ``None``; nothing if none failed.
+    """
+    steps = {launch.step for launch, *_ in ended}
+    unread = [witness for launch, witness, *_ in ended if launch.reader not in steps]
+    if any(wait_for(witness) is not None for witness in reversed(unread)):
+        return [wait_for(witness) for _, witness, *_ in ended]
+    return []
 
 
 def _is_taken(witness: Any) -> bool:
@@ -317,8 +367,8 @@ def _is_taken(witness: Any) -> bool:
 
 def _is_ready(witness: Any) -> bool:
     try:
-        return bool(getattr(witness, "is_ready", bool)())  # typed keys do not tell
-    except Exception:  # it was taken over just now, which JAX tells by an error of its compiler's
+        return bool(witness.is_ready())
+    except Exception:  # typed keys do not tell; or it was taken over just now, of which JAX's compiler tells
         return False
 
 

@@ -330,7 +330,7 @@ class SimDriver(Driver):
         spent = np.diff(times) * labels[0].devices
         task.ongoing.device_seconds = float(np.add.accumulate(np.append(task.ongoing.device_seconds, spent))[-1])
         np.frombuffer(run.done, np.uint8)[steps] = 1
-        run.record.add_range(RowRange(labels, times, run.serial, "simulated", BY[LANE]))
+        run.record.add_range(RowRange(labels, times[:-1], times[1:], run.serial, "simulated", "ok", LANE))
 
     def launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Report the completion of a launch, and failed results, to the core."""

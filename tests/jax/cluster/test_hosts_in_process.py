@@ -21,6 +21,7 @@ import pathways_nb as pw
 from pathways_nb.errors import CancelledError, LostError, NodeError, OutOfMemoryError, UsageError
 from pathways_nb.runtime.hosts import sender
 from pathways_nb.runtime.hosts.messages import Call, Drop, ForgetPlans, IslandLost, Range, Send
+from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from tests.support.closeness import close
 from tests.support.hosts_in_process import Cluster, hosts_in_process
 from tests.support.waiting import held_back, until, until_freed
@@ -833,7 +834,11 @@ def test_a_step_that_fails_on_one_host_gives_up_the_island(lockstep) -> None:
     step = pw.program(replicated(double, left, name="a"), name="one")
     close(step(X), X * 2)
     host = lockstep.links[0, 1].host
-    host.dispatcher._call = lambda *args: 1 / 0
+    (plan,) = host._plans.values()
+    plan._resolved = IslandSteps(
+        plan.resolved(0).order,
+        {at: replace(one, call=lambda *args: 1 / 0) for at, one in plan.resolved(0).launches.items()},
+    )
     with pytest.raises(NodeError, match="a of one"):
         step(X).result()
     until(lambda: lockstep.rebuilds == 1 and not lockstep.driver.messenger.rebuilding)

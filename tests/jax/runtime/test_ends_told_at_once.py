@@ -14,6 +14,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.runtime.local.launch_watcher import Launched, LaunchWatcher, _is_ready
 from pathways_nb.runtime.run_state import Execution
+from pathways_nb.util.waiting import Condition
 from tests.jax.runtime.test_launch_watcher import READY, RUNS, Taken, Witness, node
 from tests.support.waiting import LIMIT
 
@@ -26,10 +27,11 @@ class Kept(LaunchWatcher):
     def __init__(self, clock: Any = lambda: 8.0) -> None:
         super().__init__("kept", clock, 4)
         self.told: list[tuple[int, float, bool]] = []
-        self.portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ends={}))
+        run = SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ends={}, ended=Condition())
+        self.portion: Any = SimpleNamespace(run=run)
 
-    def _record(self, found: Any, ends: Any, is_seen: bool) -> None:
-        self.told += [(one.step, end, is_seen) for one, end in zip(found, ends, strict=True)]
+    def _record(self, launch_range: Any, ended: Any, qualities: Any = ()) -> None:
+        self.told += [(launch.step, end, not qualities) for launch, _, _, end in ended]
 
     def fly(self, step: int, device: int, witness: Any, dispatched: float = 0.0) -> None:
         self.flight.append(Launched(self.portion, node(step, device, 1), witness, dispatched))
@@ -114,10 +116,10 @@ def test_a_copy_of_a_plan_looks_its_own_launches_up(controller, left) -> None:
     double = pw.program(pw.jit(lambda x: x * 2, on=left), name="double")
     double(vector).wait()
     (plan,) = {id(one): one for one in _plans(controller, double)}.values()
-    assert plan.resolved(0)
+    assert plan.resolved(0).launches
     action = replace(plan.actions[-1], call=len)
     copy = replace(plan, actions=(*plan.actions[:-1], action))
-    assert [launch.call for launch in copy.resolved(0).values()] == [len]
+    assert [launch.call for launch in copy.resolved(0).launches.values()] == [len]
 
 
 def _plans(controller: pw.Controller, program: pw.Program, argument: np.ndarray = vector) -> list[Any]:
@@ -180,11 +182,11 @@ def test_a_result_is_told_while_a_later_launch_is_computed_in_its_call(controlle
     late.wait()
 
 
-@pytest.mark.parametrize(("rows", "is_urgent"), [(8, False), (512, True)])
+@pytest.mark.parametrize(("rows", "is_urgent"), [(8, False), (128, True)])
 def test_ends_of_large_launches_are_recorded_at_once_since_their_memory_is_held_until_then(
     controller, rows, is_urgent
 ) -> None:
     double = pw.jit(lambda x: x * 2, on=pw.virtual_slice(1, island=0))
-    twice = pw.program(lambda x: double(double(x)), name="twice")
-    (plan,) = {id(one): one for one in _plans(controller, twice, np.ones((rows, 1024), np.float32))}.values()
-    assert [launch.is_urgent for launch in plan.resolved(0).values()] == [is_urgent, True]
+    often = pw.program(lambda x: double(double(double(x))), name="often")
+    (plan,) = {id(one): one for one in _plans(controller, often, np.ones((rows, 1024), np.float32))}.values()
+    assert [launch.is_urgent for launch in plan.resolved(0).launches.values()] == [True, is_urgent, True]

@@ -12,9 +12,9 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local import enqueue_lane
-from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, Launched, LaunchWatcher
+from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, Launched, LaunchWatcher, failures_of
 from pathways_nb.runtime.local.look_budget import MOST_AT_ONCE, LookBudget
-from pathways_nb.runtime.local.watcher import failures_of, interpolated
+from pathways_nb.runtime.local.watcher import interpolated
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import WINDOW_FULL, Label
 from pathways_nb.util.collecting import uncollected
@@ -93,16 +93,18 @@ class Witness:
         ((1, -1, 3, -1), None, [1, 3]),
         ((1, 2, 9, -1), None, [2, 3]),
         ((1, 2, 3, -1), 3, [0, 1, 2, 3]),
-        ((3, -1, 3, -1), 1, [0, 1, 3]),
+        ((3, -1, 3, -1), 1, [0, 1, 2, 3]),
     ],
 )
 def test_only_what_nobody_in_the_group_has_read_is_asked_for(readers, failing, asked) -> None:
-    actions = [SimpleNamespace(reader=reader) for reader in readers]
-    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(actions=actions)))
     error = ValueError("bad")
     witnesses = [Witness(error if step == failing else None) for step in range(len(readers))]
-    batch = [Launched(portion, node(step), witness, 0.0) for step, witness in enumerate(witnesses)]
-    assert failures_of(batch) == [error if step == failing else None for step in range(len(readers))]
+    batch = [
+        (node(step, reader=reader), witness, 0.0, 1.0)
+        for step, (reader, witness) in enumerate(zip(readers, witnesses, strict=True))
+    ]
+    found = [error if step == failing else None for step in range(len(readers))]
+    assert failures_of(batch) == (found if failing is not None else [])
     assert [step for step, witness in enumerate(witnesses) if witness.asked] == asked
 
 
@@ -138,8 +140,9 @@ READY, RUNS = Witness(), Witness(ready=False)
 )
 def test_a_launch_whose_output_was_taken_over_has_ended_when_a_later_one_there_has(launches, ended) -> None:
     watcher, found = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
-    watcher._record = lambda launched, *_, **__: found.extend(one.step for one in launched)  # type: ignore[method-assign,assignment]
-    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={})))
+    watcher._record = lambda portion, ended, *_: found.extend(one.step for one, *_ in ended)  # type: ignore[method-assign]
+    run = SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ended=Condition())
+    portion: Any = SimpleNamespace(run=run)
     watcher.flight += [
         Launched(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)
     ]
@@ -150,18 +153,19 @@ def test_a_launch_whose_output_was_taken_over_has_ended_when_a_later_one_there_h
 
 def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one() -> None:
     watcher, batches, now = LaunchWatcher("watcher", lambda: now[0], 4), [], [0.0]
-    watcher._record = lambda found, ends, is_seen: batches.append((len(found), ends[-1], is_seen))  # type: ignore[method-assign]
+    watcher._record = lambda portion, ended, *_: batches.append((len(ended), ended[-1][-1]))  # type: ignore[method-assign]
     watcher.begin()
-    portion: Any = SimpleNamespace()
-    for step in range(20):
+    portion, other = SimpleNamespace(), SimpleNamespace()
+    for step in range(68):
         now[0] += 1.0
-        marks = {"is_urgent": step == 18, "waits_for": (7,) * (step == 17)}
-        watcher.add(portion, node(step, **marks), READY, now[0])
-    assert batches == [(16, 16.0, True), (2, 18.0, True), (1, 19.0, True)]
+        watcher.add(portion, node(step, is_urgent=step == 66), READY, now[0])  # type: ignore[arg-type]
+    assert batches == [(64, 64.0), (3, 67.0)]
+    watcher.add(other, node(0), READY, 68.0)  # type: ignore[arg-type]
+    assert batches[2:] == [(1, 68.0)], "those of a range"
     watcher.end()
-    assert batches[3:] == [(1, 20.0, True)]
+    assert batches[3:] == [(1, 68.0)]
     watcher.budget.share = 0.0
-    watcher.add(portion, node(20), READY, 20.0)
+    watcher.add(portion, node(20), READY, 20.0)  # type: ignore[arg-type]
     assert watcher.flight, "without a budget nobody looks before somebody must wait"
 
 
@@ -264,7 +268,7 @@ def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     record = Record()
     run: Any = SimpleNamespace(own=lambda label: label,
         compiled_plan=compiled_plan, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
-        mark_done=lambda step: None,
+        done=bytearray(2),
     )  # fmt: skip
     portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda count: None)
     watcher = LaunchWatcher("watcher", lambda: 1.1, devices=4)
