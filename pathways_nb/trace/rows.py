@@ -138,7 +138,7 @@ class Row(NamedTuple):
     """Why it began when it did; ``None`` if that is not known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RowRange:
     """Events of one call, kept as columns; its rows are made only if somebody asks for them.
 

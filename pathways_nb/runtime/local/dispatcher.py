@@ -288,6 +288,8 @@ class Dispatcher(threading.Thread):
                     arrays = launch.call(*inputs)
                 if launch.tells:
                     run.fill(launch.step, arrays)
+                elif launch.output >= 0:
+                    (slots[launch.output],) = arrays
                 else:
                     for slot, array in zip(launch.outputs, arrays, strict=False):
                         slots[slot] = array

@@ -108,8 +108,8 @@ class LocalDriver(Driver):
     @property
     def sampled(self) -> float:
         """The share of launches whose end was watched; the stamps of the others are interpolated."""
-        seen = sum(d.computing.seen for d in self._dispatchers)
-        return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
+        seen = sum(d.computing.ends.seen for d in self._dispatchers)
+        return sum(d.computing.ends.watched for d in self._dispatchers) / seen if seen else 1.0
 
     def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
         self._dispatchers[launch.island].send(run, launch.start, launch.stop, cause=cause)

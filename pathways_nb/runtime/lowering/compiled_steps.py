@@ -55,6 +55,7 @@ class ResolvedLaunch:
         call: what it calls.
         read: returns its inputs, given the slots of a run.
         outputs: slots that it fills.
+        output: the slot, if it is the only one; else -1.
         witness: the output whose readiness shows that it has ended.
         is_certain: whether its inputs exist when it is its turn, unless the run fails: launches before it make them.
         tells: whether others hear of its outputs: users, other islands, other hosts.
@@ -74,6 +75,7 @@ class ResolvedLaunch:
     call: Callable[..., Any]
     read: Callable[[Sequence[Any]], Sequence[Any]]
     outputs: tuple[int, ...]
+    output: int
     witness: int
     is_certain: bool
     tells: bool
@@ -134,6 +136,7 @@ class IslandSteps:
                 _without_python(action.call),
                 _reading(step.inputs),
                 tuple(step.outputs),
+                step.outputs[0] if len(step.outputs) == 1 else -1,
                 action.witness,
                 all(one.kind == "launch" and one.island == island for one in producers),
                 number in awaited or not told.isdisjoint(step.outputs),

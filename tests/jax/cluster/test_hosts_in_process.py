@@ -855,7 +855,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
     targets = [lockstep.links[1, n] for n in range(2)]
     launches = [0, 0]
     for number, target in enumerate(targets):
-        launches[number] = target.host.dispatcher.computing.seen
+        launches[number] = target.host.dispatcher.computing.ends.seen
     arrived = threading.Event()
 
     def only_to_the_first(island: int, number: int, parcel: Any, on_taken: Any) -> None:
@@ -872,7 +872,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
     with pytest.raises(NodeError, match=r"of both.*island 0 lost host"):
         result.result()
     lockstep.controller.wait_all()
-    until(lambda: all(t.host.dispatcher.computing.seen == n + 1 for t, n in zip(targets, launches, strict=True)))
+    until(lambda: all(t.host.dispatcher.computing.ends.seen == n + 1 for t, n in zip(targets, launches, strict=True)))
     close(step(X), X * 2 + 1)
     assert [link.dead.is_set() for link in targets] == [False, False]
     assert lockstep.rebuilds == 1
@@ -890,7 +890,7 @@ def test_hosts_in_lockstep_do_not_cancel_what_others_may_have_launched(lockstep)
             with contextlib.suppress(CancelledError):
                 close(result, X * 2)
     lockstep.controller.wait_all()
-    until(lambda: len({lockstep.links[0, n].host.dispatcher.computing.seen for n in range(2)}) == 1)
+    until(lambda: len({lockstep.links[0, n].host.dispatcher.computing.ends.seen for n in range(2)}) == 1)
     close(step(X), X * 2)
 
 

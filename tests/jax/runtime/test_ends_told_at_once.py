@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.local.launch_watcher import Launched, LaunchWatcher, _is_ready
+from pathways_nb.runtime.local.launch_watcher import LaunchWatcher, _is_ready
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.util.waiting import Condition
 from tests.jax.runtime.test_launch_watcher import READY, RUNS, Taken, Witness, node
 from tests.support.waiting import LIMIT
 
@@ -27,14 +26,17 @@ class Kept(LaunchWatcher):
     def __init__(self, clock: Any = lambda: 8.0) -> None:
         super().__init__("kept", clock, 4)
         self.told: list[tuple[int, float, bool]] = []
-        run = SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ends={}, ended=Condition())
-        self.portion: Any = SimpleNamespace(run=run)
+        self.portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ends={}))
+        self.ends._record = self._keep  # type: ignore[assignment,method-assign]
 
-    def _record(self, launch_range: Any, ended: Any, qualities: Any = ()) -> None:
-        self.told += [(launch.step, end, not qualities) for launch, _, _, end in ended]
+    def _keep(self, launch_range: Any, ended: Any, stamps: Any, known: bool) -> None:
+        qualities = stamps.qualities
+        qualities = [qualities] * len(ended) if isinstance(qualities, str) else qualities
+        for (_, launch, *_), end, quality in zip(ended, stamps.ends, qualities, strict=True):
+            self.told.append((launch.step, end, quality == "estimated"))
 
     def fly(self, step: int, device: int, witness: Any, dispatched: float = 0.0) -> None:
-        self.flight.append(Launched(self.portion, node(step, device, 1), witness, dispatched))
+        self.flight.append((self.portion, node(step, device, 1), witness, dispatched))
 
 
 @pytest.fixture

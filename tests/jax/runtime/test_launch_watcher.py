@@ -12,7 +12,8 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local import enqueue_lane
-from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, Launched, LaunchWatcher, failures_of
+from pathways_nb.runtime.local.launch_ends import failures_of
+from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, LaunchWatcher
 from pathways_nb.runtime.local.look_budget import MOST_AT_ONCE, LookBudget
 from pathways_nb.runtime.local.watcher import interpolated
 from pathways_nb.trace.record import Record
@@ -99,8 +100,8 @@ class Witness:
 def test_only_what_nobody_in_the_group_has_read_is_asked_for(readers, failing, asked) -> None:
     error = ValueError("bad")
     witnesses = [Witness(error if step == failing else None) for step in range(len(readers))]
-    batch = [
-        (node(step, reader=reader), witness, 0.0, 1.0)
+    batch: Any = [
+        (None, node(step, reader=reader), witness, 0.0)
         for step, (reader, witness) in enumerate(zip(readers, witnesses, strict=True))
     ]
     found = [error if step == failing else None for step in range(len(readers))]
@@ -140,33 +141,44 @@ READY, RUNS = Witness(), Witness(ready=False)
 )
 def test_a_launch_whose_output_was_taken_over_has_ended_when_a_later_one_there_has(launches, ended) -> None:
     watcher, found = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
-    watcher._record = lambda portion, ended, *_: found.extend(one.step for one, *_ in ended)  # type: ignore[method-assign]
-    run = SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ended=Condition())
-    portion: Any = SimpleNamespace(run=run)
-    watcher.flight += [
-        Launched(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)
-    ]
+    watcher.ends.record = lambda ended, seen_at: found.extend(one.step for _, one, *_ in ended)  # type: ignore[method-assign]
+    portion: Any = SimpleNamespace()
+    watcher.flight += [(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)]
     assert watcher._look() == ended
     assert found == list(range(ended))
-    assert [one.step for one in watcher.flight] == list(range(ended, len(launches)))
+    assert [launch.step for _, launch, *_ in watcher.flight] == list(range(ended, len(launches)))
 
 
 def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one() -> None:
     watcher, batches, now = LaunchWatcher("watcher", lambda: now[0], 4), [], [0.0]
-    watcher._record = lambda portion, ended, *_: batches.append((len(ended), ended[-1][-1]))  # type: ignore[method-assign]
+    watcher.ends.record = lambda ended, seen_at: batches.append((len(ended), seen_at[-1]))  # type: ignore[method-assign]
     watcher.begin()
-    portion, other = SimpleNamespace(), SimpleNamespace()
+    portion: Any = SimpleNamespace()
     for step in range(68):
         now[0] += 1.0
-        watcher.add(portion, node(step, is_urgent=step == 66), READY, now[0])  # type: ignore[arg-type]
+        watcher.add(portion, node(step, is_urgent=step == 66), READY, now[0])
     assert batches == [(64, 64.0), (3, 67.0)]
-    watcher.add(other, node(0), READY, 68.0)  # type: ignore[arg-type]
-    assert batches[2:] == [(1, 68.0)], "those of a range"
     watcher.end()
-    assert batches[3:] == [(1, 68.0)]
+    assert batches[2:] == [(1, 68.0)]
     watcher.budget.share = 0.0
-    watcher.add(portion, node(20), READY, 20.0)  # type: ignore[arg-type]
+    watcher.add(portion, node(20), READY, 20.0)
     assert watcher.flight, "without a budget nobody looks before somebody must wait"
+
+
+def test_the_dispatcher_looks_less_often_while_nothing_ends(monkeypatch) -> None:
+    watcher, looks = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
+    look = watcher.look
+    monkeypatch.setattr(watcher, "look", lambda *args: (looks.append(len(watcher.flight)), look(*args)))
+    watcher.begin()
+    portion: Any = SimpleNamespace()
+    for step in range(40):
+        watcher.add(portion, node(step), RUNS, 0.0)
+    assert looks == [1, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
+    watcher.flight[:] = watcher.flight[:1]
+    watcher.flight[0] = (*watcher.flight[0][:2], READY, 0.0)
+    for step in range(40, 50):
+        watcher.add(portion, node(step), RUNS, 0.0)
+    assert looks[11:] == [4, 4, 6, 10], "from the first that has ended on again"
 
 
 def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> None:
@@ -274,7 +286,7 @@ def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     watcher = LaunchWatcher("watcher", lambda: 1.1, devices=4)
     for step, name in enumerate(("long", "short")):
         launch = node(step, devices=4, label=Label("compute", name, island=0, devices=4))
-        watcher.flight.append(Launched(portion, launch, Witness(), 0.1))
+        watcher.flight.append((portion, launch, Witness(), 0.1))
     compiled_plan.actions = [SimpleNamespace(reader=-1)] * 2
     assert watcher._look() == 2
     events = record.events()
