@@ -23,7 +23,7 @@ Launched = tuple[LaunchRange, ResolvedLaunch, Any, float]
 It is a bare tuple, since one is made for every node."""
 
 
-class Stamps(NamedTuple):
+class LaunchStamps(NamedTuple):
     """Columns (launches,): when they started and ended, why they started then, and how their ends are known."""
 
     starts: Sequence[float]
@@ -31,9 +31,11 @@ class Stamps(NamedTuple):
     whys: Sequence[int] | int
     qualities: Sequence[str] | str
 
-    def part(self, which: slice) -> Stamps:
+    def part(self, which: slice) -> LaunchStamps:
         """Return some rows of the columns."""
-        return Stamps(*(one if isinstance(one, int | str) else one[which] for one in self))
+        whys = self.whys if isinstance(self.whys, int) else self.whys[which]
+        qualities = self.qualities if isinstance(self.qualities, str) else self.qualities[which]
+        return LaunchStamps(self.starts[which], self.ends[which], whys, qualities)
 
 
 class LaunchEnds:
@@ -66,7 +68,7 @@ class LaunchEnds:
             stamps = self._stamps(ended, seen_at)
         elif dispatched[0] > max(self.free_at[devices]) and all(map(gt, dispatched[1:], seen_at)):
             # The common case of small work: each was dispatched when what was before it had ended.
-            stamps, known, self._is_free_known = Stamps(dispatched, seen_at, MESSAGE, "estimated"), True, True
+            stamps, known, self._is_free_known = LaunchStamps(dispatched, seen_at, MESSAGE, "estimated"), True, True
         else:
             stamps = self._stamps_of_one_lane(ended, dispatched, seen_at)
         self.free_at[devices] = [stamps.ends[-1]] * launches[0].width
@@ -79,9 +81,9 @@ class LaunchEnds:
             self._record(launch_range, ended[mine], stamps.part(mine), known)
             at = mine.stop
 
-    def _stamps(self, ended: Sequence[Launched], seen_at: Sequence[float]) -> Stamps:
-        """Return when launches started and ended, and take note of how long they took where that is known."""
-        stamps, at = Stamps([], [], [], []), 0
+    def _stamps(self, ended: Sequence[Launched], seen_at: Sequence[float]) -> LaunchStamps:
+        """Return the stamps of launches, and take note of how long they took where that is known."""
+        rows, at = list[tuple[float, float, int, str]](), 0
         for now, group in groupby(seen_at):
             found = ended[at : at + len(list(group))]
             at += len(found)
@@ -90,16 +92,13 @@ class LaunchEnds:
                 start, end, why = self._stamp(one, guess)
                 if alone and (self._is_free_known or why == MESSAGE):
                     one[0].run.compiled_plan.lasts[one[1].step] = end - start
-                stamps.starts.append(start)  # type: ignore[attr-defined]
-                stamps.ends.append(end)  # type: ignore[attr-defined]
-                stamps.whys.append(why)  # type: ignore[union-attr]
-                stamps.qualities.append("estimated" if guess == now else "interpolated")  # type: ignore[union-attr]
+                rows.append((start, end, why, "estimated" if guess == now else "interpolated"))
             self._is_free_known = alone
-        return stamps
+        return LaunchStamps(*zip(*rows, strict=True))
 
     def _stamps_of_one_lane(
         self, ended: Sequence[Launched], dispatched: Sequence[float], seen_at: Sequence[float]
-    ) -> Stamps:
+    ) -> LaunchStamps:
         """Return the same for launches on the same devices that waited for nothing else."""
         free, at, ends = max(self.free_at[ended[0][1].devices]), 0, list[float]()
         before, alone = [free], list[int]()
@@ -119,7 +118,7 @@ class LaunchEnds:
             ended[at][0].run.compiled_plan.lasts[ended[at][1].step] = ends[at] - starts[at]
         whys = [MESSAGE if mine > other else LANE for mine, other in zip(dispatched, before, strict=False)]
         qualities = ["estimated" if end == now else "interpolated" for end, now in zip(ends, seen_at, strict=True)]
-        return Stamps(starts, ends, whys, qualities)
+        return LaunchStamps(starts, ends, whys, qualities)
 
     def _stamp(self, ended: Launched, end: float) -> tuple[float, float, int]:
         """Return when a launch started and ended, and why it started then; take note of when its devices were free."""
@@ -136,7 +135,7 @@ class LaunchEnds:
             launch_range.run.ends[launch.step] = end
         return start, end, why
 
-    def _record(self, launch_range: LaunchRange, ended: Sequence[Launched], stamps: Stamps, known: bool) -> None:
+    def _record(self, launch_range: LaunchRange, ended: Sequence[Launched], stamps: LaunchStamps, known: bool) -> None:
         """Record launches of one range.
 
         Args:
