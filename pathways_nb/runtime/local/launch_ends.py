@@ -147,8 +147,9 @@ class LaunchEnds:
         run, launches, failures = launch_range.run, [launch for _, launch, *_ in ended], failures_of(ended)
         seconds, steps = list(map(sub, stamps.ends, stamps.starts)), [launch.step for launch in launches]
         launch_range.device_seconds += sum(map(mul, seconds, [launch.width for launch in launches]))
-        if known:
-            run.compiled_plan.lasts.update(zip(steps, seconds, strict=True))
+        lasts = run.compiled_plan.lasts
+        took = zip(steps, seconds, strict=True)
+        lasts.update(took if known else [(step, guess) for step, guess in took if step not in lasts])
         run.ends.update(zip(steps, stamps.ends, strict=True))
         labels = [launch.label for launch in launches]
         labels = list(map(run.own, labels)) if run.client else labels

@@ -109,7 +109,7 @@ class LaunchWatcher(threading.Thread):
         """
         if self._looking.acquire(blocking=False):
             try:
-                self._look()
+                self._take(self._look())
                 if records:
                     self._record_ends()
             finally:
@@ -132,8 +132,9 @@ class LaunchWatcher(threading.Thread):
     def wait_for_room(self) -> None:
         """Wait until fewer launches are under way than may be."""
         while self.is_full:
-            with self._looking:
-                self._record_ends()  # the wait may be long
+            if not all(one.run.compiled_plan.was_short(launch.step) for one, launch, *_ in self.flight[:]):
+                with self._looking:
+                    self._record_ends()  # the wait may be long
             self._wait()
 
     def stop(self) -> None:
@@ -173,8 +174,8 @@ class LaunchWatcher(threading.Thread):
             if elsewhere and not (_is_taken(one[2]) or _is_ready(one[2])):
                 wait_for(one[2])  # tells the end also if the output is taken over meanwhile
         with self._looking:
-            known = self.flight.index(last) + 1 if last in self.flight else 0
-            found = self._look(known)
+            found = self.flight.index(last) + 1 if last in self.flight else self._look()
+            self._take(found)
         if found:
             self.budget.looked(found, self.clock(), time.thread_time() - cpu)
 
@@ -185,33 +186,29 @@ class LaunchWatcher(threading.Thread):
             self.look()
             time.sleep(_LOOK)
 
-    def _look(self, known: int = 0) -> int:
-        """Take launches that have ended from those under way.
-
-        Args:
-            known: the number of the first ones that are known to have ended.
-
-        Returns:
-            How many have.
-        """
-        flight, ended, lost = self.flight, 0, list[slice]()
-        for count, (_, launch, witness, _) in enumerate(flight, 1):
+    def _look(self) -> int:
+        """Return how many of the launches under way have ended: those up to the first that still runs."""
+        ended, lost = 0, list[slice]()
+        for count, (_, launch, witness, _) in enumerate(self.flight, 1):
             taken = _is_taken(witness)
-            if count > known and not taken and not _is_ready(witness):
+            if not taken and not _is_ready(witness):
                 break
             if taken or lost:
                 lost = _without_end(lost, launch.devices, taken)
-            if not lost or count <= known:
+            if not lost:
                 ended = count
+        return ended
+
+    def _take(self, ended: int) -> None:
+        """Take the first launches from those under way, since they have ended."""
         if ended:
-            found = flight[:ended]
+            found = self.flight[:ended]
             self._ended += found
             self._seen_at += [self.clock()] * ended
             records = not self._launching or len(self._ended) >= _TOGETHER
             if records or any([launch.is_urgent for _, launch, *_ in found]):
                 self._record_ends()
-            del flight[:ended]  # last: from now on the dispatcher may note ends
-        return ended
+            del self.flight[:ended]  # last: from now on the dispatcher may note ends
 
     def _record_ends(self) -> None:
         """Record what was found to have ended."""

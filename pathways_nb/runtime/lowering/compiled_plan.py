@@ -52,7 +52,7 @@ class CompiledPlan:
     contexts: Contexts
     """JAX's contexts of its call, under which threads carry it out."""
     lasts: dict[int, float] = field(default_factory=dict)
-    """For each launch, the seconds it took when its end was last watched."""
+    """For each launch, the seconds it took when its end was last watched; about, if it never was."""
     _resolved: dict[int, IslandSteps] = field(default_factory=dict, init=False)  # no copy shares it
 
     def resolved(self, island: int) -> IslandSteps:
@@ -63,7 +63,7 @@ class CompiledPlan:
         return found
 
     def was_short(self, step: int) -> bool:
-        """Return whether a launch took less than a millisecond when its end was last watched."""
+        """Return whether a launch took less than a millisecond the last time that is known."""
         return self.lasts.get(step, math.inf) < 1e-3
 
     @cached_property

@@ -26,7 +26,8 @@ class Kept(LaunchWatcher):
     def __init__(self, clock: Any = lambda: 8.0) -> None:
         super().__init__("kept", clock, 4)
         self.told: list[tuple[int, float, bool]] = []
-        self.portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ends={}))
+        compiled_plan = SimpleNamespace(lasts={}, was_short=lambda step: False)
+        self.portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=compiled_plan, ends={}))
         self.ends._record = self._keep  # type: ignore[assignment,method-assign]
 
     def _keep(self, launch_range: Any, ended: Any, stamps: Any, known: bool) -> None:
@@ -72,7 +73,7 @@ def test_what_runs_before_it_on_another_device_is_waited_for(watcher) -> None:
 def test_the_last_on_each_device_has_ended_just_now(watcher) -> None:
     for step, device in enumerate((0, 1, 0, 2)):
         watcher.fly(step, device, READY)
-    assert watcher._look() == 4
+    watcher.look()
     assert [end for _, end, _ in watcher.told] == [4.0, 8.0, 8.0, 8.0]
 
 

@@ -145,6 +145,7 @@ def test_a_launch_whose_output_was_taken_over_has_ended_when_a_later_one_there_h
     portion: Any = SimpleNamespace()
     watcher.flight += [(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)]
     assert watcher._look() == ended
+    watcher.look(records=True)
     assert found == list(range(ended))
     assert [launch.step for _, launch, *_ in watcher.flight] == list(range(ended, len(launches)))
 
@@ -288,7 +289,7 @@ def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
         launch = node(step, devices=4, label=Label("compute", name, island=0, devices=4))
         watcher.flight.append((portion, launch, Witness(), 0.1))
     compiled_plan.actions = [SimpleNamespace(reader=-1)] * 2
-    assert watcher._look() == 2
+    watcher.look(records=True)
     events = record.events()
     assert events["name"].tolist() == ["long", "short"]
     assert events["start"].tolist() == pytest.approx([0.1, 0.9])
