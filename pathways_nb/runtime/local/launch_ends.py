@@ -69,9 +69,10 @@ class LaunchEnds:
         elif dispatched[0] > max(self.free_at[devices]) and all(map(gt, dispatched[1:], seen_at)):
             # The common case of small work: each was dispatched when what was before it had ended.
             stamps, known, self._is_free_known = LaunchStamps(dispatched, seen_at, MESSAGE, "estimated"), True, True
+            self.free_at[devices] = [seen_at[-1]] * launches[0].width
         else:
             stamps = self._stamps_of_one_lane(ended, dispatched, seen_at)
-        self.free_at[devices] = [stamps.ends[-1]] * launches[0].width
+            self.free_at[devices] = [stamps.ends[-1]] * launches[0].width
         if ranges[0] is ranges[-1]:
             self._record(ranges[0], ended, stamps, known)
             return
@@ -131,8 +132,7 @@ class LaunchEnds:
         # What it waited for may have been seen to end after it was: launches of a lane stay in their order.
         end = max(end, start)
         self.free_at[launch.devices] = [end] * launch.width
-        if launch.waits_for or launch.is_urgent:  # others may ask for it at once
-            launch_range.run.ends[launch.step] = end
+        launch_range.run.ends[launch.step] = end  # one of those behind it may have waited for it
         return start, end, why
 
     def _record(self, launch_range: LaunchRange, ended: Sequence[Launched], stamps: LaunchStamps, known: bool) -> None:

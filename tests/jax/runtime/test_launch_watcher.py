@@ -12,10 +12,11 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local import enqueue_lane
-from pathways_nb.runtime.local.launch_ends import failures_of
+from pathways_nb.runtime.local.launch_ends import LaunchEnds, failures_of
 from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, LaunchWatcher
 from pathways_nb.runtime.local.look_budget import MOST_AT_ONCE, LookBudget
 from pathways_nb.runtime.local.watcher import interpolated
+from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import WINDOW_FULL, Label
 from pathways_nb.util.collecting import uncollected
@@ -273,6 +274,65 @@ def test_what_a_skipped_reader_did_not_read_is_waited_for(controller) -> None:
         bad.result()
     (event,) = (event for event in run.events.of_kind("compute") if event["name"] == "slow")
     assert event["status"] == "ok"
+
+
+class Portion(SimpleNamespace):
+    """A range of a run that is not there."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, float] = {}
+        compiled_plan = SimpleNamespace(
+            lasts={}, actions=[SimpleNamespace(waits_for=waits, reader=-1) for waits in ((), (0,), ())]
+        )
+        run = SimpleNamespace(
+            own=lambda label: label, compiled_plan=compiled_plan, record=Record(), ended=Condition(), ends=self.ends,
+            stopped=False, client="", serial=0, done=bytearray(3),
+        )  # fmt: skip
+        super().__init__(run=run, device_seconds=0.0, step_done=lambda count: None, ends=self.ends)
+
+
+def test_launches_on_several_devices_that_are_recorded_together_keep_apart() -> None:
+    """The second reads what the first makes on other devices; the third runs where the first did."""
+    portion: Any = Portion()
+    ends, launches = LaunchEnds(4), (node(0, 0), node(1, 2, waits_for=(0,)), node(2, 0))
+    ends.record([(portion, launch, READY, 0.1) for launch in launches], [1.0, 3.0, 4.0])
+    events = portion.run.record.events()
+    assert events["start"].tolist() == [0.1, 1.0, 1.0]
+    assert events["end"].tolist() == [1.0, 3.0, 4.0]
+    assert [WHY[why] for why in events.stored("why")] == ["message", "data", "lane"]
+    assert ends.free_at == [4.0, 4.0, 3.0, 3.0]
+    assert portion.run.ends == {0: 1.0, 1: 3.0, 2: 4.0}
+    assert portion.device_seconds == pytest.approx(2 * (0.9 + 2.0 + 3.0))
+
+
+@pytest.mark.parametrize(
+    ("dispatched", "seen_at"),
+    [
+        ([0.1, 1.1, 2.1, 3.1], [1.0, 2.0, 3.0, 4.0]),
+        ([0.1, 0.2, 2.1, 2.2], [1.0, 2.0, 3.0, 4.0]),
+        ([0.1, 0.2, 0.3, 3.5], [3.0, 3.0, 3.0, 4.0]),
+        ([0.1, 0.2, 0.3, 0.4], [1.0, 4.0, 4.0, 4.0]),
+    ],
+)
+@pytest.mark.parametrize("free", [0.0, 0.5])
+def test_launches_of_one_lane_are_stamped_as_any_others(dispatched, seen_at, free) -> None:
+    found = list[Any]()
+    for apart in (False, True):
+        portion: Any = Portion()
+        ends, devices = LaunchEnds(4), [slice(0, 2)] * 4
+        ends.free_at = [free] * 4
+        if apart:  # equal, but not known to be the same
+            devices = [slice(0, 2) for _ in range(4)]
+        launches = [node(step) for step in range(4)]
+        for launch, where in zip(launches, devices, strict=True):
+            launch.devices = where
+        portion.run.done = bytearray(4)
+        columns = zip(launches, dispatched, strict=True)
+        ends.record([(portion, launch, READY, begun) for launch, begun in columns], seen_at)
+        events = portion.run.record.events()
+        names = ("start", "end", "why", "quality")
+        found.append([*(events[name].tolist() for name in names), ends.free_at, portion.run.compiled_plan.lasts])
+    assert found[0] == found[1]
 
 
 def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
