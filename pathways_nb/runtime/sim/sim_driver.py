@@ -232,7 +232,7 @@ class SimDriver(Driver):
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated", cause=BY[MESSAGE]))
 
-    # ---- ``Owner`` of the islands
+    # ---- ``IslandsOwner`` of the islands
 
     def prepared(self, task: Task) -> int:
         """Return 1 if a task brings a result of another run that is not computed yet, else 0."""
