@@ -26,8 +26,6 @@ IN_FLIGHT = 24
 """The most launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
 _TOGETHER = 64
 """Ends that are recorded together, unless somebody waits for one."""
-_MOST_UNASKED = 3
-"""The most launches that go out between two looks of the dispatcher."""
 _LOOK = 1e-3
 """Seconds between two looks at whether the launch came that took an output over."""
 
@@ -53,8 +51,8 @@ class LaunchWatcher(threading.Thread):
         self._seen_at: list[float] = []
         """Launches that were found to have ended, and when, and are not recorded yet. Only the dispatcher adds to them
         without a lock; the watcher's thread takes them while the dispatcher does not look."""
-        self._unasked = self._pause = 0
-        """Launches still to go out before the dispatcher looks again, and the number after the next look in vain."""
+        self._unasked = 0
+        """Launches still to go out before the dispatcher looks again, where a look at each would cost too much."""
         self._looking = threading.Lock()
         self._launching = False
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -82,10 +80,10 @@ class LaunchWatcher(threading.Thread):
         launched = launch_range, launch, witness, dispatched
         if self.flight or self._looking.locked() or not self.budget.share or not _is_ready(witness):
             self.flight.append(launched)
-            if self._unasked > 0:
-                self._unasked -= 1
-            elif self.budget.share:
-                self._look_now_and_then()
+            self._unasked -= 1
+            if self._unasked <= 0 and self.budget.share:
+                self._unasked = math.ceil(self.budget.at_once)
+                self.look()
             return
         # The common case of small work, which is over when its call returns. It takes no lock: without launches under
         # way, and while the dispatcher looks, the watcher's thread changes nothing.
@@ -93,13 +91,6 @@ class LaunchWatcher(threading.Thread):
         self._seen_at.append(self.clock())
         if launch.is_urgent or len(self._ended) >= _TOGETHER:
             self.look(records=True)
-
-    def _look_now_and_then(self) -> None:
-        """Look, and less often if nothing has ended: to ask for what still runs costs its devices time, too."""
-        before = len(self.flight)
-        self.look()
-        self._pause = min(2 * self._pause + 1, _MOST_UNASKED) if len(self.flight) == before else 0
-        self._unasked = self._pause
 
     def look(self, records: bool = False) -> None:
         """Note which launches have ended, without waiting, unless the thread of the watcher is about it.
@@ -171,7 +162,7 @@ class LaunchWatcher(threading.Thread):
             self._wait_for_taker(last)
         for one in reversed(flight[:most]):
             elsewhere = one is last or one[1].devices is not last[1].devices  # where those before it may take longer
-            if elsewhere and not (_is_taken(one[2]) or _is_ready(one[2])):
+            if elsewhere and not _is_taken(one[2]):
                 wait_for(one[2])  # tells the end also if the output is taken over meanwhile
         with self._looking:
             found = self.flight.index(last) + 1 if last in self.flight else self._look()

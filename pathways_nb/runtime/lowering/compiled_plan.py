@@ -17,7 +17,7 @@ from pathways_nb.program.signature import Aval
 from pathways_nb.runtime.lowering.compiled_steps import CompiledStep, IslandSteps
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 
-_LARGE = 2.5e5
+_LARGE = 1e6
 """Bytes of an output on a device that are freed as soon as possible."""
 
 

@@ -185,7 +185,7 @@ def test_a_result_is_told_while_a_later_launch_is_computed_in_its_call(controlle
     late.wait()
 
 
-@pytest.mark.parametrize(("rows", "is_urgent"), [(8, False), (128, True)])
+@pytest.mark.parametrize(("rows", "is_urgent"), [(8, False), (512, True)])
 def test_ends_of_large_launches_are_recorded_at_once_since_their_memory_is_held_until_then(
     controller, rows, is_urgent
 ) -> None:

@@ -167,20 +167,16 @@ def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one(
     assert watcher.flight, "without a budget nobody looks before somebody must wait"
 
 
-def test_the_dispatcher_looks_less_often_while_nothing_ends(monkeypatch) -> None:
-    watcher, looks = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
-    look = watcher.look
-    monkeypatch.setattr(watcher, "look", lambda *args: (looks.append(len(watcher.flight)), look(*args)))
+@pytest.mark.parametrize(("cost", "looks"), [(0.0, 20), (1e-3, 5)])
+def test_the_dispatcher_looks_as_often_as_the_budget_allows(monkeypatch, cost, looks) -> None:
+    watcher, looked = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
+    monkeypatch.setattr(watcher, "look", lambda: looked.append(len(watcher.flight)))
     watcher.begin()
+    watcher.budget._interval, watcher.budget._cost = cost / (4 * watcher.budget.share) or 1.0, cost
     portion: Any = SimpleNamespace()
-    for step in range(40):
+    for step in range(20):
         watcher.add(portion, node(step), RUNS, 0.0)
-    assert looks == [1, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
-    watcher.flight[:] = watcher.flight[:1]
-    watcher.flight[0] = (*watcher.flight[0][:2], READY, 0.0)
-    for step in range(40, 50):
-        watcher.add(portion, node(step), RUNS, 0.0)
-    assert looks[11:] == [4, 4, 6, 10], "from the first that has ended on again"
+    assert looked == [1 + at * 20 // looks for at in range(looks)]
 
 
 def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> None:
