@@ -6,11 +6,11 @@ What is known of an event before it happens is a ``Label``, shared by all its oc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -176,3 +176,22 @@ class RowRange:
         qualities = self.qualities if isinstance(self.qualities, str) else self.qualities[first:]
         starts, ends = self.starts[first:], self.ends[first:]
         return RowRange(self.labels[first:], starts, ends, self.run, qualities, self.status, whys)
+
+    def columns(self, number: Callable[[Label], int]) -> dict[str, Any]:
+        """Return the events as columns, or one value for all of them, as a record stores them; see ``record.STORED``.
+
+        Args:
+            number: returns the number of a label.
+        """
+        of = self.qualities
+        return {
+            "label": list(map(number, self.labels)),
+            "start": self.starts,
+            "end": self.ends,
+            "run": self.run,
+            "quality": QUALITIES.index(of) if isinstance(of, str) else [QUALITIES.index(one) for one in of],
+            "status": STATUSES.index(self.status),
+            "why": self.whys,
+            "released_label": -1,
+            "released_run": -1,
+        }
