@@ -57,7 +57,8 @@ from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.host_function import HostFunction, host
 from pathways_nb.program.timed_work import work
 from pathways_nb.results.opened_runs import load, runs
-from pathways_nb.results.run import Run, style
+from pathways_nb.results.picture_style import style
+from pathways_nb.results.run import Run
 from pathways_nb.session.calls.client import get, profile, put, wait
 from pathways_nb.session.calls.program import Program, program
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
@@ -72,6 +73,7 @@ from pathways_nb.shardings.reshard import Reshard
 from pathways_nb.trace.causality.breakdown import Idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack
 from pathways_nb.trace.causality.what_if import WhatIf
+from pathways_nb.trace.overhead import Overhead
 
 __all__ = [
     "AdoptedStep",
@@ -100,6 +102,7 @@ __all__ = [
     "NotAttachedError",
     "OrderCheck",
     "OutOfMemoryError",
+    "Overhead",
     "P",
     "PathwaysError",
     "Pipeline",

@@ -10,7 +10,7 @@ Devices of this process are in ``local_attach``, simulated ones in ``simulator``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, Literal, get_args
@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from pathways_nb.attach import local_attach, simulator
 from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.host_costs import HostCosts
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
@@ -50,6 +51,7 @@ def attach(
     seed: int = 0,
     values: bool = False,
     compiler: CompilerChoice = "auto",
+    host: Mapping[str, float] | HostCosts | None = None,
     address: str | None = None,
     name: str | None = None,
     transfers: Literal["device", "ray"] | None = None,
@@ -92,6 +94,10 @@ def attach(
         compiler: of simulated nodes: ``"own"`` compiles those of some length by the chip's own compiler, for seconds,
             memory and ``run.ops``; ``"cpu"`` estimates them from their jaxpr and a CPU compilation; ``"auto"`` does the
             first where that compiler is installed (``python -m pathways_nb compilers install``).
+        host: seconds that the controller and its hosts take of simulated time, by name: ``"launch"`` (of an island's
+            host for each node), ``"call"`` (of a client's thread), ``"message"`` (of the controller, to an island),
+            ``"per_host"``, ``"notice"``, ``"device_launch"``. Those that are not named stay as usual: assumed, or as
+            ``pw.calibrate`` has measured them. ``pw.calibration().model.host`` gives another chip this machine's.
         address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine: for this process, or with
             ``name`` for all notebooks of this user.
         name: of a controller on a Ray cluster that several notebooks share: the first one makes it, with these
@@ -108,8 +114,9 @@ def attach(
 
     Raises:
         PlaceError: the numbers do not fit the devices, or exceed what was seen to work (``util.limits``).
-        UsageError: an unknown kind or dispatch mode, or a meaningless ``hbm``, latency or noise; Ray is not installed,
-            this process is connected to another cluster, or the controller of that ``name`` has other options.
+        UsageError: an unknown kind or dispatch mode, or a meaningless ``hbm``, latency, noise or cost; Ray is not
+            installed, this process is connected to another cluster, or the controller of that ``name`` has other
+            options.
     """
     forks.refuse()
     interrupts.guard()
@@ -118,7 +125,7 @@ def attach(
     shape = None if topology is None else _shape(topology)
     on_hosts = kind == "ray"
     per_host = None if on_hosts else devices_per_host
-    simulated = SimulatorOptions(chip, network, per_host, shape, noise, seed, values, compiler)
+    simulated = SimulatorOptions(chip, network, per_host, shape, noise, seed, values, compiler, host)
     if not simulator.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)

@@ -13,13 +13,15 @@ import contextlib
 import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast, get_args
 
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.host_costs import HostCosts
 from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.parameters import check
 from pathways_nb.cost.hardware.tables import find
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError, is_index
@@ -152,6 +154,7 @@ def _check(options: SimulatorOptions, devices: int) -> None:
     limits.check_noise(options.noise)
     if not isinstance(options.values, bool):
         raise UsageError(f"attach(values={options.values!r}): True or False is needed.")
+    _check_host(options.host)
     if not is_index(options.seed):
         raise UsageError(f"attach(seed={options.seed!r}): a whole number is needed.")
     if options.values and devices > _MOST_COMPUTED:
@@ -159,6 +162,20 @@ def _check(options: SimulatorOptions, devices: int) -> None:
             f"attach(values=True): {counted(devices, 'device')} are simulated, and values are computed on as many "
             f"virtual CPU devices, at most {_MOST_COMPUTED}. Simulate fewer, or leave values out."
         )
+
+
+def _check_host(host: object) -> None:
+    """Refuse costs of hosts that are no costs.
+
+    Raises:
+        UsageError: naming the nearest cost, or what a cost may be.
+    """
+    if host is not None and not isinstance(host, (Mapping, HostCosts)):
+        raise UsageError(
+            f"attach(host={shortened(host)}): write seconds by name, such as host={{'launch': 5e-6, 'call': 2e-5}}."
+        )
+    if isinstance(host, Mapping):
+        check(HostCosts, "attach(host=…)", host)
 
 
 def controller(asked: AttachOptions, attached: Session | None) -> Controller:
@@ -196,7 +213,16 @@ def controller(asked: AttachOptions, attached: Session | None) -> Controller:
 
 
 def _model(options: SimulatorOptions, attached: Session | None) -> CostModel:
-    """Return the cost model of the simulated devices.
+    """Return the cost model of the simulated devices, with the hosts that were asked for."""
+    found = _model_of_chip(options, attached)
+    if options.host is None:
+        return found
+    host = options.host if isinstance(options.host, HostCosts) else found.host.replace(**options.host)
+    return CostModel(found.chip, found.network, host, found.efficiency, found.name)
+
+
+def _model_of_chip(options: SimulatorOptions, attached: Session | None) -> CostModel:
+    """Return the cost model of the simulated devices, with the usual or measured hosts.
 
     Raises:
         UsageError: no chip is given, an unknown one, or a network beside a model that contains one.

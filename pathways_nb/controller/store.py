@@ -4,9 +4,9 @@ One entry for each logical buffer, never for each shard, so the cost does not de
 lives while a user holds a handle or a call needs it, and is freed when neither does; it is collected with its client at
 the latest.
 
-What is equal for all results of a call stands once, in a ``Group``: a training step has hundreds of results, which come
-together and mostly go together. What is particular to a buffer stands in sets and counts, which Python changes for
-hundreds of buffers in one operation.
+What is equal for all results of a call stands once, in a ``BufferGroup``: a training step has hundreds of results,
+which come together and mostly go together. What is particular to a buffer stands in sets and counts, which Python
+changes for hundreds of buffers in one operation.
 
 The arrays themselves belong to the driver, which obeys ``Free`` and ``Lose``. Bytes on devices are entered in
 ``held_memory``, once for each array: several buffers may be the same array, since a program may return an argument or
@@ -56,7 +56,7 @@ class Buffer(NamedTuple):
 
 
 @dataclass(eq=False)
-class Group:
+class BufferGroup:
     """The results of a call, or one value that a client stored.
 
     Args:
@@ -93,7 +93,7 @@ class Store:
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, BufferGroup] = {}
         """By buffer: the group that it belongs to."""
         self.handles: set[int] = set()
         """Buffers that a user holds."""
@@ -115,7 +115,7 @@ class Store:
 
     def put(self, event: Stored) -> None:
         """Enter a value that a client stored and holds."""
-        group = Group(event.client, event.name, (event.buffer,), (event.bytes,))
+        group = BufferGroup(event.client, event.name, (event.buffer,), (event.bytes,))
         self.groups[event.buffer] = group
         self.handles.add(event.buffer)
         if event.allocation is not None:
@@ -125,7 +125,7 @@ class Store:
         """Enter the results of a new call, and count the call as a holder of its arguments and results."""
         self.calls.update(event.arguments)
         name = f"{event.plan.graph.name}, run {call_number(event.run)}"
-        made = Group(event.client, name, tuple(event.results), tuple(event.result_bytes), under_way=True)
+        made = BufferGroup(event.client, name, tuple(event.results), tuple(event.result_bytes), under_way=True)
         self.groups.update(dict.fromkeys(event.results, made))
         self.handles.update(event.results)
         # Known from the plan already: a call that is submitted meanwhile must not take the memory over.
@@ -143,8 +143,7 @@ class Store:
         for buffer in event.arguments:
             if (left := calls[buffer] - 1) > 0:
                 calls[buffer] = left
-            elif buffer in calls:  # an event may name a buffer twice
-                del calls[buffer]
+            elif calls.pop(buffer, 0):  # ``del`` of a counter is no C; an event may name a buffer twice
                 read.append(buffer)
         if event.results:
             self.groups[event.results[0]].under_way = False
@@ -235,7 +234,7 @@ class Store:
         group.allocations[buffer] = allocation
         self._enter(group, ((allocation, 1),), 1)
 
-    def _enter(self, group: Group, counts: Iterable[tuple[Allocation, int]], sign: int) -> None:
+    def _enter(self, group: BufferGroup, counts: Iterable[tuple[Allocation, int]], sign: int) -> None:
         """Add what buffers of a group occupy, so many of each allocation, to the ledger of memory, or take it away."""
         for one, count in counts:
             self.memory.add(one.placement, group.owner, {one.category: sign * count * one.bytes})
@@ -243,7 +242,7 @@ class Store:
 
     def _vacate(self, buffers: Sequence[int]) -> None:
         """Give back the memory of buffers, unless another buffer is the same array, which then accounts for it."""
-        given_back: dict[Group, list[Allocation]] = {}
+        given_back: dict[BufferGroup, list[Allocation]] = {}
         for buffer in buffers:
             group = self.groups[buffer]
             if (allocation := group.allocations.pop(buffer, None)) is not None:
@@ -323,7 +322,7 @@ def _of_one_array(event: Submitted) -> Iterator[int]:
             yield buffer
 
 
-def _lose_instructions(groups: Mapping[int, Group], reason: str) -> list[Instruction]:
+def _lose_instructions(groups: Mapping[int, BufferGroup], reason: str) -> list[Instruction]:
     """Return a ``Lose`` with a reason for each of these buffers; nothing if there are none."""
     reasons = tuple(f"{group.name_of(buffer)} {reason}." for buffer, group in groups.items())
     return [Lose(tuple(groups), reasons)] if groups else []

@@ -188,7 +188,6 @@ def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footpri
         sizes: what the compiler reports for its slots and steps.
         taken: positions of the arguments whose memory a node takes over.
     """
-
     known: dict[Allocation, Allocation] = {}
 
     def allocation(slot: int, otherwise: str) -> Allocation:

@@ -76,6 +76,7 @@ class Computation(Unique):
         specs.check_tree(out_specs, words[1], self.name, place)
         self.serial = next(_serials)
         self._jitted: dict[Any, Callable[..., Any]] = {}
+        self._leaf_names: dict[Any, list[str]] = {}
         self.staged: dict[Any, Any] = {}
         """Calls made outside programs, traced at their lines, by signature."""
         self.batch_programs: OrderedDict[Any, Any] = OrderedDict()
@@ -98,6 +99,13 @@ class Computation(Unique):
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         """Return the call's arguments, flattened, with static ones set apart."""
         return Signature.of(self.statics, args, kwargs, self.name)
+
+    def names_of(self, call: Signature) -> list[str]:
+        """Return what errors call the leaves of a call, made once for calls of the same tree."""
+        key = call.tree, call.static_key
+        if key not in self._leaf_names:
+            self._leaf_names[key] = call.names
+        return self._leaf_names[key]
 
     def stage(self, trace: context.Tracing, call: Signature) -> Any:
         """Add the call to the trace under way as one equation.

@@ -14,7 +14,8 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
 
 if TYPE_CHECKING:
-    from pathways_nb.runtime.run_state import Entry, Execution
+    from pathways_nb.runtime.entries import Entry
+    from pathways_nb.runtime.run_state import Execution
 
 
 @dataclass

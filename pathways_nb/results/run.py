@@ -22,19 +22,22 @@ from pathways_nb.trace import formats
 from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
+from pathways_nb.trace.causality.without_dispatch import AT_ONCE, overhead
 from pathways_nb.trace.exact_stamps import Stamps
 from pathways_nb.trace.exchange_hiding import Exchange, exchange
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
-from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.op_graph import OpGraph
+from pathways_nb.trace.overhead import Overhead
 from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.summary import Summary, summarise
 from pathways_nb.util.json_text import DamagedError
 from pathways_nb.util.words import counted
 
 if TYPE_CHECKING:
+    from pathways_nb.runtime.entries import Entry
     from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-    from pathways_nb.runtime.run_state import Entry, Execution
+    from pathways_nb.runtime.run_state import Execution
 
 
 @dataclass(eq=False)
@@ -192,8 +195,12 @@ class Run:
     def summary(self) -> Summary:
         """Return makespan, utilisation, dispatch time, peak memory and other totals."""
         count, total = self.about.get("taken_as_placed", (0, 0))
+        found = summarise(self.events, self.islands, self.hbm)
+        # A picture shows the summary ten times a second while a run goes on.
+        if self.finished and len(self.events) <= AT_ONCE:
+            found = replace(found, overhead=self.overhead())
         # Events do not say what was assumed to be placed already; the run has counted it.
-        return replace(summarise(self.events, self.islands, self.hbm), taken=count, taken_bytes=total)
+        return replace(found, taken=count, taken_bytes=total)
 
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""
@@ -229,6 +236,14 @@ class Run:
     def idle(self) -> Idle:
         """Return where the time of every device went: busy, or idle by cause; the parts add up to the makespan."""
         return idle(self.events, self.islands)
+
+    def overhead(self) -> Overhead:
+        """Return what the controller cost: dispatch for a node, a call, and the makespan without dispatch, in seconds.
+
+        ``hidden_from`` is the length of a node from which on devices always have work, as far as the record tells: the
+        question of Pathways, Figure 6, asked of this run.
+        """
+        return overhead(self.events)
 
     def exchange(self) -> Exchange:
         """Return how long transfers between islands took, and how much of that lies under computation."""
@@ -332,18 +347,3 @@ class Run:
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)
         return f"<run {self.name}: {counted(runs, 'program')}, {self.summary_line()}>"
-
-
-def style(name: str, scale: float = 1.0) -> None:
-    """Choose the sizes of text, lines and lanes of every picture drawn from now on.
-
-    Args:
-        name: ``"screen"``, ``"projector"`` or ``"paper"``.
-        scale: a factor on all sizes.
-
-    Raises:
-        ValueError: an unknown name, or a scale that is not from 0.1 to 20.
-    """
-    from pathways_widgets.drawing.style import choose
-
-    choose(name, scale)

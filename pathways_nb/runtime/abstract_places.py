@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Undeclared, on_mesh
 from pathways_nb.runtime.lowering.transfers import lies_at
-from pathways_nb.runtime.run_state import Entry
 
 
 def location(value: Any) -> tuple[Placement, Any] | None:

@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any
 
 import jax
@@ -46,16 +46,16 @@ from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, snapshot
+from pathways_nb.runtime.entries import Entry, ResultEntries, promised, stored, will_move
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
-from pathways_nb.runtime.holds import Hold, hold
 from pathways_nb.runtime.launch_causes import LaunchCauses
 from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
-from pathways_nb.runtime.run_state import Entry, Execution, will_read
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Cause, Row, label_of
 from pathways_nb.util.waiting import Condition
@@ -103,7 +103,7 @@ class Driver(ABC):
         self.faults: list[Fault] = []
         self.memory_events = MemoryEvents(clock, note)
         self._causes = LaunchCauses(self.runs, machine)
-        self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all, self._is_held)
+        self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all, self._released)
 
     quality = "exact"
     """The quality of stamps that are read from the clock."""
@@ -220,48 +220,47 @@ class Driver(ABC):
 
     # ---- for the client
 
-    def store(self, value: Any, size: int, client: str, name: str = "") -> Hold:
-        """Put a value that lies on no device into the store.
-
-        Returns:
-            The token of its logical buffer.
-        """
+    def store(self, value: Any, size: int, client: str, token: object, name: str = "") -> Entry:
+        """Put a value that lies on no device into the store, and return its entry; ``token`` holds it."""
         # The user may hold other names of an array: only a copy of it may be taken over.
         shared, sharding = isinstance(value, jax.Array), getattr(value, "sharding", None)
-        buffer, entry = next(self._buffers), Entry(value, shared=shared, sharding=sharding)
-        held = hold(buffer, entry, self.event_loop.inbox.put)
-        self.event_loop.store(Stored(buffer, client, size, name), map(self.entries.__setitem__, (buffer,), (entry,)))
-        return held
+        entry = self._entry(token, array=value, shared=shared, sharding=sharding)
+        event = Stored(entry.buffer, client, size, name)
+        self.event_loop.store(event, map(self.entries.__setitem__, (entry.buffer,), (entry,)))
+        return entry
 
-    def reserve(self, where: Allocation, size: int, client: str, name: str) -> Hold:
+    def _entry(self, token: object, **fields: Any) -> Entry:
+        """Return a new entry that ``token`` holds; see ``entries.stored``."""
+        return stored(buffer=next(self._buffers), token=token, put=self.event_loop.inbox.put, **fields)
+
+    def reserve(self, where: Allocation, size: int, client: str, token: object, name: str) -> Entry:
         """Wait until devices have memory for a value, which ``fill`` puts there later, or ``abandon`` gives up.
 
         Args:
             where: the devices, and bytes on each.
             size: bytes of the whole value.
             client: who puts it there.
+            token: what holds it.
             name: of the value, in errors and pictures.
 
         Returns:
-            The token of its logical buffer.
+            The entry of its logical buffer.
 
         Raises:
             OutOfMemoryError: there is too little memory, and nothing under way will free any.
             LostError: the client was closed while the value waited for memory.
             CancelledError: the controller was closed meanwhile.
         """
-        buffer, entry = next(self._buffers), Entry()
-        held = hold(buffer, entry, self.event_loop.inbox.put)
+        entry = self._entry(token)
         try:
-            self._wait_for_memory(PutRequested(buffer, client, size, name, where), entry)
+            self._wait_for_memory(PutRequested(entry.buffer, client, size, name, where), entry)
         except BaseException:
-            del held  # now: the traceback may keep this frame
+            del token  # now: the traceback may keep this frame
             raise
-        return held
+        return entry
 
-    def fill(self, buffer: int, where: Placement, array: Any) -> None:
+    def fill(self, entry: Entry, where: Placement, array: Any) -> None:
         """Put an array that lies on the devices of ``where`` into a reserved buffer."""
-        entry = self.entry_of(buffer)
         entry.array, entry.sharding, entry.where = array, array.sharding, where
 
     def abandon(self, buffer: int) -> None:
@@ -290,56 +289,83 @@ class Driver(ABC):
         self._requested_puts.pop(buffer, None)
         self.entries.pop(buffer, None)
 
-    def _is_held(self, buffer: int) -> bool:
-        """Return whether a buffer whose token is gone is to be released: its call may never have been handed over."""
-        if buffer in self._requested_puts:  # its request may come to the core later than a release would
-            self.abandon(buffer)
-            return False
-        return buffer in self.entries
+    def _released(self, buffers: list[int]) -> list[int]:
+        """Return which buffers, whose tokens are gone, are to be released: a call may never have been handed over."""
+        for buffer in self._requested_puts.keys() & buffers if self._requested_puts else ():
+            self.abandon(buffer)  # its request may come to the core later than a release would
+            buffers.remove(buffer)
+        return [buffer for buffer in buffers if buffer in self.entries]
 
     def submit(
-        self, compiled_plan: CompiledPlan, arguments: Sequence[int], record: Record, client: str
-    ) -> tuple[Execution, list[Hold]]:
+        self,
+        compiled_plan: CompiledPlan,
+        arguments: Sequence[int],
+        tokens: Iterable[object],
+        record: Record,
+        client: str,
+        moved: tuple[int, ...] | None = None,
+    ) -> tuple[Execution, list[Entry]]:
         """Queue a run.
 
         An interrupt comes before all that others know of the run, or after it.
 
+        Args:
+            compiled_plan: what is run.
+            arguments: the logical buffers of its arguments, in the plan's order.
+            tokens: what holds each of its results, in the plan's order.
+            record: where its events go.
+            client: who calls it.
+            moved: what ``moved`` returns for these arguments, if it is known.
+
         Returns:
-            The run, and the tokens of its results.
+            The run, and the entries of its results.
         """
         plan = compiled_plan.plan
         with self._submitting:
-            buffers = [next(self._buffers) for _ in plan.results]
-            entries = [self.entry_of(argument) for argument in arguments]
+            buffers = tuple(islice(self._buffers, len(plan.results)))
+            entries = [self.entries.get(argument) or self.entry_of(argument) for argument in arguments]
+            if moved is None:
+                moved = self.moved(compiled_plan, entries)
             run = Execution(
                 next(self._numbers), compiled_plan, entries, {}, record, self.launched, self.ended, client, buffers
             )
-            moved = tuple(
-                position
-                for position, argument in enumerate(compiled_plan.brought)
-                if compiled_plan.targets[position] is not HOST
-                and not self._is_at(entries[argument], compiled_plan, position)
-            )
-            made = self._bind_results(run)
-            held = list(map(hold, buffers, made, repeat(self.event_loop.inbox.put)))
-            will_read(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
-            read = [run.arguments[argument].reads for argument in compiled_plan.brought]
+            shardings = map(compiled_plan.shardings.__getitem__, plan.results)
+            made = promised(run, buffers, compiled_plan.result_steps, shardings, tokens, self.event_loop.inbox.put)
+            run.results, run.moved = ResultEntries(made, compiled_plan.result_positions), moved
+            will_move(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
+            read = [entries[argument] for argument in compiled_plan.distinct_brought]
+            readers = [entry.with_reader(run) for entry in read]
             sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
-            event = Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, footprint, moved)
+            event = Submitted(run.serial, client, plan, tuple(arguments), buffers, sizes, footprint, moved)
             self._prepare(run, arguments)
             run.siblings = self._queued.setdefault(client, {})
             changes = chain(
-                map(list.append, read, repeat(None)),
+                map(setattr, read, repeat("readers"), readers),
                 map(self.entries.__setitem__, buffers, made),
                 map(dict.__setitem__, (self.runs, run.siblings), repeat(run.serial), (run, run)),
             )
             self.event_loop.submit(event, changes)
-        return run, held
+        return run, made
+
+    def moved(self, compiled_plan: CompiledPlan, entries: Sequence[Entry]) -> tuple[int, ...]:
+        """Return the positions, among the arguments that a plan brings, of those that do not lie at their place yet."""
+        return tuple(
+            position
+            for position, argument in enumerate(compiled_plan.brought)
+            if compiled_plan.targets[position] is not HOST
+            and not self._is_at(entries[argument], compiled_plan, position)
+        )
 
     def entry_of(self, buffer: int) -> Entry:
         """Return the entry of a logical buffer; if another thread has closed its client, an entry with that error."""
         why = "This belonged to a client that another thread has closed. Fetch what you need before it does."
-        return self.entries.get(buffer) or Entry(error=LostError(why))
+        return self.entries.get(buffer) or stored(error=LostError(why))
+
+    def check_held(self, entries: Sequence[Entry]) -> None:
+        """Give new entries the reason why they hold nothing, if another thread closed their client meanwhile."""
+        if entries and self.entries.get(entries[0].buffer) is not entries[0]:  # the others went with it
+            for entry in entries:
+                entry.error = self.entry_of(entry.buffer).error
 
     def cancel(self, runs: Sequence[int]) -> None:
         """Cancel runs: none of their steps is dispatched any more."""
@@ -501,16 +527,6 @@ class Driver(ABC):
         now, name = self.clock(), run.compiled_plan.name
         label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
         run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))
-
-    @staticmethod
-    def _bind_results(run: Execution) -> list[Entry]:
-        """Return an entry for each result of a run, which are the run's from now on."""
-        compiled_plan = run.compiled_plan
-        made = []
-        for slot, step in zip(compiled_plan.plan.results, compiled_plan.result_steps, strict=True):
-            made.append(Entry(run=run, step=step, sharding=compiled_plan.shardings[slot]))
-            run.results.setdefault(slot, []).append(made[-1])
-        return made
 
 
 def taken(leaf: Any, name: str) -> Any:

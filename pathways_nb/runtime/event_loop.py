@@ -28,11 +28,11 @@ from pathways_nb.controller.events_and_instructions import (
 from pathways_nb.controller.log import Logbook
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime.holds import Dropped, at_once
+from pathways_nb.runtime.entries import Entry, at_once
 
 Clock = Callable[[], float]
 T = TypeVar("T")
-Item = Event | Dropped | Callable[[], None] | None
+Item = Event | Entry | Callable[[], None] | None
 """What the thread takes from its queue: an event, a token that is gone, a function to call, or ``None`` for the end."""
 
 
@@ -44,7 +44,7 @@ class EventLoop:
         clock: returns seconds; the core's time.
         carry_out: carries out an instruction other than ``Wake``.
         on_failure: called when the core has failed, so that nobody waits for ever.
-        is_held: whether a buffer whose token is gone was ever made known, and is to be released.
+        released: returns which of these buffers, whose tokens are gone, were ever made known and are to be released.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class EventLoop:
         clock: Clock,
         carry_out: Callable[[Instruction], None],
         on_failure: Callable[[], None],
-        is_held: Callable[[int], bool] = lambda buffer: True,
+        released: Callable[[list[int]], list[int]] = lambda buffers: buffers,
     ):
         self.machine, self.clock, self._carry_out, self._on_failure = machine, clock, carry_out, on_failure
-        self._is_held = is_held
+        self._released = released
         self.deciding = threading.Lock()
         """Held by the thread in which the core handles an event."""
         self.failure: BaseException | None = None
@@ -208,13 +208,12 @@ class EventLoop:
     def _events(self) -> Iterator[Event]:
         """Yield posted events in order; buffers released in a row are one event: a training step drops hundreds."""
         while (item := self._take()) is not None:
-            gone = []
-            while isinstance(item, Dropped):
-                if self._is_held(item.buffer):
+            if isinstance(item, Entry):
+                gone = [item.buffer]
+                while isinstance(item := self._take_now(), Entry):
                     gone.append(item.buffer)
-                item = self._take_now()
-            if gone:
-                yield Released(tuple(gone))
+                if known := self._released(gone):
+                    yield Released(tuple(known))
             if item is None:
                 return
             if callable(item):

@@ -8,17 +8,16 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.call_numbers import call_number
-from pathways_nb.plan.plan import Placement
 from pathways_nb.program.guarded_callbacks import NOTE
+from pathways_nb.runtime.entries import Entry, ResultEntries
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label
 from pathways_nb.util.progress import to_standard_error
@@ -26,73 +25,6 @@ from pathways_nb.util.waiting import Condition
 
 asked = itertools.count()
 """Numbers of calls, in the order in which they are made."""
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Entry:
-    """A logical buffer as this process holds it: a live array, a host value, or the reason why there is none."""
-
-    array: Any = None
-    error: PathwaysError | None = None
-    reads: list[None] = field(default_factory=list)
-    """One item for each read that is not dispatched yet: submitted runs that bring it to their places, and moves of its
-    own run. It is a list because adding to one takes no lock and no interrupt divides it."""
-    run: Execution | None = None
-    step: int = -1
-    """The step of ``run`` that makes it."""
-    shared: bool = False
-    """Whether another buffer, or the user, has the same array; then its memory must not be taken over."""
-    sharding: Any = None
-    """Of the array, known before it exists; ``None`` for host values."""
-    value_holder: Any = None
-    """In the simulator: what has its value, if anything."""
-    where: Placement | None = None
-    """Its devices, if it was put there and not made by a run."""
-    dropped: Any = None
-    """What tells the event loop that nobody holds it any more (``runtime.holds``)."""
-
-    @property
-    def pending_reads(self) -> int:
-        """The number of reads that are not dispatched yet."""
-        return len(self.reads)
-
-    @property
-    def placement(self) -> Placement | None:
-        """The devices that hold it or will hold it; ``None`` of a value on the host."""
-        if self.run is None:
-            return self.where
-        plan = self.run.compiled_plan.plan
-        return plan.placements[plan.steps[self.step].place]
-
-    @property
-    def located(self) -> Located | None:
-        """The devices that hold it, and its sharding; ``None`` for a value on the host."""
-        return None if (where := self.placement) is None else Located(self.sharding, where)
-
-    def route_to(self, island: int) -> str:
-        """Return how it travels to an island: from the host, within the island, or from another."""
-        if (where := self.placement) is None:
-            return "host"
-        return "ICI" if where.island == island else "DCN"
-
-    def lose(self, error: PathwaysError) -> None:
-        """Drop the value and keep the error."""
-        self.error, self.array = self.error or error, None
-
-    def has_read(self) -> None:
-        """Count one pending read less."""
-        self.reads.pop()
-
-    @property
-    def resolved(self) -> bool:
-        """Whether it is computed or never will be."""
-        return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
-
-
-def will_read(entries: Iterable[Entry]) -> None:
-    """Count one more pending read of each entry."""
-    for entry in entries:
-        entry.reads.append(None)
 
 
 @lru_cache(maxsize=4096)
@@ -117,13 +49,17 @@ class Execution:
     serial: int
     compiled_plan: CompiledPlan
     arguments: Sequence[Entry]
-    results: dict[int, list[Entry]]
+    results: Mapping[int, list[Entry]]
     record: Record
     launched: Condition
     ended: Condition
     client: str = ""
     buffers: Sequence[int] = ()
     """The logical buffers of its results."""
+    moved: tuple[int, ...] = ()
+    """Positions of its arguments that did not lie at their places; see ``Driver.moved``."""
+    unread: set[int] = field(init=False)
+    """Steps that are still to bring their argument."""
     thread: int = field(default_factory=threading.get_ident)
     """The thread that called it."""
     asked: int = field(default_factory=asked.__next__)
@@ -151,6 +87,11 @@ class Execution:
     late: set[int] = field(default_factory=set)
     """Steps that are carried out after steps behind them."""
 
+    @property
+    def moved_on(self) -> frozenset[int]:
+        """The steps that bring what did not lie at its place."""
+        return frozenset(map(self.compiled_plan.brings.__getitem__, self.moved))
+
     def own(self, label: Label) -> Label:
         """Return a label with this run's client."""
         return _of_client(label, self.client) if self.client else label
@@ -164,18 +105,26 @@ class Execution:
         plan = self.compiled_plan.plan
         self.slots = [None] * len(plan.slots)
         self.done = bytearray(len(plan.steps))
+        self.unread = set(self.compiled_plan.brings)
         self.remaining_readers = {slot: set(islands) for slot, islands in plan.readers.items()}
 
     def fill(self, step: int, arrays: Sequence[Any]) -> None:
         """Store the outputs of a launched step, computed or not."""
-        source = self.compiled_plan.plan.steps[step].argument
-        for slot, array in zip(self.compiled_plan.plan.steps[step].outputs, arrays, strict=False):
-            self.slots[slot] = array
-            entries = self.results.get(slot, ())
-            for entry in entries:
-                entry.array, entry.shared = array, len(entries) > 1 or source >= 0
-            if entries and source >= 0:
-                self.arguments[source].shared = True
+        compiled_plan = self.compiled_plan
+        made, slots = compiled_plan.plan.steps[step], self.slots
+        for slot, array in zip(made.outputs, arrays, strict=False):
+            slots[slot] = array
+        source, span = made.argument, compiled_plan.spans.get(step)
+        if span is not None and isinstance(self.results, ResultEntries):
+            for entry, array in zip(self.results.entries[span], arrays, strict=False):
+                entry.array = array
+        elif self.results:
+            for slot, array in zip(made.outputs, arrays, strict=False):
+                entries = self.results.get(slot, ())
+                for entry in entries:
+                    entry.array, entry.shared = array, len(entries) > 1 or source >= 0
+                if entries and source >= 0:
+                    self.arguments[source].shared = True
         if source < 0:
             self.begun = True
         if step in self.compiled_plan.awaited:
@@ -208,12 +157,56 @@ class Execution:
         self.reason = self.reason or reason
         self.stopped = True
 
-    def has_read(self, entries: Sequence[Entry]) -> None:
-        """Count one pending read of each entry less: whoever takes over its memory may wait for that."""
+    def has_brought(self, step: int) -> None:
+        """Record that a step has read the argument that it brings: whoever takes over its memory may wait for that."""
+        self.unread.discard(step)
+        self.launched.notify_all()
+
+    def has_moved(self, entries: Sequence[Entry]) -> None:
+        """Count one pending move of each entry less: whoever takes over its memory may wait for that."""
         if entries:
             for entry in entries:
-                entry.has_read()
+                entry.has_moved()
             self.launched.notify_all()
+
+    def is_read_by_others(self, step: int) -> bool:
+        """Return whether other runs, or other steps of this one, are still to read the argument that a step brings.
+
+        A run counts until it has brought all its arguments: those were made by runs before it, so none of them waits
+        for a run that waits for it.
+        """
+        argument = self.compiled_plan.plan.steps[step].argument
+        entry = self.arguments[argument]
+        if entry.moves or any(run is not self and run.unread and not run.finished for run in entry.readers):
+            return True
+        bringing = self.compiled_plan.bringing.get(argument, ())
+        return len(bringing) > 1 and not self.unread.isdisjoint(other for other in bringing if other != step)
+
+    def bring_all(self, island: int) -> int:
+        """Use all arguments of an island as they are, if all lie at their places already, without any event.
+
+        It is the usual call of a training step, and its cost is paid by each of hundreds of arguments.
+
+        Returns:
+            The number of steps that this carries out; 0 if one needs a closer look.
+        """
+        brings = self.compiled_plan.brings_on(island)
+        if not brings.steps or self.stopped or not self.moved_on.isdisjoint(brings.steps):
+            return 0
+        entries = [self.arguments[argument] for argument in brings.arguments]
+        arrays = [entry.array for entry in entries]
+        if any([array is None for array in arrays]) or any([entry.error is not None for entry in entries]):
+            return 0
+        for at in brings.taken:
+            if entries[at].shared or self.is_read_by_others(brings.steps[at]):
+                return 0
+        slots, done = self.slots, self.done
+        for step, slot, array in zip(brings.steps, brings.slots, arrays, strict=True):
+            slots[slot] = array
+            done[step] = 1
+        self.unread.difference_update(brings.steps)
+        self.launched.notify_all()
+        return len(brings.steps)
 
     def finish(self) -> None:
         """End the run and keep only its results: otherwise each run would keep the one before it alive."""

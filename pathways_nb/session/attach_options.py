@@ -6,6 +6,7 @@ keeps the controller and everything it holds, and a saved run stores them, so th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,6 +26,7 @@ class SimulatorOptions:
     seed: int = 0
     values: bool = False
     compiler: CompilerChoice = "auto"
+    host: Any = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class AttachOptions:
         plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
         # A function or a chip of the user's has no form in JSON; its name says what was measured.
         plain |= {name: option_name(plain[name]) for name in ("policy", "chip", "network") if name in plain}
+        if "host" in plain:
+            plain["host"] = dict(plain["host"]) if isinstance(plain["host"], Mapping) else option_name(plain["host"])
         return {name: value for name, value in plain.items() if name not in ("simulated", "cluster")}
 
 

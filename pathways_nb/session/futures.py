@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from pathways_nb.plan.plan import Placement
 
 
-class Future(Unique, LogicalBuffer, ArrayAttributes, HostConversions, NotAnArray, Deferred):
+class Future(  # type: ignore[override]  # what its kind has is read only here
+    Unique, LogicalBuffer, ArrayAttributes, HostConversions, NotAnArray, Deferred
+):
     """The result of a call, which may not be computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
@@ -286,6 +288,12 @@ class Future(Unique, LogicalBuffer, ArrayAttributes, HostConversions, NotAnArray
         return self
 
 
+def made_anew(count: int) -> list[Future]:
+    """Return futures that are bound next; spelled out, since a training step has hundreds of results."""
+    return [_new(Future) for _ in range(count)]
+
+
+_new: Callable[[type[Future]], Future] = object.__new__
 _COPY = ProgramTracer(jnp.copy, Statics.of(jnp.copy, (), (), (), ()), "without padding")
 
 

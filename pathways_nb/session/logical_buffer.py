@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pathways_nb.errors import CancelledError, LostError, PathwaysError
 from pathways_nb.program.signature import Aval
-from pathways_nb.runtime.holds import Hold
-from pathways_nb.runtime.run_state import Entry
+from pathways_nb.runtime.entries import Entry, Hold, stored
+from pathways_nb.session.future_kinds import FutureKind
 from pathways_nb.session.session import Session
 
 if TYPE_CHECKING:
@@ -21,34 +20,55 @@ class LogicalBuffer:
 
     # Class-wide defaults: a training step makes a future for each of its many results.
     _entry: Entry | None = None
-    _buffer = -1
-    _sharding: Any = None
+    _kind: FutureKind
+    _known: FutureKind | None = None
+    """The same while calls may read it; ``None`` while its call is not dispatched, and once it is donated."""
     _flush: Callable[[], None] | None = None
     _consumed = ""
     _held: Hold | None = None
-    place: int | None = None
-    """The serial number of the virtual slice where it is computed or was put."""
+    """What holds its buffer, if not the future itself."""
     copies: Mapping[Placement, Self] = {}
     """Copies of the same small value on other devices that needed it, by placement."""
 
-    def __init__(self, session: Session, aval: Aval, name: str):
-        self._session, self.aval, self._name = session, aval, name
+    def __init__(self, kind: FutureKind):
+        self._kind = kind
 
-    def bind(self, held: Hold, entry: Entry, sharding: Any) -> None:
+    @property
+    def _session(self) -> Session:
+        return self._kind.session
+
+    @property
+    def _name(self) -> str:
+        return self._kind.name
+
+    @property
+    def _sharding(self) -> Any:
+        return self._kind.sharding
+
+    @property
+    def aval(self) -> Aval:
+        """Shape, type and padding."""
+        return self._kind.aval
+
+    @property
+    def place(self) -> int | None:
+        """The serial number of the virtual slice where it is computed or was put."""
+        return self._kind.place
+
+    def bind(self, entry: Entry, kind: FutureKind) -> None:
         """Attach the future to the logical buffer that its value will be in, once its call is dispatched.
 
         Args:
-            held: the token of the logical buffer.
-            entry: its entry in the driver.
-            sharding: the ``jax.sharding`` of the value.
+            entry: of the logical buffer.
+            kind: of the future.
         """
-        self._buffer, self._entry, self._sharding, self._held = held.buffer, entry, sharding, held
+        # Its kind first: from the moment it is bound, another thread may pass it to a call, which asks where it lies.
+        self._kind = kind
+        self._entry = entry
         if self._flush is not None:  # of a batched call; else the class has it, and each future is smaller
             self._flush = None
-
-    def crop(self, shape: tuple[int, ...], padded: tuple[int, ...]) -> None:
-        """Record that its array, of shape ``padded``, ends in padding: the value is its part of shape ``shape``."""
-        self.aval = replace(self.aval, shape=shape, padded=padded)
+        if not self._consumed:
+            self._known = kind
 
     def set_value_holder(self, holder: Any) -> None:
         """Attach the value of a simulated future: ``holder`` is a future of real devices or a host value."""
@@ -71,19 +91,20 @@ class LogicalBuffer:
         self._flush = None
         if isinstance(error, KeyboardInterrupt):
             text = f"{self._name} was cancelled before it was dispatched. Call it again to compute it."
-            self._entry = Entry(error=CancelledError(text))
+            self._entry = stored(error=CancelledError(text))
         else:
             text = f"{self._name} was not dispatched: {type(error).__name__}: {error}"
-            self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(text))
+            self._entry = stored(error=error if isinstance(error, PathwaysError) else CancelledError(text))
 
     @property
     def is_bound(self) -> bool:
         """Whether its call was dispatched and it has a logical buffer."""
-        return self._held is not None
+        return self._entry is not None and self._entry.buffer >= 0
 
     def consume(self, where: str) -> None:
         """Record that a call at line ``where`` donated it; ``""`` takes that back."""
         self._consumed = where
+        self._known = self._kind if self.is_bound and not where else None
 
     def check_usable(self) -> None:
         """Check that no call donated it.
@@ -105,11 +126,11 @@ class LogicalBuffer:
         if self._flush is not None:
             self._flush()
         # By identity of the entry: after a reset, another driver counts its buffers from 0 again.
-        return self._buffer if entries.get(self._buffer) is self._entry else None
+        return self.buffer if entries.get(self.buffer) is self._entry else None
 
     def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
         """Return whether one of a driver's ``entries`` has its value or, as far as is known, will have it."""
-        return self._entry is not None and entries.get(self._buffer) is self._entry and self._entry.error is None
+        return self._entry is not None and entries.get(self.buffer) is self._entry and self._entry.error is None
 
     def location_in(self, session: Session) -> tuple[Any, Placement | None]:
         """Return sharding and devices, of a donated future, too; no devices if they are not attached in ``session``."""
@@ -124,8 +145,8 @@ class LogicalBuffer:
 
     @property
     def buffer(self) -> int:
-        """Its logical buffer."""
-        return self._buffer
+        """Its logical buffer; -1 before its call is dispatched."""
+        return -1 if self._entry is None else self._entry.buffer
 
     def keep_copy(self, where: Placement, copy: Self) -> None:
         """Record that its program leaves ``copy`` of it on these devices."""

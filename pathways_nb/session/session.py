@@ -23,13 +23,14 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.signature import Signature
+from pathways_nb.program.signature import Aval, Signature
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.gc_pauses import Pauses
 from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.session.attach_options import AttachOptions
+from pathways_nb.session.future_kinds import FutureKind
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Row
@@ -111,6 +112,8 @@ class Session(Unique):
         self.epoch = _Epoch()
         self.opened: dict[str, object] = {}
         """The tenants that the event loop knows, by name, until a client of that name is closed."""
+        self.kinds: dict[Any, FutureKind] = {}
+        """What its futures are, each once, by its attributes."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
     def _machine(self) -> StateMachine:
@@ -196,6 +199,15 @@ class Session(Unique):
     def begin_epoch(self) -> None:
         """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""
         self.epoch = _Epoch()
+        self.kinds = {}
+
+    def kind(
+        self, aval: Aval, name: str, sharding: Any = None, place: int | None = None, where: Placement | None = None
+    ) -> FutureKind:
+        """Return the only ``FutureKind`` of these attributes."""
+        key = (aval, name, sharding, place, where)
+        found = self.kinds.get(key)
+        return found if found is not None else self.kinds.setdefault(key, FutureKind(self, *key))
 
     def shares_devices_with(self, other: Session) -> bool:
         """Return whether both sessions hold the same physical devices; CPU and simulated islands are never shared."""
@@ -277,6 +289,7 @@ class Session(Unique):
             if not self.closed:
                 self.closed = True
                 self._close_driver()
+                self.begin_epoch()  # else programs would keep what they know of this session
                 if self.value_session is not None:
                     self.value_session.close()
                 self.on_close()

@@ -136,13 +136,18 @@ class Timed:
             yield task
             task = int(self.source[task])
 
-    def with_durations(self, durations: np.ndarray) -> Timed:
+    def with_durations(self, durations: np.ndarray, gap: np.ndarray | None = None) -> Timed:
         """Return the tasks with other durations: the same edges, and the same gaps behind them.
 
         Every task must stand behind all that it waits for.
+
+        Args:
+            durations: of each task, in seconds.
+            gap: how much later each task starts than its edges let it, in seconds; None for the same as now.
         """
         order = FixedOrder.of_waits(len(durations), self.waits)
-        return Timed(self.waits, order.evaluate(durations, self.gap).start, durations, self.same)
+        start = order.evaluate(durations, self.gap if gap is None else gap).start
+        return Timed(self.waits, start, durations, self.same)
 
     def slack(self, left: np.ndarray) -> np.ndarray:
         """Return how much later each task could end without a later end of the whole, in seconds.

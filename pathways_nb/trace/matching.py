@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.metrics import WORK, duration, makes_span, signed_duration, summarise
+from pathways_nb.trace.metrics import WORK, duration, makes_span, signed_duration
 from pathways_nb.trace.record import STORED, Events
 from pathways_nb.trace.rows import GAUGE_KINDS, Label
+from pathways_nb.trace.summary import summarise
 from pathways_nb.util.csv_columns import write_columns
 from pathways_nb.util.words import counted
 

@@ -41,6 +41,7 @@ from pathways_nb.runtime.cluster.messenger import Beginning, Messenger, RangeLos
 from pathways_nb.runtime.cluster.remote_array import Placing, RemoteArray
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts, given, sources_of
 from pathways_nb.runtime.driver import Driver, taken
+from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock, drained
 from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts import messages
@@ -53,7 +54,7 @@ from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import BY, Cause, Label, Row, label_of
 from pathways_nb.util import forks
@@ -194,9 +195,9 @@ class ClusterDriver(Driver):
         """Return the value with its sharding; ``fill`` sends it."""
         return Placing(value, sharding)
 
-    def fill(self, buffer: int, where: Placement, array: Any) -> None:
+    def fill(self, entry: Entry, where: Placement, array: Any) -> None:
         """Send a value to the hosts of ``where``, as a reserved buffer."""
-        island, there = self.islands[where.island], Located(array.sharding, where)
+        buffer, island, there = entry.buffer, self.islands[where.island], Located(array.sharding, where)
         value, shape = array.value, tuple(np.shape(array.value))
         parts = self._given(value, there, shape, island)
         futures = [
@@ -210,7 +211,6 @@ class ClusterDriver(Driver):
         except HostDied as died:
             self.abandon(buffer)
             raise LostError(f"a host of island {where.island} died while a value was put there: {died}") from None
-        entry = self.entry_of(buffer)
         self.messenger.placed(buffer, where.island)
         entry.array, entry.sharding, entry.where = self._remote(buffer, aval_of(value), there), array.sharding, where
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.runtime.entries import Entry, promised, stored, will_move
 from pathways_nb.runtime.hosts.arrivals import Arrivals, assembled
 from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.device_route import DeviceRoute
@@ -50,7 +51,6 @@ from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.transfers import shards_of
-from pathways_nb.runtime.run_state import Entry, will_read
 from pathways_nb.util.waiting import Condition
 
 
@@ -143,7 +143,7 @@ class Host:
     def store(self, buffer: int, where: Located, shape: tuple[int, ...], given: Given) -> None:
         """Put a value onto this host's devices."""
         array = assembled(given.parts, where, concrete(where, self.devices), shape, given.key_impl)
-        self.entries[buffer] = Entry(array, sharding=array.sharding, where=where.where)
+        self.entries[buffer] = stored(array, sharding=array.sharding, where=where.where)
 
     def fetch(self, buffer: int, positions: Sequence[int], where: Located) -> tuple[list[np.ndarray], Any]:
         """Return the shards of a computed value on some devices, and of random keys their implementation.
@@ -170,7 +170,7 @@ class Host:
 
     def _call(self, message: Call) -> None:
         plan = self._plans[message.plan]
-        arguments = [Entry() for _ in plan.compiled.plan.leaves]
+        arguments = [stored() for _ in plan.compiled.plan.leaves]
         for argument, found in zip(plan.compiled.brought, message.arguments, strict=True):
             if isinstance(found, Held | Failed):
                 arguments[argument] = self._argument(found)
@@ -183,18 +183,20 @@ class Host:
         slots, steps = plan.compiled.plan.results, plan.compiled.result_steps
         for buffer, slot, step in zip(message.results, slots, steps, strict=True):
             if plan.compiled.plan.steps[step].island == self.island:
-                entry = self.entries[buffer] = Entry(run=run, step=step, sharding=plan.compiled.shardings[slot])
+                (entry,) = promised(run, (buffer,), (step,), (plan.compiled.shardings[slot],))
+                self.entries[buffer] = entry
                 results.setdefault(slot, []).append(entry)
-        will_read(
-            arguments[plan.compiled.plan.steps[step].argument] for step in plan.compiled.brings if step in plan.mine
-        )
+        brings = zip(plan.compiled.brings, message.arguments, strict=True)
+        run.unread = {step for step, found in brings if step in plan.mine and isinstance(found, Held)}
+        for entry in {arguments[plan.compiled.plan.steps[step].argument] for step in run.unread}:
+            entry.readers = entry.with_reader(run)
         sent = (move for step, moves in plan.sends.items() for move in moves if self.is_sent(run, move))
-        will_read(entry for move in sent for entry in results.get(plan.compiled.plan.steps[move].inputs[0], ()))
+        will_move(entry for move in sent for entry in results.get(plan.compiled.plan.steps[move].inputs[0], ()))
         self.runs[message.run] = run
 
     def _argument(self, argument: Held | Failed) -> Entry:
         if isinstance(argument, Failed):
-            return Entry(error=argument.error)
+            return stored(error=argument.error)
         return self.entries.get(argument.buffer) or missing(argument.buffer)
 
     def _range(self, message: Range) -> None:
@@ -209,9 +211,9 @@ class Host:
     def _send(self, message: Send) -> None:
         if not self.owns(message.source.where):
             return
-        never = missing(message.buffer) if message.error is None else Entry(error=message.error)
+        never = missing(message.buffer) if message.error is None else stored(error=message.error)
         entry = self.entries.get(message.buffer) or never
-        will_read((entry,))
+        will_move((entry,))
         with self._lock:
             if entry.array is None and entry.error is None:
                 self._waiting.setdefault(id(entry), []).append(message)
@@ -275,7 +277,7 @@ class Host:
         )
 
     def _has_read(self, entry: Entry) -> None:
-        entry.has_read()
+        entry.has_moved()
         self.launched.notify_all()
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.runtime.entries import Entry, stored
 from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts.messages import Argument, Broken, Call, Report, StepEnded, StepFailed
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan
@@ -16,7 +17,7 @@ from pathways_nb.runtime.hosts.sender import Outgoing
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from pathways_nb.runtime.lowering.transfers import shards_of
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 
 
 @dataclass(eq=False)
@@ -62,7 +63,7 @@ class HostPlan:
                 for step, launch in whole.launches.items()
                 if step in self.mine
             }
-            self._resolved = IslandSteps(whole.order, launches)
+            self._resolved = IslandSteps(whole.order, launches, whole.brings)
         return self._resolved
 
 
@@ -167,7 +168,7 @@ class HostRun(Execution):
                     shape,
                     array,
                     self.errors.get(step),
-                    lambda entries=entries: self.has_read(entries),  # type: ignore[misc]
+                    lambda entries=entries: self.has_moved(entries),  # type: ignore[misc]
                     lambda cause: self.inherited_error(step) or self.node_error(step, cause),
                 )
             )
@@ -196,4 +197,4 @@ def _is_this_hosts_own(error: PathwaysError) -> bool:
 
 def missing(buffer: int) -> Entry:
     """Return an entry for a buffer that this host does not hold."""
-    return Entry(error=LostError(f"buffer {buffer} was lost with the hosts that held it. Run what makes it again."))
+    return stored(error=LostError(f"buffer {buffer} was lost with the hosts that held it. Run what makes it again."))

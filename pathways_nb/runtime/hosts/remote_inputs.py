@@ -99,6 +99,10 @@ class RemoteInputs:
         coming = _of_host(run).coming
         return coming.isdisjoint(run.compiled_plan.plan.steps[step].producers) and self._local.is_ready(run, step)
 
+    def has_remote(self, run: Execution) -> bool:
+        """See ``StepInputs``."""
+        return True
+
     def is_remote(self, run: Execution, step: int) -> bool:
         """See ``StepInputs``."""
         mine = _of_host(run)

@@ -131,11 +131,12 @@ class Dispatcher(threading.Thread):
         return order is not None
 
     def _launch_range(self, launch_range: LaunchRange) -> None:
-        run, runner, in_place = launch_range.run, self.runner, 0
+        run, runner, start, stop = launch_range.run, self.runner, launch_range.start, launch_range.stop
         jax_contexts.adopt(run.compiled_plan.contexts)
         runner.computing.begin()
-        steps = run.compiled_plan.plan.steps
-        for others, launches in runner.inputs.steps(run).stretches(launch_range.start, launch_range.stop):
+        mine, steps = runner.inputs.steps(run), run.compiled_plan.plan.steps
+        in_place = runner.use_all_in_place(run) if stop - start == len(mine.order) else 0
+        for others, launches in mine.stretches(start, stop, with_brings=not in_place):
             for step in others:
                 if runner.use_in_place(run, step):
                     in_place += 1

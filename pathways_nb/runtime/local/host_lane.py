@@ -136,7 +136,6 @@ class HostLane(threading.Thread):
     def _bring(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring an argument, or what another step makes, to the host; return the error that prevents it, if any."""
         entry = run.arguments[action.step.argument] if action.step.kind == "bring" else None
-        read = (entry,) if entry is not None else run.results.get(action.step.inputs[0], ())
         if not self.inputs.is_ready(run, step):
             self._why = DATA
             run.launched.wait(lambda: self.inputs.is_ready(run, step))
@@ -149,8 +148,11 @@ class HostLane(threading.Thread):
             elif error is None:
                 self._fetch(run, step, action.label, run.slots[action.step.inputs[0]])
             return error
-        finally:  # a result's memory may be taken over now
-            run.has_read(read)
+        finally:  # the memory may be taken over now
+            if entry is not None:
+                run.has_brought(step)
+            else:
+                run.has_moved(run.results.get(action.step.inputs[0], ()))
 
     def _receive(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
         """Wait for a value from another process, and return the error that prevents it, if any."""

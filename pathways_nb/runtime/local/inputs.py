@@ -64,6 +64,9 @@ class StepInputs(Protocol):
     def is_ready(self, run: Execution, step: int) -> bool:
         """Return whether all that a step reads exists, or never will, or is expected; called by any thread."""
 
+    def has_remote(self, run: Execution) -> bool:
+        """Return whether any of a run's arguments may come from another process."""
+
     def is_remote(self, run: Execution, step: int) -> bool:
         """Return whether what a step brings or moves comes from another process."""
 
@@ -116,11 +119,15 @@ class LocalInputs:
             entry = arguments[action.step.argument]
             exists = entry.array is not None or entry.error is not None
             taken_over = action.step.argument in run.compiled_plan.taken_over
-            return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
+            return run.stopped or (exists and not (taken_over and run.is_read_by_others(step)))
         for slot in action.step.inputs:
             if slots[slot] is None:
                 return run.stopped or any(producer in run.errors for producer in action.step.producers)
         return True
+
+    def has_remote(self, run: Execution) -> bool:
+        """See ``StepInputs``."""
+        return False
 
     def is_remote(self, run: Execution, step: int) -> bool:
         """See ``StepInputs``."""

@@ -14,6 +14,7 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.driver import Driver, taken
+from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.inputs import LocalInputs
@@ -25,7 +26,7 @@ from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, on_mesh
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Cause, Row
 from pathways_nb.util import forks

@@ -41,6 +41,10 @@ class StepRunner:
 
     # ---- the common case
 
+    def use_all_in_place(self, run: Execution) -> int:
+        """Use all arguments of the island as they are if they lie at their places, and return how many."""
+        return 0 if self.gone or self.inputs.has_remote(run) else run.bring_all(self.island)
+
     def use_in_place(self, run: Execution, step: int) -> bool:
         """Use an argument that lies at its place already, without any event.
 
@@ -56,10 +60,10 @@ class StepRunner:
         array = entry.array
         if array is None or run.stopped or entry.error is not None or getattr(array, "sharding", None) != action.target:
             return False
-        if action.step.argument in run.compiled_plan.taken_over and (entry.shared or entry.pending_reads > 1):
+        if action.step.argument in run.compiled_plan.taken_over and (entry.shared or run.is_read_by_others(step)):
             return False
         run.slots[action.step.outputs[0]] = array
-        run.has_read((entry,))
+        run.has_brought(step)
         run.done[step] = 1
         return True
 
@@ -194,7 +198,7 @@ class StepRunner:
             if taken_over and moved:
                 entry.array = None  # its handle is consumed: what was copied is of no use to anybody
         finally:
-            run.has_read((entry,))
+            run.has_brought(step)
         run.fill(step, [array])
         run.let_go(step, self.island)
         if moved:
@@ -216,7 +220,7 @@ class StepRunner:
             dispatched = self.clock()
             array = delivered(run.slots[slot], action.target)
         finally:  # a result's memory may be taken over now
-            run.has_read(run.results.get(slot, ()))
+            run.has_moved(run.results.get(slot, ()))
         run.fill(step, [array])
         run.let_go(step, self.island)
         self.moving.follow(Sent(launch_range, step, array, dispatched))

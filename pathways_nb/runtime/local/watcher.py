@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from time import thread_time
 from typing import Any
 
+from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.local.look_budget import LookBudget
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.rows import Row
 
 Clock = Callable[[], float]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pathways_nb.plan.footprint import Footprint, Peak
 from pathways_nb.plan.plan import Plan
@@ -19,6 +19,22 @@ from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 
 _LARGE = 1e6
 """Bytes of an output on a device that are freed as soon as possible."""
+
+
+class Brings(NamedTuple):
+    """The steps of an island that bring arguments.
+
+    Args:
+        steps: their numbers in the plan.
+        arguments: the argument that each brings.
+        slots: the slot that each fills.
+        taken: positions, among these, of arguments whose memory a node takes over.
+    """
+
+    steps: tuple[int, ...] = ()
+    arguments: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
+    taken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +70,7 @@ class CompiledPlan:
     lasts: dict[int, float] = field(default_factory=dict)
     """For each launch, the seconds it took when its end was last watched; about, if it never was."""
     _resolved: dict[int, IslandSteps] = field(default_factory=dict, init=False)  # no copy shares it
+    _brings: dict[int, Brings] = field(default_factory=dict, init=False)
 
     def resolved(self, island: int) -> IslandSteps:
         """Return the steps on an island, ready to be carried out there."""
@@ -96,6 +113,44 @@ class CompiledPlan:
         return tuple(slot for slot in moved if slot in results)
 
     @cached_property
+    def result_positions(self) -> dict[int, list[int]]:
+        """By slot, the positions of the results that it is."""
+        found: dict[int, list[int]] = {}
+        for at, slot in enumerate(self.plan.results):
+            found.setdefault(slot, []).append(at)
+        return found
+
+    @cached_property
+    def spans(self) -> dict[int, slice]:
+        """Of launches whose outputs are results in a row, each of them once: by step, the positions of these."""
+        found: dict[int, slice] = {}
+        for index, step in enumerate(self.plan.steps if self.plan.distinct else ()):
+            positions = [self.result_positions.get(slot, [-1])[0] for slot in step.outputs]
+            first = positions[0] if positions else -1
+            if step.kind != "bring" and first >= 0 and positions == list(range(first, first + len(positions))):
+                found[index] = slice(first, first + len(positions))
+        return found
+
+    @cached_property
+    def distinct_brought(self) -> tuple[int, ...]:
+        """The arguments that any step brings, each once."""
+        return tuple(self.bringing)
+
+    @cached_property
+    def bringing(self) -> dict[int, list[int]]:
+        """By argument, the steps that bring it."""
+        found: dict[int, list[int]] = {}
+        for step, argument in zip(self.brings, self.brought, strict=True):
+            found.setdefault(argument, []).append(step)
+        return found
+
+    def brings_on(self, island: int) -> Brings:
+        """Return the steps of an island that bring arguments, if they all come before its launches; else none."""
+        if (found := self._brings.get(island)) is None:
+            found = self._brings[island] = _brings(self, island)
+        return found
+
+    @cached_property
     def result_avals(self) -> dict[int, Aval]:
         """Shape and type of each slot that is a result."""
         return dict(zip(self.plan.results, self.results, strict=True))
@@ -122,3 +177,18 @@ class CompiledPlan:
     def name(self) -> str:
         """The program's name."""
         return self.plan.graph.name
+
+
+def _brings(compiled_plan: CompiledPlan, island: int) -> Brings:
+    """Return the steps of an island that bring arguments; none if others wait for one, or a host brings one."""
+    plan, order = compiled_plan.plan, compiled_plan.plan.orders.get(island, ())
+    steps = tuple(number for number in order if plan.steps[number].kind == "bring")
+    if any(number in compiled_plan.awaited or plan.steps[number].on_host for number in steps):
+        return Brings()
+    arguments = tuple(plan.steps[number].argument for number in steps)
+    return Brings(
+        steps,
+        arguments,
+        tuple(plan.steps[number].outputs[0] for number in steps),
+        tuple(at for at, argument in enumerate(arguments) if argument in compiled_plan.taken_over),
+    )

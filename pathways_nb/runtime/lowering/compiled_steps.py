@@ -104,11 +104,13 @@ class IslandSteps:
     Args:
         order: the steps, in the order in which they go out.
         launches: those that may go out without a closer look, by step.
+        brings: those that bring arguments.
     """
 
     order: Sequence[int]
     launches: Mapping[int, ResolvedLaunch]
-    _stretches: dict[tuple[int, int], Sequence[Stretch]] = field(default_factory=dict, init=False)
+    brings: frozenset[int] = frozenset()
+    _stretches: dict[tuple[int, int, bool], Sequence[Stretch]] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -150,11 +152,12 @@ class IslandSteps:
                 action.waits_for,
                 action.reader,
             )
-        return cls(order, launches)
+        return cls(order, launches, frozenset(number for number in order if plan.steps[number].kind == "bring"))
 
-    def stretches(self, start: int, stop: int) -> Sequence[Stretch]:
-        """Return the steps from one position of the order to another."""
-        if (found := self._stretches.get((start, stop))) is None:
+    def stretches(self, start: int, stop: int, with_brings: bool = True) -> Sequence[Stretch]:
+        """Return the steps from one position of the order to another, with or without those that bring arguments."""
+        key = start, stop, with_brings
+        if (found := self._stretches.get(key)) is None:
             if len(self._stretches) > len(self.order):  # programs that take turns are cut anywhere
                 self._stretches.clear()
             made = [Stretch([], [])]
@@ -162,11 +165,11 @@ class IslandSteps:
                 launch = self.launches.get(step)
                 if launch is not None:
                     made[-1].launches.append(launch)
-                elif made[-1].launches:
-                    made.append(Stretch([step], []))
-                else:
+                elif with_brings or step not in self.brings:
+                    if made[-1].launches:
+                        made.append(Stretch([], []))
                     made[-1].others.append(step)
-            found = self._stretches[start, stop] = tuple(made)
+            found = self._stretches[key] = tuple(made)
         return found
 
 

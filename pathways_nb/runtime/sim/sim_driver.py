@@ -29,10 +29,11 @@ from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.driver import QUEUED, Driver
+from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.runtime.sim import chip_compiler
 from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.held_up import Say

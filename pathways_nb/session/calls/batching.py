@@ -28,10 +28,11 @@ from pathways_nb.program.signature import Aval, Signature
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls.call_batch import BatchedCall, CallBatch, Staged, program_of
 from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.calls.known_calls import KnownCall
 from pathways_nb.session.calls.submit import dispatch
 from pathways_nb.session.exclusive import Exclusive
 from pathways_nb.session.futures import Future
-from pathways_nb.session.session import Pending, Session
+from pathways_nb.session.session import Session
 from pathways_nb.util import forks
 
 MOST = 512
@@ -41,10 +42,17 @@ MOST_COPIED = 64_000_000
 
 
 class CallBatcher:
-    """The batched calls of one session; several threads may add calls and wait for their results."""
+    """The batched calls of one session; several threads may add calls and wait for their results.
 
-    def __init__(self, session: Session):
-        self.session = session
+    Args:
+        session: the controller.
+        alone: whether each call is dispatched at its line, before its caller can change an argument.
+    """
+
+    def __init__(self, session: Session, alone: bool = False):
+        self.session, self._alone = session, alone
+        self.sent: tuple[Signature, KnownCall] | None = None
+        """The last batch that was a single call, as a program's call, and what equal calls need."""
         self.batch = self._begin()
         self._home, self._compete = threading.get_ident(), False
         """The thread of the cell, and whether other threads make calls for tenants, which then compete."""
@@ -52,7 +60,8 @@ class CallBatcher:
 
     def _begin(self) -> CallBatch:
         session = self.session
-        return CallBatch(needs_values=session.attach_options.simulated is None or session.value_session is not None)
+        computed = session.attach_options.simulated is None or session.value_session is not None
+        return CallBatch(needs_values=computed and not self._alone)
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Add a call, which is dispatched later.
@@ -77,12 +86,12 @@ class CallBatcher:
         batch = self.batch
         wires = tuple(
             batch.wire(leaf, i in call.donated, name)
-            for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
+            for i, (leaf, name) in enumerate(zip(call.leaves, computation.names_of(call), strict=True))
         )
         # At once, and not when the batch goes out: a later call of the same batch must not read what this one donates.
-        batch.consumed += consume(call)
+        batch.consumed += consume(call.donated, call.leaves)
         index = len(batch.calls)
-        futures = [Future(self.session, leaf, computation.name) for leaf in staged.outputs]
+        futures = [Future(self.session.kind(leaf, computation.name)) for leaf in staged.outputs]
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
             batch.made[id(future)] = (index, position)
@@ -118,7 +127,9 @@ class CallBatcher:
             program = program_of(batch, wanted)
             call, futures = program.signature(tuple(batch.outside), {}, contexts), batch.futures(self.session, wanted)
             with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
-                dispatch(self.session, program, call, futures)
+                _, known = dispatch(self.session, program, call, futures)
+            if known is not None and len(batch.calls) == 1:
+                self.sent = call, replace(known, build=batch.calls[0].staged.build)
         except BaseException as error:
             batch.fail(error)
             raise
@@ -148,11 +159,6 @@ class CallBatcher:
     def _give_up(self, client: str) -> None:
         if self.batch.tenant is not None and self.batch.tenant.name == client:
             self._cancel(CancelledError(f"client {client} closed before this call was dispatched."))
-
-
-def pending(session: Session) -> Pending:
-    """Return the batch that calls go to now."""
-    return session.recordings[-1][1] if session.recordings else CallBatcher(session)
 
 
 def traced_at_line(computation: Computation, call: Signature, avals: tuple[Aval, ...], session: Session) -> Staged:

@@ -144,7 +144,7 @@ class CallBatch:
             for position in positions:
                 future = call.outputs[position]()
                 if future is None:
-                    future = Future(session, call.staged.outputs[position], call.computation.name)
+                    future = Future(session.kind(call.staged.outputs[position], call.computation.name))
                 found.append(future)
         return found
 

@@ -6,6 +6,10 @@ is marked at once, before the program runs, and names the line that donated it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
 from pathways_nb.errors import LostError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.signature import Signature
@@ -25,22 +29,27 @@ def check_futures(call: Signature) -> None:
                 leaf.check_usable()
             except LostError as error:
                 raise LostError(f"{call.name(index)}: {error}") from None
+    passed = Counter(map(id, call.leaves)) if call.donated else Counter[int]()
     for index in call.donated:
         leaf = call.leaves[index]
-        if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:
+        if isinstance(leaf, Future) and passed[id(leaf)] > 1:
             raise UsageError(f"{call.name(index)} is donated and passed twice in one call.")
 
 
-def consume(call: Signature) -> list[Future]:
+def consume(donated: Sequence[int], leaves: Sequence[Any]) -> list[Future]:
     """Mark the donated futures of a call, so that later uses name its line.
+
+    Args:
+        donated: positions of the donated arguments.
+        leaves: all arguments.
 
     Returns:
         The donated futures.
     """
-    if not call.donated:
+    if not donated:
         return []
-    where = source_lines.user_line()
-    futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
+    where = source_lines.user_line() or "an earlier call"
+    futures = [leaves[index] for index in donated if isinstance(leaves[index], Future)]
     for future in futures:
-        future.consume(where or "an earlier call")
+        future._consumed, future._known = where, None  # spelled out: a training step donates hundreds
     return futures

@@ -25,8 +25,10 @@ from pathways_nb.results.run import Run
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.session import default_controller
 from pathways_nb.session.calls import submit
-from pathways_nb.session.calls.batching import pending, refuse_tracers
+from pathways_nb.session.calls.batching import CallBatcher, refuse_tracers
 from pathways_nb.session.calls.client import record, wait
+from pathways_nb.session.calls.known_calls import Key, KnownCall, find, remember
+from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.util.words import a_type_of
 
@@ -108,19 +110,40 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
     Returns:
         The outputs as futures.
     """
+    session, is_program = default_controller.get(), isinstance(target, ProgramTracer)
+    at_once = is_program or not session.recordings
+    key = Key(session, args, kwargs) if at_once and not target.statics.has_static else None
+    if key is not None and (known := find(session, target, key)) is not None:
+        with calling(session, target.name):
+            session.flush()
+            return _repeat(session, known, key.leaves)
     call = target.signature(args, kwargs)
     refuse_tracers(call)
-    session = default_controller.get()
     with calling(session, target.name):
         if isinstance(target, ProgramTracer):
             # A client's calls are submitted in the order in which they were made.
             session.flush()
-            return submit.dispatch(session, target, call)
-        batcher = pending(session)
+            result, found = submit.dispatch(session, target, call)
+            if key is not None and found is not None:
+                remember(session, target, key, call, found)
+            return result
+        if not at_once:
+            return session.recordings[-1][1].add(target, call)
+        batcher = CallBatcher(session, alone=True)
         result = batcher.add(target, call)
-        if not session.recordings:
-            batcher.flush(call.contexts)
+        batcher.flush(call.contexts)
+        if key is not None and batcher.sent is not None:
+            remember(session, target, key, *batcher.sent)
         return result
+
+
+def _repeat(session: Session, known: KnownCall, leaves: list[Any]) -> Any:
+    """Submit a call of which all is known but its arguments, and return its outputs as futures."""
+    session.driver.event_loop.refuse_policies()
+    if known.order is not None:
+        leaves = [leaves[at] for at in known.order]
+    made, _ = submit.submit(session, known, leaves, lambda at: f"{known.name}: argument {at}")
+    return known.build(made)
 
 
 context.carry_out_calls_by(_call)

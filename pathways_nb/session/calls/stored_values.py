@@ -6,8 +6,9 @@ that a program used at several places keep a copy at each, so that the next call
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -24,47 +25,74 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.models import builder, how_to_split, with_static_parts
 from pathways_nb.program.narrowing import NarrowingError
-from pathways_nb.program.signature import Aval, Signature, aval_of
+from pathways_nb.program.signature import Aval, aval_of
 from pathways_nb.runtime.driver import Driver
-from pathways_nb.runtime.holds import Hold
+from pathways_nb.runtime.entries import Entry, Hold
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import tenant_scope
+from pathways_nb.session.future_kinds import FutureKind
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util.words import a_type_of
 
 
-def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[list[int], list[Hold]]:
+def hold(
+    session: Session, plan: Plan, leaves: Sequence[Any], client: str, name: Callable[[int], str]
+) -> tuple[list[int], list[Hold]]:
     """Store the arguments of a plan.
+
+    Args:
+        session: the controller.
+        plan: the plan.
+        leaves: its arguments.
+        client: who calls it.
+        name: returns what errors call an argument.
 
     Returns:
         The logical buffer of each argument, and the tokens of those buffers that were made only for this call.
     """
-    driver, leaves = session.driver, call.leaves
+    driver = session.driver
+    if (known := _all_held(driver, leaves)) is not None and not plan.again:
+        return known, []
     # A future of another controller has no buffer here: its value is fetched and stored like one of the user's.
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
-    values = {at: _value_from_outside(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
-    stored = {
-        at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
-    }
-    buffers = [stored[at].buffer if buffer is None else buffer for at, buffer in enumerate(held)]
+    values = {at: _value_from_outside(driver, leaves[at], name, at) for at, one in enumerate(held) if one is None}
+    tokens, buffers = list[Hold](), list[int]()
+    for at, buffer in enumerate(held):
+        if buffer is None:
+            tokens.append(Hold())
+            size = getattr(values[at], "nbytes", 0)
+            buffer = driver.store(values[at], size, client, tokens[-1], "an argument").buffer
+        buffers.append(buffer)
     for leaf, place in plan.again:
         copy = _copy(driver, leaves[leaf], plan.placements[place])
         buffers.append(buffers[leaf] if copy is None else copy.buffer)
-    return buffers, list(stored.values())
+    return buffers, tokens
 
 
-def _value_from_outside(driver: Driver, call: Signature, at: int) -> Any:
-    """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
-    leaf = call.leaves[at]
-    name = call.name(at) if isinstance(leaf, jax.ShapeDtypeStruct) else "an argument"  # names take time
+_entries_of, _buffers_of = attrgetter("_entry"), attrgetter("buffer")
+
+
+def _all_held(driver: Driver, leaves: Sequence[Any]) -> list[int] | None:
+    """Return the buffers of leaves that are all futures which this controller holds, else ``None``; in C mostly."""
     try:
-        value = driver.take(leaf, name)
+        entries = list(map(_entries_of, leaves))
+        buffers = list(map(_buffers_of, entries))
+    except AttributeError:  # a value from outside, or a future without a buffer
+        return None
+    return buffers if list(map(driver.entries.get, buffers)) == entries else None
+
+
+def _value_from_outside(driver: Driver, leaf: Any, name: Callable[[int], str], at: int) -> Any:
+    """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
+    called = name(at) if isinstance(leaf, jax.ShapeDtypeStruct) else "an argument"  # names take time
+    try:
+        value = driver.take(leaf, called)
     except LostError as error:
-        raise LostError(f"{call.name(at)}: {error}") from None
+        raise LostError(f"{name(at)}: {error}") from None
     if not isinstance(leaf, Future) or leaf.aval.padded is None:
         return value
     padded = leaf.aval.on_devices
@@ -144,32 +172,54 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     return builder(structure)(placed)
 
 
+def kinds_of(
+    session: Session, compiled_plan: CompiledPlan, cropped: Sequence[tuple[int, tuple[int, ...]]]
+) -> list[FutureKind]:
+    """Return what each result of a program is as a future, and after them each copy that it leaves at other places.
+
+    Args:
+        session: the controller.
+        compiled_plan: of the program.
+        cropped: positions of results that are kept with padding, with the shapes of their values.
+    """
+    plan, shapes = compiled_plan.plan, dict(cropped)
+    found = []
+    for at, (aval, slot) in enumerate(zip(compiled_plan.results, plan.results, strict=True)):
+        if at in shapes:
+            aval = replace(aval, shape=shapes[at], padded=aval.shape)
+        place = plan.slots[slot].place
+        where = plan.placements[plan.steps[compiled_plan.result_steps[at]].place]
+        found.append(session.kind(aval, compiled_plan.name, compiled_plan.shardings[slot], place, where))
+    return found
+
+
 def bind(
-    session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold], futures: Sequence[Future] | None
-) -> list[Future]:
+    compiled_plan: CompiledPlan, kinds: Sequence[FutureKind], entries: Sequence[Entry], futures: Sequence[Future]
+) -> Sequence[Future]:
     """Bind futures to the results of a call, each with the copies that the call left at other places.
 
     Args:
-        session: the session.
         compiled_plan: of the call.
-        holds: tokens of the results, and after them of the copies.
-        futures: of the results, if there are any yet; else they are made.
+        kinds: of the results, and after them of the copies.
+        entries: of the same.
+        futures: for the same.
 
     Returns:
         The futures of the results.
     """
-    driver, plan = session.driver, compiled_plan.plan
-    missing = compiled_plan.results if futures is None else compiled_plan.results[len(futures) :]
-    made = [Future(session, aval, compiled_plan.name) for aval in missing]
-    found = made if futures is None else [*futures, *made]
-    count = len(found) - len(plan.copies)
-    for copy, slot, position in zip(found[count:], plan.results[count:], plan.copies, strict=True):
-        found[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
-    for future, held, slot in zip(found, holds, plan.results, strict=True):
-        # Its place first: from the moment it is bound, another thread may pass it to a call, which asks where it lies.
-        future.place = plan.slots[slot].place
-        future.bind(held, driver.entry_of(held.buffer), compiled_plan.shardings[slot])
-    return found[:count]
+    for future, entry, made in zip(futures, entries, kinds, strict=True):
+        if future._flush is None:  # spelled out: it is done for hundreds of results of a training step
+            future._kind = future._known = made
+            future._entry = entry
+        else:
+            future.bind(entry, made)
+    plan = compiled_plan.plan
+    if not plan.copies:
+        return futures
+    count = len(futures) - len(plan.copies)
+    for copy, slot, position in zip(futures[count:], plan.results[count:], plan.copies, strict=True):
+        futures[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
+    return futures[:count]
 
 
 class Reservation:
@@ -197,34 +247,41 @@ class Reservation:
     ):
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
+        self._held: Hold | None = Hold()
         # On each device its shard, padding included; the whole value counts once, however many devices hold it.
         need = Allocation(where, bytes_on_device(aval.on_devices, sharding), category)
         client = tenant_scope.registered_name(session)
-        self._held: Hold | None = session.driver.reserve(need, aval.on_devices.bytes, client, name)
+        try:
+            self._entry = session.driver.reserve(need, aval.on_devices.bytes, client, self._held, name)
+        except BaseException:
+            self._held = None  # the traceback may keep this frame
+            raise
 
-    def fill(self, array: Any, kind: str, serial: int | None, value_holder: Any = None) -> Future:
+    def fill(self, array: Any, verb: str, serial: int | None, value_holder: Any = None) -> Future:
         """Put an array there.
 
         Args:
             array: on these devices, in this sharding.
-            kind: ``"put"`` or ``"restore"``, for the record.
+            verb: ``"put"`` or ``"restore"``, for the record.
             serial: of the virtual slice.
             value_holder: what has the value of a simulated array.
 
         Returns:
             Its future.
         """
-        session, driver, where, name = self.session, self.session.driver, self.where, f"{kind} on {self.place}"
+        session, driver, where, name = self.session, self.session.driver, self.where, f"{verb} on {self.place}"
         assert self._held is not None, "it was given up"
-        driver.fill(self._held.buffer, where, array)
-        label = label_of("transfer", f"{kind} → {self.place}", place=self.place, island=where.island,
+        driver.fill(self._entry, where, array)
+        driver.check_held([self._entry])
+        label = label_of("transfer", f"{verb} → {self.place}", place=self.place, island=where.island,
                          device=where.first, devices=where.count, bytes=self.aval.on_devices.bytes,
                          route="host")  # fmt: skip
         quality = "estimated" if driver.quality == "exact" else driver.quality
         session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
-        future = Future(session, self.aval, name)
-        future.bind(self._held, driver.entry_of(self._held.buffer), self.sharding)
-        future.place = serial
+        made = session.kind(self.aval, name, self.sharding, serial, where)
+        future = Future(made)
+        future.bind(self._entry, made)
+        future._held = self._held
         if session.value_session is not None:
             future.set_value_holder(value_holder)
         return future

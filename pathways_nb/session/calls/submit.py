@@ -27,11 +27,13 @@ from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.layouts import Layouts
+from pathways_nb.runtime.run_state import Execution
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls import stored_values
 from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.calls.known_calls import KnownCall
 from pathways_nb.session.exclusive import Exclusive
-from pathways_nb.session.futures import Future
+from pathways_nb.session.futures import Future, made_anew
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label, Row, label_of
@@ -56,7 +58,9 @@ def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[.
     return found.run(session, make, *args)
 
 
-def dispatch(session: Session, program: ProgramTracer, call: Signature, futures: Sequence[Future] | None = None) -> Any:
+def dispatch(
+    session: Session, program: ProgramTracer, call: Signature, futures: Sequence[Future] | None = None
+) -> tuple[Any, KnownCall | None]:
     """Trace and compile what is new, and submit the call.
 
     Args:
@@ -67,7 +71,7 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
             checked and have donated already. For any other program, futures are made.
 
     Returns:
-        The program's output tree, with a future for each array.
+        The program's output tree, with a future for each array, and what equal calls need; ``None`` if they need more.
 
     Raises:
         PathwaysError: the call cannot be carried out; nothing was submitted.
@@ -84,18 +88,15 @@ def dispatch(session: Session, program: ProgramTracer, call: Signature, futures:
     # It may refuse the values: before anything is stored, donated or queued.
     if conclude is not None:
         conclude()
-    client = tenant_scope.registered_name(session)
-    tenant = tenant_scope.current()
-    if tenant is not None and tenant.memory:
-        _refuse_too_large(ready, [tenant.memory] * len(session.islands), f"give {client!r} a larger memory=")
-    _wait_for_capacity(session, program, client, record)
-    made = _submit(session, ready, call, client, record, futures)
-    for at, shape in traced.cropped:
-        made[at].crop(shape, ready.results[at].shape)
+    kinds = stored_values.kinds_of(session, ready, traced.cropped)
+    known = KnownCall(program.name, ready, tuple(kinds), call.donated, None, traced.build)
+    made, run = submit(session, known, call.leaves, call.name, futures)
+    if not ready.plan.again:  # else it hangs on the copies that there are
+        known = replace(known, moved=run.moved)
     # After the simulated call: if that is refused, nothing is computed either.
     if session.value_session is not None:
         _compute_values(session.value_session, program, call, made)
-    return traced.build(made)
+    return traced.build(made), None if session.value_session is not None else known
 
 
 def _compute_values(value_session: Session, program: ProgramTracer, call: Signature, made: Sequence[Future]) -> None:
@@ -104,7 +105,8 @@ def _compute_values(value_session: Session, program: ProgramTracer, call: Signat
     for name, leaf in zip(call.names, leaves, strict=True):
         if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
             raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
-    results = jax.tree.leaves(dispatch(value_session, program, replace(call, leaves=leaves)))
+    computed, _ = dispatch(value_session, program, replace(call, leaves=leaves))
+    results = jax.tree.leaves(computed)
     for future, result in zip(made, results, strict=True):
         future.set_value_holder(result)
 
@@ -145,45 +147,57 @@ def _trace(
     return traced
 
 
-def _wait_for_capacity(session: Session, program: ProgramTracer, client: str, record: Record) -> None:
+def _wait_for_capacity(session: Session, name: str, client: str, record: Record) -> None:
     waited = session.driver.wait_for_capacity(client)
     if waited > 1e-3:
         now = session.clock()
-        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
+        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", name, client)
         record.add(Row(label, now - waited, now, quality=session.driver.quality))
 
 
-def _submit(
+def submit(
     session: Session,
-    ready: CompiledPlan,
-    call: Signature,
-    client: str,
-    record: Record,
-    futures: Sequence[Future] | None,
-) -> list[Future]:
-    """Queue a call.
+    known: KnownCall,
+    leaves: Sequence[Any],
+    name: Callable[[int], str],
+    futures: Sequence[Future] | None = None,
+) -> tuple[Sequence[Future], Execution]:
+    """Queue a call of which all is known but its arguments.
+
+    Args:
+        session: the session.
+        known: what equal calls share.
+        leaves: its arguments.
+        name: returns what errors call an argument.
+        futures: as in ``dispatch``.
 
     Returns:
-        The futures of its results.
+        The futures of its results, and the run.
     """
-    driver = session.driver
-    buffers, temporary = stored_values.hold(session, ready.plan, call, client)
-    execution, results = driver.submit(ready, buffers, record, client)
+    driver, ready, record = session.driver, known.compiled_plan, session.active_record()
+    client, tenant = tenant_scope.registered_name(session), tenant_scope.current()
+    if tenant is not None and tenant.memory:
+        _refuse_too_large(ready, [tenant.memory] * len(session.islands), f"give {client!r} a larger memory=")
+    _wait_for_capacity(session, known.name, client, record)
+    buffers, temporary = stored_values.hold(session, ready.plan, leaves, client, name)
+    held = [*(futures or ()), *made_anew(len(known.kinds) - len(futures or ()))]
+    execution, entries = driver.submit(ready, buffers, held, record, client, known.moved)
     del temporary  # their buffers live on while the call needs them
+    driver.check_held(entries)
     if futures is None:
-        consume(call)
+        consume(known.donated, leaves)
     for recording, _ in session.recordings[-1:]:
         # The innermost alone: at its end it hands on what it has to the one around it.
         recording.add(execution)
         if session.attach_options.simulated is not None:
-            sizes = [aval.bytes for aval in _without_values(ready, call)]
+            sizes = [aval.bytes for aval in _without_values(ready, leaves)]
             recording.count_as_placed(len(sizes), sum(sizes))
-    return stored_values.bind(session, ready, results, futures)
+    return stored_values.bind(ready, known.kinds, entries, held), execution
 
 
-def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
+def _without_values(ready: CompiledPlan, leaves: Sequence[Any]) -> Iterator[Aval]:
     """Yield the arguments that are shapes without values; a simulated call assumes they lie where it needs them."""
-    for leaf in (call.leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
+    for leaf in (leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
         if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
             yield aval
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from pathways_nb.trace.causality.breakdown import CAUSES, breakdown, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, critical_path
-from pathways_nb.trace.metrics import BUSY, busy_between, covered, device_seconds, summarise
+from pathways_nb.trace.metrics import BUSY, busy_between, covered, device_seconds
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.summary import summarise
 from tests.core.trace.random_records import DEVICES, Made, records, schedules
 from tests.support.examples import examples
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pathways_nb.trace.metrics import clients_of, summarise
+from pathways_nb.trace.metrics import clients_of
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.summary import summarise
 
 
 def work(client: str, start: float, end: float, island: int = 0, devices: int = 2) -> Row:

@@ -8,9 +8,9 @@ from hypothesis import given
 from pathways_nb.trace.causality.breakdown import CAUSES, idle
 from pathways_nb.trace.causality.critical_path import critical_path, slack
 from pathways_nb.trace.causality.what_if import what_if
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import WINDOW_FULL, Label, Row
+from pathways_nb.trace.summary import summarise
 from tests.core.trace.random_records import DEVICES, Made, records, schedules
 from tests.support.examples import examples
 

@@ -11,9 +11,9 @@ from pathways_nb.trace.causality.breakdown import breakdown, idle
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.causality.what_if import what_if
 from pathways_nb.trace.formats import from_chrome, to_chrome
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import KINDS, Label, Row
+from pathways_nb.trace.summary import summarise
 
 LOAD = Label("host", "load", "p", node=0, place="left", island=0)
 PUT = Label("transfer", "host 0 → left", "p", node=1, island=0, devices=2, parents=(0,), bytes=8)

@@ -16,9 +16,9 @@ from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.formats import from_chrome, to_chrome, to_csv
 from pathways_nb.trace.host_parts import counted_once, devices_per_host
 from pathways_nb.trace.matching import compare_events
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.summary import summarise
 
 F = Label("compute", "f", "p", node=1, place="left", island=0, devices=4, bytes=64, flops=8.0)
 G = Label("collective", "g", "p", node=2, place="left", island=0, devices=4, parents=(1,))

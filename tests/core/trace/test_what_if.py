@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.trace.causality.what_if import what_if
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.summary import summarise
 from tests.core.trace.random_records import DEVICES, Made, records, schedules
 from tests.support.examples import examples
 

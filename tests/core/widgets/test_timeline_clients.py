@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.summary import summarise
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Rect, Text
 from pathways_widgets.figures.run_still import scene_of

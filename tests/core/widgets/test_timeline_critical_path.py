@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pathways_nb.trace.causality.critical_path import critical_path
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.summary import summarise
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Moment
 from pathways_widgets.figures.panel import Panel, check_show

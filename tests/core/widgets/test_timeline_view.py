@@ -9,9 +9,9 @@ import pytest
 from bokeh.models import HoverTool
 
 from pathways_nb.timing.waits import CALL, TURN
-from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import BY, QUALITIES, Cause, Label, Row
+from pathways_nb.trace.summary import summarise
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes

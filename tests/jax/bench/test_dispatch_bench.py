@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from pathways_nb.bench import dispatch, peers
+from pathways_nb.bench import _hidden_dispatch, dispatch, peers
+from pathways_nb.bench._hidden_dispatch import Rung
 
 
 @pytest.fixture
@@ -15,6 +16,8 @@ def small(controller, monkeypatch):
     """A few computations on two devices; the peer is a loop in Python."""
     for name, value in {"DEVICES": (1, 2), "CHAINS": (1, 4), "LONG": 4, "ROUNDS": 1, "_COMPUTATIONS": 8}.items():
         monkeypatch.setattr(dispatch, name, value)
+    for name, value in {"SIZES": (1, 2), "LENGTH": 2, "ENOUGH": 0.0}.items():
+        monkeypatch.setattr(_hidden_dispatch, name, value)
     monkeypatch.setattr(dispatch, "PEER_DEVICES", (2,))
     monkeypatch.setattr(dispatch, "PEER_ROUNDS", 1)
 
@@ -34,7 +37,7 @@ def small(controller, monkeypatch):
 def test_every_figure_has_its_name(small) -> None:
     loops = {f"chained_over_jax_{kind}_{n}x{d}" for kind in ("loop", "blocking") for n in (1, 4) for d in (1, 2)}
     forms = {f"{name}_4x{d}" for name in ("chained_over_opbyop", "fused_over_chained") for d in (1, 2)}
-    assert set(small["figures"]) == loops | forms | {"node_overhead_us", "chained_over_fake_2"}
+    assert set(small["figures"]) == loops | forms | {"node_overhead_us", "smallest_hidden_ms_1", "chained_over_fake_2"}
     assert all(math.isfinite(value) for value in small["figures"].values())
     measured = [row for row in small["detail"] if "chain" in row]
     assert {(row["devices"], row["chain"]) for row in measured} == {(1, 1), (1, 4), (2, 1), (2, 4)}
@@ -46,7 +49,7 @@ def test_the_short_form_has_loops_alone(small, controller, monkeypatch) -> None:
 
 
 def test_a_peer_that_does_not_start_is_absent_with_its_reason(small) -> None:
-    assert [row for row in small["detail"] if "chain" not in row] == [
+    assert [row for row in small["detail"] if "absent" in row] == [
         {"devices": 2, "peer": "broken", "absent": "RuntimeError: it timed out"}
     ]
 
@@ -54,6 +57,24 @@ def test_a_peer_that_does_not_start_is_absent_with_its_reason(small) -> None:
 def test_a_nodes_overhead_is_what_the_chain_takes_beyond_the_loop_for_each(monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "_COMPUTATIONS", 100)
     assert dispatch._overhead({"chained": [3.0, 2.0, 9.0], "loop": [1.0, 1.0, 1.0]}) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "found"),
+    [
+        ((0.2, 0.94, 0.95, 1.1), 2),
+        # A size that reaches it by luck, below one that does not, is not the answer.
+        ((0.97, 0.9, 0.96, 0.96), 2),
+        ((1.0, 1.0, 1.0, 1.0), 0),
+        ((1.0, 1.0, 1.0, 0.94), None),
+    ],
+)
+def test_the_smallest_hidden_node_is_the_first_from_which_on_all_reach_the_loop(ratios, found) -> None:
+    rungs = [Rung(4 * 2**k, 1e-5 * 2**k, one) for k, one in enumerate(ratios)]
+    assert _hidden_dispatch.smallest_hidden(rungs) == (None if found is None else rungs[found])
+    assert _hidden_dispatch.SIZES[:5] == (4, 6, 9, 14, 20)
+    steps = zip(_hidden_dispatch.SIZES, _hidden_dispatch.SIZES[1:], strict=False)
+    assert all(b / a == pytest.approx(1.5, rel=0.05) for a, b in steps)
 
 
 def test_the_contenders_compute_the_same(controller, monkeypatch) -> None:

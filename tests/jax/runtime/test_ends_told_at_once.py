@@ -176,7 +176,7 @@ def test_a_result_is_told_while_a_later_launch_is_computed_in_its_call(controlle
                   on=second)  # fmt: skip
     m, few, many = (pw.put(one, on=place) for one, place in
                     ((np.full((256, 256), 0.01, np.float32), first), (np.int32(10), second),
-                     (np.int32(300_000_000), second)))  # fmt: skip
+                     (np.int32(1_000_000_000), second)))  # fmt: skip
     both = pw.program(lambda m, x: (quick(m), slow(x)), name="both")
     pw.wait(both(m, few))
     told, late = both(m, many)

@@ -176,13 +176,11 @@ def test_an_interrupt_waits_while_jax_closes_a_trace() -> None:
     def trace() -> None:
         sys.settrace(come)
         jax.make_jaxpr(lambda x: x + 1)(M)
-        closed.append(core.trace_state_clean())
-        stand_still()
+        stand_still()  # where it comes at the latest
 
-    closed: list[bool] = []
     with pytest.raises(KeyboardInterrupt):
         trace()
-    assert closed == [True]
+    assert core.trace_state_clean()
 
 
 def test_an_interrupt_of_users_code_and_of_a_wait_comes_at_once() -> None:

@@ -164,7 +164,7 @@ def run_of(steps: list[tuple[tuple[int, ...], tuple[int, ...]]], readers: dict[i
     """A run of steps with these inputs and last reads, every slot of which is filled."""
     made = [SimpleNamespace(inputs=inputs, last=last, outputs=(), argument=-1) for inputs, last in steps]
     plan = SimpleNamespace(steps=made, slots=(None,) * 2, readers=readers)
-    run = Execution(0, SimpleNamespace(plan=plan), (), {}, None, Condition(), Condition())  # type: ignore[arg-type]
+    run = Execution(0, SimpleNamespace(plan=plan, brings=()), (), {}, None, Condition(), Condition())  # type: ignore[arg-type]
     run.slots = ["a", "b"]
     return run
 

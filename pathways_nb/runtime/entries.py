@@ -1,0 +1,210 @@
+"""Logical buffers as a process holds them, and who holds them: a token that releases its buffer when it is gone.
+
+A future is the token of its buffer; a value without a future has a ``Hold``. Python may run a finalizer at any bytecode
+of any thread, and an interrupt inside ``__del__`` is lost. So the end of a token runs no Python code: it is a call of
+``SimpleQueue.put``, and the event loop's thread does the rest. A token is made before anybody else knows of its buffer,
+so that a call that is interrupted anywhere holds nothing afterwards.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+from pathways_nb.errors import PathwaysError
+from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime.lowering.pieces import Located
+
+
+class Hold:
+    """The right to a logical buffer that no future has; once nothing refers to it any more, the buffer is released."""
+
+    __slots__ = ("__weakref__",)
+
+
+_ANYBODY = Hold()
+"""Stands for the holder of an entry whose end nobody waits for."""
+
+
+class Entry(weakref.ref[object]):
+    """A logical buffer as this process holds it: a live array, a host value, or the reason why there is none.
+
+    It is the weak reference to its token, too: what the event loop finds in its queue when the token is gone. One
+    object for both, since a training step makes hundreds.
+
+    Attributes:
+        buffer: its number; -1 of one that no controller counts.
+        array: the live array or host value, once there is one.
+        error: why there is none.
+        readers: submitted runs that bring it to their places, some of which may have done so.
+        moves: one item for each move of its own run, or message, that is still to read it; ``None`` before the first.
+            It is a list because adding to one takes no lock and no interrupt divides it.
+        run: the run that makes it, if one does: an ``Execution``, whose module imports this one.
+        step: the step of ``run`` that makes it.
+        shared: whether another buffer, or the user, has the same array; then its memory must not be taken over.
+        sharding: of the array, known before it exists; ``None`` for host values.
+        value_holder: in the simulator: what has its value, if anything.
+        where: its devices, if it was put there and not made by a run.
+    """
+
+    __slots__ = (
+        "array", "buffer", "error", "moves", "readers", "run", "sharding", "shared", "step", "value_holder", "where",
+    )  # fmt: skip
+    array: Any
+    buffer: int
+    error: PathwaysError | None
+    moves: list[None] | None
+    readers: tuple[Any, ...]
+    run: Any
+    sharding: Any
+    shared: bool
+    step: int
+    value_holder: Any
+    where: Placement | None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other  # a weak reference would compare the tokens
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @property
+    def placement(self) -> Placement | None:
+        """The devices that hold it or will hold it; ``None`` of a value on the host."""
+        if self.run is None:
+            return self.where
+        plan = self.run.compiled_plan.plan
+        return plan.placements[plan.steps[self.step].place]
+
+    @property
+    def located(self) -> Located | None:
+        """The devices that hold it, and its sharding; ``None`` for a value on the host."""
+        return None if (where := self.placement) is None else Located(self.sharding, where)
+
+    def route_to(self, island: int) -> str:
+        """Return how it travels to an island: from the host, within the island, or from another."""
+        if (where := self.placement) is None:
+            return "host"
+        return "ICI" if where.island == island else "DCN"
+
+    def lose(self, error: PathwaysError) -> None:
+        """Drop the value and keep the error."""
+        self.error, self.array = self.error or error, None
+
+    def has_moved(self) -> None:
+        """Count one pending move less."""
+        assert self.moves is not None
+        self.moves.pop()
+
+    def with_reader(self, run: Any) -> tuple[Any, ...]:
+        """Return what ``readers`` is once a run reads it, too: that run, and those that are still to."""
+        return (*(other for other in self.readers if other.unread), run) if self.readers else (run,)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether it is computed or never will be."""
+        return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
+
+
+class ResultEntries(Mapping[int, list[Entry]]):
+    """The entries of a run's results, by slot.
+
+    Args:
+        entries: in the plan's order of results.
+        positions: by slot, their positions among these.
+    """
+
+    def __init__(self, entries: list[Entry], positions: Mapping[int, Sequence[int]]):
+        self.entries, self._positions = entries, positions
+
+    def __getitem__(self, slot: int) -> list[Entry]:
+        return [self.entries[at] for at in self._positions[slot]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __contains__(self, slot: object) -> bool:
+        return slot in self._positions
+
+
+def stored(
+    array: Any = None,
+    *,
+    error: PathwaysError | None = None,
+    shared: bool = False,
+    sharding: Any = None,
+    where: Placement | None = None,
+    buffer: int = -1,
+    token: object = _ANYBODY,
+    put: Callable[[Any], object] | None = None,
+) -> Entry:
+    """Return the entry of a value that no run makes; see ``Entry``.
+
+    Args:
+        array: the value, if there is one already.
+        error: why there is none.
+        shared: whether the user, or another buffer, has the same array.
+        sharding: of the array.
+        where: its devices.
+        buffer: its number.
+        token: what holds it.
+        put: puts the entry into the event loop's queue, in C, when the token is gone.
+    """
+    (made,) = _made((token,), put, (buffer,), None, (-1,), (sharding,))
+    made.array, made.error, made.shared, made.where = array, error, shared, where
+    return made
+
+
+def promised(
+    run: Any,
+    buffers: Sequence[int],
+    steps: Iterable[int],
+    shardings: Iterable[Any],
+    tokens: Iterable[object] = repeat(_ANYBODY),
+    put: Callable[[Any], object] | None = None,
+) -> list[Entry]:
+    """Return the entries of results that a run makes; ``put`` as in ``stored``.
+
+    Args:
+        run: the run.
+        buffers: the number of each.
+        steps: the step that makes each.
+        shardings: of each array.
+        tokens: what holds each.
+        put: puts an entry into the event loop's queue, in C, when its token is gone.
+    """
+    return _made(tokens, put, buffers, run, steps, shardings)
+
+
+def _made(tokens: Any, put: Any, buffers: Sequence[int], run: Any, steps: Any, shardings: Any) -> list[Entry]:
+    # Spelled out, and not in a constructor: it is the dearest part of a call with hundreds of results.
+    entries = [Entry(token, put) for token, _ in zip(tokens, buffers, strict=False)]
+    for entry, buffer, step, sharding in zip(entries, buffers, steps, shardings, strict=True):
+        entry.buffer, entry.run, entry.step, entry.sharding = buffer, run, step, sharding
+        entry.array = entry.error = entry.moves = entry.value_holder = entry.where = None
+        entry.readers, entry.shared = (), False
+    return entries
+
+
+def will_move(entries: Iterable[Entry]) -> None:
+    """Count one more pending move of each entry; one thread at a time may."""
+    for entry in entries:
+        if entry.moves is None:
+            entry.moves = []
+        entry.moves.append(None)
+
+
+def at_once(changes: Iterable[object]) -> None:
+    """Make changes that belong together, so that an interrupt comes before all of them or after them.
+
+    Args:
+        changes: an iterator in C over calls of functions in C, such as ``map(dict.update, ...)``: none of their
+            bytecodes is Python's, and Python raises an interrupt between bytecodes only.
+    """
+    deque(changes, maxlen=0)
