@@ -62,6 +62,11 @@ class LaunchEnds:
             ended: the launches, in their order.
             seen_at: for each, the time of the look that found it to have ended; of one look, all have the same.
         """
+        if len(ended) == 1:  # somebody waits for it
+            start, end, why = self._stamp(ended[0], seen_at[0])
+            known, self._is_free_known = self._is_free_known or why == MESSAGE, True
+            self._record(ended[0][0], ended, LaunchStamps((start,), (end,), why, "estimated"), known)
+            return
         ranges, launches, _, dispatched = zip(*ended, strict=True)
         devices, known = launches[0].devices, False
         if [launch for launch in launches if launch.devices is not devices or launch.waits_for]:
