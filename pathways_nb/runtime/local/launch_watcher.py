@@ -127,6 +127,7 @@ class LaunchWatcher(threading.Thread):
                 with self._looking:
                     self._record_ends()  # the wait may be long
             self._wait()
+        self._unasked = math.ceil(self.budget.at_once)  # the wait was a look, too
 
     def stop(self) -> None:
         """End when what is under way has ended."""
