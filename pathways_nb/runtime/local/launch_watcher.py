@@ -53,6 +53,8 @@ class LaunchWatcher(threading.Thread):
         without a lock; the watcher's thread takes them while the dispatcher does not look."""
         self._unasked = 0
         """Launches still to go out before the dispatcher looks again, where a look at each would cost too much."""
+        self._is_awaited = False
+        """Whether somebody may wait for one of the launches under way: then the dispatcher looks at each."""
         self._looking = threading.Lock()
         self._launching = False
         self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -80,8 +82,9 @@ class LaunchWatcher(threading.Thread):
         launched = launch_range, launch, witness, dispatched
         if self.flight or self._looking.locked() or not self.budget.share or not _is_ready(witness):
             self.flight.append(launched)
+            self._is_awaited = self._is_awaited or launch.is_urgent
             self._unasked -= 1
-            if self._unasked <= 0 and self.budget.share:
+            if (self._unasked <= 0 or self._is_awaited) and self.budget.share:
                 self._unasked = math.ceil(self.budget.at_once)
                 self.look()
             return
@@ -197,9 +200,11 @@ class LaunchWatcher(threading.Thread):
             found = self.flight[:ended]
             self._ended += found
             self._seen_at += [self.clock()] * ended
-            records = not self._launching or len(self._ended) >= _TOGETHER
-            if records or any([launch.is_urgent for _, launch, *_ in found]):
+            is_urgent = any([launch.is_urgent for _, launch, *_ in found])
+            if is_urgent or not self._launching or len(self._ended) >= _TOGETHER:
                 self._record_ends()
+            if is_urgent:
+                self._is_awaited = any([launch.is_urgent for _, launch, *_ in self.flight[ended:]])
             del self.flight[:ended]  # last: from now on the dispatcher may note ends
 
     def _record_ends(self) -> None:

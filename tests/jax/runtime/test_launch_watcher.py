@@ -177,6 +177,10 @@ def test_the_dispatcher_looks_as_often_as_the_budget_allows(monkeypatch, cost, l
     for step in range(20):
         watcher.add(portion, node(step), RUNS, 0.0)
     assert looked == [1 + at * 20 // looks for at in range(looks)]
+    looked.clear()
+    for step in range(20, 24):
+        watcher.add(portion, node(step, is_urgent=step == 20), RUNS, 0.0)
+    assert looked == [21, 22, 23, 24], "somebody waits for one"
 
 
 def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> None:
