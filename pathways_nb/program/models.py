@@ -53,7 +53,7 @@ def with_static_parts(tree: Any) -> Any:
     if not has_model(jax.tree.structure(tree)):
         return tree
     return jax.tree.map(
-        lambda node: jax.tree.map(_static_part, node) if _is_equinox(node) else node, tree, is_leaf=_is_equinox
+        lambda node: jax.tree.map(static_part, node) if _is_equinox(node) else node, tree, is_leaf=_is_equinox
     )
 
 
@@ -75,7 +75,7 @@ def _is_equinox(node: Any) -> bool:
     return _library(node) == "equinox"
 
 
-def _static_part(leaf: Any) -> Any:
+def static_part(leaf: Any) -> Any:
     """Return a leaf of a model: itself if it is an array, else as a part of the tree.
 
     Raises:

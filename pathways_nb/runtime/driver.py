@@ -334,7 +334,7 @@ class Driver(ABC):
             run.results, run.moved = ResultEntries(made, compiled_plan.result_positions), moved
             will_move(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
             read = [entries[argument] for argument in compiled_plan.distinct_brought]
-            readers = [entry.with_reader(run) for entry in read]
+            readers = [entry.with_reader(run.unread) for entry in read]
             sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
             event = Submitted(run.serial, client, plan, tuple(arguments), buffers, sizes, footprint, moved)
             self._prepare(run, arguments)
@@ -430,6 +430,9 @@ class Driver(ABC):
 
     def wait_for_capacity(self, client: str) -> float:
         """Wait until fewer than ``QUEUED`` programs of ``client`` are queued, and return the seconds waited."""
+        self.check()
+        if len(self._queued.get(client, ())) < QUEUED:
+            return 0.0
         began = self.clock()
         self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken)
         self.check()

@@ -29,6 +29,10 @@ _ANYBODY = Hold()
 """Stands for the holder of an entry whose end nobody waits for."""
 
 
+_MOST_READERS = 16
+"""Readers of a buffer from which on those that have read it are forgotten."""
+
+
 class Entry(weakref.ref[object]):
     """A logical buffer as this process holds it: a live array, a host value, or the reason why there is none.
 
@@ -39,7 +43,8 @@ class Entry(weakref.ref[object]):
         buffer: its number; -1 of one that no controller counts.
         array: the live array or host value, once there is one.
         error: why there is none.
-        readers: submitted runs that bring it to their places, some of which may have done so.
+        readers: of each submitted run that brings it to its places, the steps that are still to bring an argument; of
+            runs that have brought all, an empty set or none.
         moves: one item for each move of its own run, or message, that is still to read it; ``None`` before the first.
             It is a list because adding to one takes no lock and no interrupt divides it.
         run: the run that makes it, if one does: an ``Execution``, whose module imports this one.
@@ -57,7 +62,7 @@ class Entry(weakref.ref[object]):
     buffer: int
     error: PathwaysError | None
     moves: list[None] | None
-    readers: tuple[Any, ...]
+    readers: tuple[set[int], ...]
     run: Any
     sharding: Any
     shared: bool
@@ -99,9 +104,11 @@ class Entry(weakref.ref[object]):
         assert self.moves is not None
         self.moves.pop()
 
-    def with_reader(self, run: Any) -> tuple[Any, ...]:
-        """Return what ``readers`` is once a run reads it, too: that run, and those that are still to."""
-        return (*(other for other in self.readers if other.unread), run) if self.readers else (run,)
+    def with_reader(self, unread: set[int]) -> tuple[set[int], ...]:
+        """Return what ``readers`` is once another run reads it, too."""
+        if len(self.readers) < _MOST_READERS:
+            return (*self.readers, unread)
+        return (*filter(None, self.readers), unread)  # not at each call: hundreds may wait to read it
 
     @property
     def resolved(self) -> bool:

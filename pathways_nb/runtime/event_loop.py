@@ -236,7 +236,7 @@ def _nothing() -> None:
 
 def _may_be_stopped() -> bool:
     """Return whether an interrupt may stop this thread anywhere."""
-    return threading.current_thread() is threading.main_thread()
+    return threading.get_ident() == threading.main_thread().ident
 
 
 def drained(batch: deque[Any]) -> Iterator[Any]:

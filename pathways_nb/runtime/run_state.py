@@ -177,7 +177,7 @@ class Execution:
         """
         argument = self.compiled_plan.plan.steps[step].argument
         entry = self.arguments[argument]
-        if entry.moves or any(run is not self and run.unread and not run.finished for run in entry.readers):
+        if entry.moves or any(unread and unread is not self.unread for unread in entry.readers):
             return True
         bringing = self.compiled_plan.bringing.get(argument, ())
         return len(bringing) > 1 and not self.unread.isdisjoint(other for other in bringing if other != step)
@@ -214,6 +214,7 @@ class Execution:
         for argument in () if self.stopped else self.compiled_plan.taken_over:
             self.arguments[argument].array = None  # if the node that takes its memory failed, it is still there
         self.slots, self.arguments, self.results = [], (), {}
+        self.unread.clear()
         self.ended.notify_all()
 
     def error_of(self, step: int) -> PathwaysError | None:

@@ -43,8 +43,12 @@ _HISTORY = 2_000
 """Events kept of what runs outside any recording."""
 
 
-class _Epoch:
+class Epoch:
     """The time between two changes of the devices; programs compiled in one epoch are not valid in the next."""
+
+    def __init__(self) -> None:
+        self.known_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        """By program or computation: what its calls have found, see ``calls.known_calls``."""
 
 
 class Pending(Protocol):
@@ -109,7 +113,7 @@ class Session(Unique):
         self.recordings: list[tuple[Run, Pending]] = []
         self.scopes: list[Session | None] = []
         """For each ``with`` block entered, the session to restore; the session itself if it was current before."""
-        self.epoch = _Epoch()
+        self.epoch = Epoch()
         self.opened: dict[str, object] = {}
         """The tenants that the event loop knows, by name, until a client of that name is closed."""
         self.kinds: dict[Any, FutureKind] = {}
@@ -198,7 +202,7 @@ class Session(Unique):
 
     def begin_epoch(self) -> None:
         """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""
-        self.epoch = _Epoch()
+        self.epoch = Epoch()
         self.kinds = {}
 
     def kind(

@@ -189,7 +189,7 @@ class Host:
         brings = zip(plan.compiled.brings, message.arguments, strict=True)
         run.unread = {step for step, found in brings if step in plan.mine and isinstance(found, Held)}
         for entry in {arguments[plan.compiled.plan.steps[step].argument] for step in run.unread}:
-            entry.readers = entry.with_reader(run)
+            entry.readers = entry.with_reader(run.unread)
         sent = (move for step, moves in plan.sends.items() for move in moves if self.is_sent(run, move))
         will_move(entry for move in sent for entry in results.get(plan.compiled.plan.steps[move].inputs[0], ()))
         self.runs[message.run] = run

@@ -8,11 +8,10 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from pathways_nb.errors import UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.computation import Computation
+from pathways_nb.program.models import has_model, static_part
 from pathways_nb.program.program_tracer import ProgramTracer
 from pathways_nb.program.signature import Signature, aval_of
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -29,7 +29,7 @@ from pathways_nb.session.session import Session
 
 _MOST = 64
 """Kinds of calls that a program remembers; more than that are forgotten together."""
-_kinds_of, _ids = attrgetter("_known"), id
+_kinds_of = attrgetter("_known")
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -56,65 +56,62 @@ class KnownCall:
     order: tuple[int, ...] | None = None
 
 
-class Key:
-    """A call as it was written, and what it is known by.
+class Written(NamedTuple):
+    """A call as it was written.
 
     Args:
-        session: the controller.
-        args: positional arguments.
-        kwargs: keyword arguments.
+        leaves: the arrays, numbers and other leaves of its arguments, positional ones first.
+        key: what equal calls have in common; ``None`` of one that no other call is equal to.
     """
 
-    __slots__ = ("leaves", "value")
-
-    def __init__(self, session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        self.leaves, tree = jax.tree.flatten((args, kwargs))
-        leaves = self.leaves
-        try:
-            kinds: tuple[Any, ...] = tuple(map(_kinds_of, leaves))  # in C: mostly all are futures
-        except AttributeError:
-            kinds = tuple([_kind_of(session, leaf) for leaf in leaves])
-        repeated = None
-        if len(set(map(_ids, leaves))) != len(leaves):
-            first: dict[int, int] = {}
-            repeated = tuple(first.setdefault(id(leaf), at) for at, leaf in enumerate(leaves))
-        self.value = None if None in kinds else (tree, kinds, repeated, jax_contexts.current())
+    leaves: list[Any]
+    key: Hashable
 
 
-_Tables = WeakKeyDictionary[Any, dict[Any, KnownCall]]
-_made: WeakKeyDictionary[Computation | ProgramTracer, _Tables] = WeakKeyDictionary()
-"""By program or computation, and epoch of a session."""
+def written(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Written:
+    """Return a call as it was written, with positional and keyword arguments."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    try:
+        kinds: tuple[Any, ...] = tuple(map(_kinds_of, leaves))  # in C: mostly all are futures
+    except AttributeError:
+        # In a model of Equinox, numbers may be static: then equal calls have equal ones.
+        kind_of = _kind_or_static if has_model(tree) else _kind_of
+        kinds = tuple([kind_of(session, leaf) for leaf in leaves])
+    if None in kinds:
+        return Written(leaves, None)
+    if len(leaves) < 2 or len(set(map(id, leaves))) == len(leaves):
+        return Written(leaves, (tree, kinds, jax_contexts.current()))
+    first: dict[int, int] = {}
+    repeated = tuple(first.setdefault(id(leaf), at) for at, leaf in enumerate(leaves))
+    return Written(leaves, (tree, kinds, jax_contexts.current(), repeated))
 
 
-def find(session: Session, target: Computation | ProgramTracer, key: Key) -> KnownCall | None:
-    """Return what calls of a program or computation need that are equal to this one, if one was made."""
-    of_epochs = _made.get(target)
-    known_calls = None if of_epochs is None else of_epochs.get(session.epoch)
-    return None if known_calls is None or key.value is None else known_calls.get(key.value)
+def find(session: Session, target: Computation | ProgramTracer, key: Hashable) -> KnownCall | None:
+    """Return what calls of a program or computation need that are equal to one that was made."""
+    known_calls = session.epoch.known_calls.get(target)
+    return None if known_calls is None else known_calls.get(key)
 
 
 def remember(
-    session: Session, target: Computation | ProgramTracer, key: Key, call: Signature, known: KnownCall
+    session: Session, target: Computation | ProgramTracer, made: Written, call: Signature, known: KnownCall
 ) -> None:
     """Keep what a call has found for equal ones.
 
     Args:
         session: the controller.
         target: what was called.
-        key: the call as it was written.
+        made: the call as it was written.
         call: the same, bound to parameters.
-        known: what it has found, with ``order`` to be filled in.
+        known: what it has found; ``order`` is filled in.
     """
-    position = {id(leaf): at for at, leaf in enumerate(key.leaves)}
+    position = {id(leaf): at for at, leaf in enumerate(made.leaves)}
     order = tuple([position.get(id(leaf), -1) for leaf in call.leaves])
-    if key.value is None or -1 in order:  # an argument that was converted must be converted at each call
+    if made.key is None or -1 in order:  # an argument that was converted must be converted at each call
         return
-    known = replace(known, order=None if order == tuple(range(len(key.leaves))) else order)
-    of_epochs = _made.setdefault(target, WeakKeyDictionary())
-    known_calls = of_epochs.setdefault(session.epoch, {})
+    known_calls = session.epoch.known_calls.setdefault(target, {})
     if len(known_calls) >= _MOST:
         known_calls.clear()
-    known_calls[key.value] = known
+    known_calls[made.key] = replace(known, order=None if order == tuple(range(len(made.leaves))) else order)
 
 
 def _kind_of(session: Session, leaf: Any) -> Any:
@@ -131,3 +128,10 @@ def _kind_of(session: Session, leaf: Any) -> Any:
     except UsageError:  # the number is not JAX's
         return None
     return None
+
+
+def _kind_or_static(session: Session, leaf: Any) -> Any:
+    """Return the same of a leaf of a model, or beside one; what is no array is told apart by its value."""
+    if isinstance(leaf, (Future, jax.Array, np.ndarray, np.generic)):
+        return _kind_of(session, leaf)
+    return None if isinstance(leaf, jax.core.Tracer) or hasattr(leaf, "shape") else static_part(leaf)

@@ -27,7 +27,7 @@ from pathways_nb.session import default_controller
 from pathways_nb.session.calls import submit
 from pathways_nb.session.calls.batching import CallBatcher, refuse_tracers
 from pathways_nb.session.calls.client import record, wait
-from pathways_nb.session.calls.known_calls import Key, KnownCall, find, remember
+from pathways_nb.session.calls.known_calls import KnownCall, find, remember, written
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.util.words import a_type_of
@@ -112,11 +112,11 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
     """
     session, is_program = default_controller.get(), isinstance(target, ProgramTracer)
     at_once = is_program or not session.recordings
-    key = Key(session, args, kwargs) if at_once and not target.statics.has_static else None
-    if key is not None and (known := find(session, target, key)) is not None:
+    made = written(session, args, kwargs) if at_once and not target.statics.has_static else None
+    if made is not None and made.key is not None and (known := find(session, target, made.key)) is not None:
         with calling(session, target.name):
             session.flush()
-            return _repeat(session, known, key.leaves)
+            return _repeat(session, known, made.leaves)
     call = target.signature(args, kwargs)
     refuse_tracers(call)
     with calling(session, target.name):
@@ -124,16 +124,16 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
             # A client's calls are submitted in the order in which they were made.
             session.flush()
             result, found = submit.dispatch(session, target, call)
-            if key is not None and found is not None:
-                remember(session, target, key, call, found)
+            if made is not None and found is not None:
+                remember(session, target, made, call, found)
             return result
         if not at_once:
             return session.recordings[-1][1].add(target, call)
         batcher = CallBatcher(session, alone=True)
         result = batcher.add(target, call)
         batcher.flush(call.contexts)
-        if key is not None and batcher.sent is not None:
-            remember(session, target, key, *batcher.sent)
+        if made is not None and batcher.sent is not None:
+            remember(session, target, made, *batcher.sent)
         return result
 
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 
+from pathways_nb.controller.state_machine import NOTABLE
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.plan import Plan
@@ -147,14 +148,6 @@ def _trace(
     return traced
 
 
-def _wait_for_capacity(session: Session, name: str, client: str, record: Record) -> None:
-    waited = session.driver.wait_for_capacity(client)
-    if waited > 1e-3:
-        now = session.clock()
-        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", name, client)
-        record.add(Row(label, now - waited, now, quality=session.driver.quality))
-
-
 def submit(
     session: Session,
     known: KnownCall,
@@ -175,10 +168,13 @@ def submit(
         The futures of its results, and the run.
     """
     driver, ready, record = session.driver, known.compiled_plan, session.active_record()
-    client, tenant = tenant_scope.registered_name(session), tenant_scope.current()
+    tenant = tenant_scope.current()
+    client = tenant_scope.registered_name(session) if tenant is not None else ""
     if tenant is not None and tenant.memory:
         _refuse_too_large(ready, [tenant.memory] * len(session.islands), f"give {client!r} a larger memory=")
-    _wait_for_capacity(session, known.name, client, record)
+    if (waited := driver.wait_for_capacity(client)) > NOTABLE:
+        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", known.name, client)
+        record.add(Row(label, session.clock() - waited, session.clock(), quality=driver.quality))
     buffers, temporary = stored_values.hold(session, ready.plan, leaves, client, name)
     held = [*(futures or ()), *made_anew(len(known.kinds) - len(futures or ()))]
     execution, entries = driver.submit(ready, buffers, held, record, client, known.moved)
