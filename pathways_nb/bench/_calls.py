@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,18 +26,24 @@ _OPTIMIZER = optax.adam(1e-3)
 Step = Callable[..., Any]
 
 
-def call_seconds(program: pw.Program, argument: Any, rounds: int) -> float:
+class Called(Protocol):
+    """A program of one node, and its argument."""
+
+    program: pw.Program
+    start: Any
+
+
+def call_seconds(called: Called, rounds: int) -> float:
     """Return the seconds that a thread spends on each of 32 calls of a known program in a row; nothing is waited for.
 
     Args:
-        program: of one node.
-        argument: its argument.
+        called: what is called.
         rounds: of which the median is taken.
     """
     found = []
     for _ in range(rounds):
         began = time.perf_counter()
-        results = [program(argument) for _ in range(_CALLS)]
+        results = [called.program(called.start) for _ in range(_CALLS)]
         found.append((time.perf_counter() - began) / _CALLS)
         pw.wait(results)
     return median(found)

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 import pathways_nb as pw
+from pathways_nb.bench import _calls, peers
 from pathways_nb.bench import _hidden_dispatch as hidden_dispatch
-from pathways_nb.bench import peers
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.session.calls import submit
 
@@ -39,6 +39,7 @@ def run(short: bool = False) -> dict[str, Any]:
     detail: list[dict[str, Any]] = []
     numbers, chains, rounds = SHORT if short else (DEVICES, CHAINS, ROUNDS)
     controller = pw.attach("cpu", islands=1, devices_per_island=max(numbers))
+    figures["call_us"] = _calls.call_seconds(_Chain(controller, 1, 1), 2 * rounds) * 1e6
     for devices in numbers:
         for length in chains:
             seconds = _against_loops(_Chain(controller, devices, length), rounds)
@@ -58,6 +59,8 @@ def run(short: bool = False) -> dict[str, Any]:
         found, rows = hidden_dispatch.measured(controller, ROUNDS, executable)
         figures |= found
         detail += rows
+        figures |= _calls.step_overheads(rounds)
+        figures["first_call_seconds_2000_leaves"] = _calls.first_call_seconds()
     return {"figures": figures, "detail": detail}
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pathways_nb.bench import _hidden_dispatch, dispatch, peers
+from pathways_nb.bench import _calls, _hidden_dispatch, dispatch, peers
 from pathways_nb.bench._hidden_dispatch import Rung
 
 
@@ -18,6 +18,8 @@ def small(controller, monkeypatch):
         monkeypatch.setattr(dispatch, name, value)
     for name, value in {"SIZES": (1, 2), "LENGTH": 2, "ENOUGH": 0.0}.items():
         monkeypatch.setattr(_hidden_dispatch, name, value)
+    for name, value in {"PARAMETERS": 2, "MANY": 3, "_CALLS": 2, "_STEPS": 1}.items():
+        monkeypatch.setattr(_calls, name, value)
     monkeypatch.setattr(dispatch, "PEER_DEVICES", (2,))
     monkeypatch.setattr(dispatch, "PEER_ROUNDS", 1)
 
@@ -37,7 +39,9 @@ def small(controller, monkeypatch):
 def test_every_figure_has_its_name(small) -> None:
     loops = {f"chained_over_jax_{kind}_{n}x{d}" for kind in ("loop", "blocking") for n in (1, 4) for d in (1, 2)}
     forms = {f"{name}_4x{d}" for name in ("chained_over_opbyop", "fused_over_chained") for d in (1, 2)}
-    assert set(small["figures"]) == loops | forms | {"node_overhead_us", "smallest_hidden_ms_1", "chained_over_fake_2"}
+    calls = {"call_us", "step_overhead_ms_2_leaves", "step_overhead_ms_2_leaves_program"}
+    first = {"first_call_seconds_2000_leaves", "node_overhead_us", "smallest_hidden_ms_1", "chained_over_fake_2"}
+    assert set(small["figures"]) == loops | forms | calls | first
     assert all(math.isfinite(value) for value in small["figures"].values())
     measured = [row for row in small["detail"] if "chain" in row]
     assert {(row["devices"], row["chain"]) for row in measured} == {(1, 1), (1, 4), (2, 1), (2, 4)}
@@ -45,7 +49,8 @@ def test_every_figure_has_its_name(small) -> None:
 
 def test_the_short_form_has_loops_alone(small, controller, monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "SHORT", ((2,), (1,), 1))
-    assert set(dispatch.run(short=True)["figures"]) == {"chained_over_jax_loop_1x2", "chained_over_jax_blocking_1x2"}
+    figures = {"chained_over_jax_loop_1x2", "chained_over_jax_blocking_1x2", "call_us"}
+    assert set(dispatch.run(short=True)["figures"]) == figures
 
 
 def test_a_peer_that_does_not_start_is_absent_with_its_reason(small) -> None:
