@@ -153,7 +153,9 @@ def has_callbacks(code: Code) -> bool:
 def _callbacks(jaxpr: jex.ClosedJaxpr) -> Iterator[tuple[str, Hashable]]:
     """Yield the parameters of effects and host callbacks, which the lowered text only counts."""
     for eqn in equations(jaxpr):
-        if eqn.effects or "callback" in eqn.primitive.name:
+        # A collective has the axis that it names as an effect, which is none on the host.
+        effects = [effect for effect in eqn.effects if type(effect).__name__ != "NamedAxisEffect"]
+        if effects or "callback" in eqn.primitive.name:
             yield from ((eqn.primitive.name, (k, _param_key(v))) for k, v in sorted(eqn.params.items()))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
+from itertools import groupby
 from typing import Any, overload
 
 import numpy as np
@@ -163,7 +164,9 @@ class Record:
         self.limit, self.origin = limit, origin
         self._rows: list[Row | RowRange] = []
         self._in_ranges = 0
-        """Number of events in ranges among ``_rows``, less the number of ranges."""
+        """Number of events in ranges among ``_rows``, less the number of ranges; without those in ``_more``."""
+        self._more: list[int] = []
+        """The same of each range that was added since somebody had the lock."""
         self._lock = threading.Lock()
         self._first = self._count = 0
         self._labels: list[Label] = []
@@ -188,9 +191,13 @@ class Record:
 
     def add_range(self, rows: RowRange) -> None:
         """Remember the events of a range, in one step."""
-        with self._lock:
-            self._in_ranges += len(rows) - 1
-            self._rows.append(rows)
+        self._more.append(len(rows) - 1)  # first: whoever finds the range must find its size
+        self._rows.append(rows)
+        if self._lock.acquire(blocking=False):  # it may be held for as long as columns are made
+            try:
+                self._count_ranges()
+            finally:
+                self._lock.release()
         while self.limit is not None and len(self._rows) + self._in_ranges > 2 * self.limit and self._trim():
             pass
 
@@ -202,16 +209,17 @@ class Record:
         with self._lock:
             # A copy: other threads may append while columns are made; exactly these rows are deleted at the end.
             arrived = self._rows[:]
-            rows = list(_single(arrived))
-            fresh = [(name, column(values, STORED[name])) for name, values in self._columns_of(rows)]
-            first, count = self._count, self._count + len(rows)
-            for name, values in fresh:
+            self._count_ranges()
+            fresh = self._columns_of(arrived)
+            added = len(fresh["start"])
+            first, count = self._count, self._count + added
+            for name, values in fresh.items():
                 if count > len(self._stored[name]):  # double the space, so that each event is copied rarely
                     self._stored[name] = np.concatenate([self._stored[name], np.empty(count, STORED[name])])
                 self._stored[name][first:count] = values
             self._count = count
             del self._rows[: len(arrived)]  # last: an interrupt before it loses nothing
-            self._in_ranges -= len(rows) - len(arrived)
+            self._in_ranges -= added - len(arrived)
             if self.limit is not None and self._count > 2 * self.limit:
                 self._forget(self._count - self.limit)
             ids = np.arange(self._first, self._first + self._count, dtype=np.int64)
@@ -251,11 +259,19 @@ class Record:
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
-            self._rows.clear()
-            self._in_ranges = 0
+            gone = self._rows[:]
+            self._count_ranges()
+            del self._rows[: len(gone)]
+            self._in_ranges -= sum(map(_size, gone)) - len(gone)
             self._forget(self._count)
             # New lists: events that were given out still refer to the old one.
             self._labels, self._numbers = [], {}
+
+    def _count_ranges(self) -> None:
+        """Count the events of the ranges that were added; the caller has the lock."""
+        count = len(self._more)
+        self._in_ranges += sum(self._more[:count])
+        del self._more[:count]
 
     def _forget(self, count: int) -> None:
         """Forget the oldest ``count`` events; ids continue, so that views notice."""
@@ -291,18 +307,36 @@ class Record:
         finally:
             self._lock.release()
 
-    def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
-        # (rows,) columns. Labels are numbers, since a loop of thousands of steps has the same few.
-        yield "label", [self._number(row.label) for row in rows]
-        yield "start", [row.start - self.origin for row in rows]
-        yield "end", [row.end - self.origin for row in rows]
-        yield "run", [row.run for row in rows]
-        yield "quality", [QUALITIES.index(row.quality) for row in rows]
-        yield "status", [STATUSES.index(row.status) for row in rows]
+    def _columns_of(self, arrived: Sequence[Row | RowRange]) -> dict[str, np.ndarray]:
+        """Return rows and ranges as columns (events,). Labels are numbers: a loop of thousands of steps has few."""
+        count, at = sum(map(_size, arrived)), 0
+        made: dict[str, np.ndarray] = {name: np.empty(count, dtype) for name, dtype in STORED.items()}
+        for _, group in groupby(arrived, type):
+            found = list(group)
+            rows = [one for one in found if isinstance(one, Row)]
+            ranges = [one.columns(self._number) for one in found if isinstance(one, RowRange)]
+            for columns in [self._of_rows(rows)] if rows else ranges:
+                where = slice(at, at + len(columns["label"]))
+                for name, values in columns.items():
+                    made[name][where] = values
+                at = where.stop
+        made["start"] -= self.origin
+        made["end"] -= self.origin
+        return made
+
+    def _of_rows(self, rows: Sequence[Row]) -> dict[str, Any]:
         causes = [row.cause or _NOT_TOLD for row in rows]
-        yield "why", [cause.why for cause in causes]
-        yield "released_label", [-1 if cause.label is None else self._number(cause.label) for cause in causes]
-        yield "released_run", [cause.run for cause in causes]
+        return {
+            "label": [self._number(row.label) for row in rows],
+            "start": [row.start for row in rows],
+            "end": [row.end for row in rows],
+            "run": [row.run for row in rows],
+            "quality": [QUALITIES.index(row.quality) for row in rows],
+            "status": [STATUSES.index(row.status) for row in rows],
+            "why": [cause.why for cause in causes],
+            "released_label": [-1 if cause.label is None else self._number(cause.label) for cause in causes],
+            "released_run": [cause.run for cause in causes],
+        }
 
     def _number(self, label: Label) -> int:
         number = self._numbers.get(label)
@@ -314,12 +348,3 @@ class Record:
 
 def _size(rows: Row | RowRange) -> int:
     return len(rows) if isinstance(rows, RowRange) else 1
-
-
-def _single(rows: Sequence[Row | RowRange]) -> Iterator[Row]:
-    """Yield all events, those of ranges one by one."""
-    for row in rows:
-        if isinstance(row, RowRange):
-            yield from row
-        else:
-            yield row

@@ -6,10 +6,11 @@ What is known of an event before it happens is a ``Label``, shared by all its oc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -137,32 +138,60 @@ class Row(NamedTuple):
     """Why it began when it did; ``None`` if that is not known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RowRange:
-    """Events of one call, each of which begins when the one before it ends and because of that.
+    """Events of one call, kept as columns; its rows are made only if somebody asks for them.
 
     Args:
         labels: of the events.
-        times: when the first begins, and when each ends: (events + 1,) seconds on the clock of the record.
+        starts: in seconds on the clock of the record; (events,), as all columns here.
+        ends: in seconds on the clock of the record.
         run: serial of the call.
-        quality: as of ``Row``.
-        cause: why each begins when it does.
+        qualities: as of ``Row``, or one for all.
+        status: as of ``Row``.
+        whys: why each begins when it does: positions in ``timing.waits.WHY``, or one for all.
     """
 
     labels: Sequence[Label]
-    times: np.ndarray
+    starts: np.ndarray | Sequence[float]
+    ends: np.ndarray | Sequence[float]
     run: int
-    quality: str
-    cause: Cause
+    qualities: Sequence[str] | str
+    status: str
+    whys: Sequence[int] | int
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __iter__(self) -> Iterator[Row]:
-        times = self.times.tolist()
-        for label, start, end in zip(self.labels, times[:-1], times[1:], strict=True):
-            yield Row(label, start, end, self.run, self.quality, cause=self.cause)
+        starts, ends = (np.asarray(column).tolist() for column in (self.starts, self.ends))
+        whys = repeat(self.whys, len(self)) if isinstance(self.whys, int) else self.whys
+        qualities = repeat(self.qualities, len(self)) if isinstance(self.qualities, str) else self.qualities
+        for label, start, end, quality, why in zip(self.labels, starts, ends, qualities, whys, strict=True):
+            yield Row(label, start, end, self.run, quality, self.status, BY[why])
 
     def behind(self, first: int) -> RowRange:
         """Return the events from the one at position ``first`` on."""
-        return RowRange(self.labels[first:], self.times[first:], self.run, self.quality, self.cause)
+        whys = self.whys if isinstance(self.whys, int) else self.whys[first:]
+        qualities = self.qualities if isinstance(self.qualities, str) else self.qualities[first:]
+        starts, ends = self.starts[first:], self.ends[first:]
+        return RowRange(self.labels[first:], starts, ends, self.run, qualities, self.status, whys)
+
+    def columns(self, number: Callable[[Label], int]) -> dict[str, Any]:
+        """Return the events as columns, or one value for all of them, as a record stores them; see ``record.STORED``.
+
+        Args:
+            number: returns the number of a label.
+        """
+        of = self.qualities
+        return {
+            "label": list(map(number, self.labels)),
+            "start": self.starts,
+            "end": self.ends,
+            "run": self.run,
+            "quality": QUALITIES.index(of) if isinstance(of, str) else [QUALITIES.index(one) for one in of],
+            "status": STATUSES.index(self.status),
+            "why": self.whys,
+            "released_label": -1,
+            "released_run": -1,
+        }

@@ -23,8 +23,6 @@ def files(*parts: str) -> list[Path]:
 
 
 SOURCES = (PACKAGE, ROOT / "widgets", ROOT / "datasets")
-NAMED_TWICE = {"Owner"}
-"""Classes of ``runtime`` whose names wait for the way of small work to be drawn anew."""
 
 
 def test_a_name_of_a_class_or_a_file_stands_for_one_thing() -> None:
@@ -32,7 +30,7 @@ def test_a_name_of_a_class_or_a_file_stands_for_one_thing() -> None:
     classes = Counter(
         node.name for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, times in classes.items() if times > 1} == NAMED_TWICE
+    assert [name for name, times in classes.items() if times > 1] == []
     assert [name for name, times in Counter(path.name for path in paths).items() if times > 1] == []
 
 

@@ -43,7 +43,7 @@ def is_empty(controller: pw.Controller) -> bool:
     """Nothing is under way, held, remembered, or still to happen."""
     settled(controller)
     driver: Any = controller.driver
-    left_over = driver.runs, driver.entries, driver._virtual, driver._expecting, driver.agenda.next
+    left_over = driver.runs, driver.entries, driver._virtual, driver._steps._expecting, driver.agenda.next
     return (
         not any(left_over)
         and not controller.machine.store.buffers

@@ -1,7 +1,7 @@
 """What a driver knows of its runs on hosts: ranges and steps that have ended, and what fails with what.
 
 A step has ended when all hosts of its island say so: one of them may have gone on without a value that did not come
-(see ``host_dispatcher``), and its word alone would hand out what is wrong.
+(see ``remote_inputs``), and its word alone would hand out what is wrong.
 """
 
 from __future__ import annotations

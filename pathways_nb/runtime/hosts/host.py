@@ -21,7 +21,6 @@ from pathways_nb.runtime.entries import Entry, promised, stored, will_move
 from pathways_nb.runtime.hosts.arrivals import Arrivals, assembled
 from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.device_route import DeviceRoute
-from pathways_nb.runtime.hosts.host_dispatcher import HostDispatcher
 from pathways_nb.runtime.hosts.host_run import HostPlan, HostRun, missing, plain
 from pathways_nb.runtime.hosts.messages import (
     Broken,
@@ -45,8 +44,10 @@ from pathways_nb.runtime.hosts.messages import (
 )
 from pathways_nb.runtime.hosts.node_compiler import NodeCompiler
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan, concrete
+from pathways_nb.runtime.hosts.remote_inputs import RemoteInputs
 from pathways_nb.runtime.hosts.reports import Reports, RunRecord
 from pathways_nb.runtime.hosts.sender import Deliver, Outgoing, Sender
+from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.transfers import shards_of
@@ -91,7 +92,7 @@ class Host:
         self.launched = Condition()
         self.deliver, self.route = deliver, route
         self._sender = Sender((island, number), devices, per_host, self._deliver, clock, route)
-        self.dispatcher = HostDispatcher(self, len(devices), clock, self._range_ended)
+        self.dispatcher = Dispatcher(island, len(devices), clock, self._range_ended, RemoteInputs(self))
         self._sender.start()
         self.dispatcher.start()
 
@@ -228,7 +229,7 @@ class Host:
             self._plans.pop(digest, None)
 
     def _set_devices(self, message: Devices) -> None:
-        self.dispatcher.gone = set(message.gone)
+        self.dispatcher.runner.gone = set(message.gone)
 
     def _island_lost(self, message: IslandLost) -> None:
         if self.route is not None:
@@ -324,7 +325,7 @@ class Host:
         """Forget everything but what was compiled; nothing may be under way."""
         for holder in (self.entries, self.runs, self._plans, self._waiting):
             holder.clear()
-        self.arrivals, self.dispatcher.gone = Arrivals(), set()
+        self.arrivals, self.dispatcher.runner.gone = Arrivals(), set()
         self.reports.reset()
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts.messages import Argument, Broken, Call, Report, StepEnded, StepFailed
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan
 from pathways_nb.runtime.hosts.sender import Outgoing
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, ResolvedLaunch
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from pathways_nb.runtime.lowering.transfers import shards_of
 from pathways_nb.runtime.run_state import Execution
 
@@ -49,19 +50,21 @@ class HostPlan:
         self.unread = frozenset(sent - here - set(plan.results))
         mine = {plan.steps[step].reader for step in self.mine}  # other islands read what was sent to them
         self.readers = {slot: both for slot, found in plan.readers.items() if len(both := found & mine) > 1}
-        self._launches: Mapping[int, ResolvedLaunch] | None = None
+        self._resolved: IslandSteps | None = None
 
-    def launches(self, island: int) -> Mapping[int, ResolvedLaunch]:
-        """Return the launches in which this host takes part, by step; of those whose outputs are sent, others hear."""
-        if self._launches is None:
-            self._launches = {
-                step: launch._replace(
-                    tells=launch.tells or step in self.sends or not self.unread.isdisjoint(launch.outputs)
+    def resolved(self, island: int) -> IslandSteps:
+        """Return the steps on this host's island; of launches whose outputs are sent, others hear."""
+        if self._resolved is None:
+            whole = self.compiled.resolved(island)
+            launches = {
+                step: replace(
+                    launch, tells=launch.tells or step in self.sends or not self.unread.isdisjoint(launch.outputs)
                 )
-                for step, launch in self.compiled.resolved(island).items()
+                for step, launch in whole.launches.items()
                 if step in self.mine
             }
-        return self._launches
+            self._resolved = IslandSteps(whole.order, launches, whole.brings)
+        return self._resolved
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, RangeEnded, Report, StepRow, narrowed
-from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.rows import Label, Row, RowRange
 
 _LINGER = 0.05
 """Seconds after which reports that nobody waits for are taken."""
@@ -83,6 +83,11 @@ class RunRecord:
             self._reports.quietly(OtherRow(self._run, row))
         else:
             self.add_step(step, row.label, row.start, row.end, row.quality, row.status, why=why)
+
+    def add_range(self, rows: RowRange) -> None:
+        """Report the events of a range."""
+        for row in rows:
+            self.add(row)
 
     def arrived(self, sent: float, now: float) -> None:
         """Report that a message arrived at ``now``; an error of this host's clock does not make it arrive early."""

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 
 
 def packed_work(action: CompiledStep) -> bytes:

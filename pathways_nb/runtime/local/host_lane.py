@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from pathways_nb.errors import PathwaysError
+from pathways_nb.errors import CancelledError, PathwaysError
 from pathways_nb.plan import source_lines
 from pathways_nb.program import jax_contexts
-from pathways_nb.runtime.faults import Fault, InjectedFault
+from pathways_nb.runtime.faults import InjectedFault
+from pathways_nb.runtime.local.inputs import Arrival, StepInputs
 from pathways_nb.runtime.local.transfer_watcher import routed
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE
@@ -35,12 +35,12 @@ class HostLane(threading.Thread):
     Args:
         island: its index.
         clock: the controller's clock, in seconds.
-        faults: decide which nodes fail.
+        inputs: how values reach this process.
     """
 
-    def __init__(self, island: int, clock: Clock, faults: Sequence[Fault] = ()):
+    def __init__(self, island: int, clock: Clock, inputs: StepInputs):
         super().__init__(name=f"pathways-host-{island}", daemon=True)
-        self.island, self.clock, self.faults = island, clock, faults
+        self.island, self.clock, self.inputs = island, clock, inputs
         self.inbox: queue.SimpleQueue[tuple[LaunchRange, float] | None] = queue.SimpleQueue()
         self.begun = False
         self._why = MESSAGE
@@ -98,10 +98,21 @@ class HostLane(threading.Thread):
 
     def _step(self, launch_range: LaunchRange, step: int) -> None:
         run = launch_range.run
+        if self.inputs.is_mine(run, step):
+            self._carry_out(run, step)
+        else:
+            run.mark_done(step)
+        launch_range.step_done()
+
+    def _carry_out(self, run: Execution, step: int) -> None:
         action = run.compiled_plan.actions[step]
-        carry_out = {"bring": self._bring, "move": self._move, "host": self._work}[action.step.kind]
         try:
-            error = carry_out(run, step, action)
+            if action.step.kind == "host":
+                error = self._work(run, step, action)
+            elif self.inputs.is_remote(run, step):
+                error = self._receive(run, step, action)
+            else:
+                error = self._bring(run, step, action)
         except BaseException as cause:  # whatever it raised is the user's to see; SystemExit must not end the lane
             error = self._failed(run, step, action, cause)
         if error is not None:
@@ -109,7 +120,6 @@ class HostLane(threading.Thread):
         else:
             run.mark_done(step)
         run.let_go(step, action.step.reader)
-        launch_range.step_done()
 
     def _failed(self, run: Execution, step: int, action: CompiledStep, cause: BaseException) -> PathwaysError:
         """Return the error for the user: that of a value which could not be brought, else the function's own."""
@@ -124,38 +134,45 @@ class HostLane(threading.Thread):
         return run.node_error(step, cause)
 
     def _bring(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
-        """Bring an argument to the host, and return the error that prevents it, if any."""
-        entry = run.arguments[action.step.argument]
-        self._wait(run, lambda: run.stopped or entry.array is not None or entry.error is not None)
+        """Bring an argument, or what another step makes, to the host; return the error that prevents it, if any."""
+        entry = run.arguments[action.step.argument] if action.step.kind == "bring" else None
+        if not self.inputs.is_ready(run, step):
+            self._why = DATA
+            run.launched.wait(lambda: self.inputs.is_ready(run, step))
         try:
-            error = entry.error or run.reason_to_skip(step)
-            if error is None:
+            error = (entry.error if entry is not None else None) or run.reason_to_skip(step)
+            if error is None and entry is not None:
                 where = entry.placement
                 route = "DCN" if where is not None and where.island != self.island else "host"
                 self._fetch(run, step, routed(action.label, route, action.label.bytes), entry.array)
+            elif error is None:
+                self._fetch(run, step, action.label, run.slots[action.step.inputs[0]])
             return error
-        finally:
-            run.has_brought(step)
+        finally:  # the memory may be taken over now
+            if entry is not None:
+                run.has_brought(step)
+            else:
+                run.has_moved(run.results.get(action.step.inputs[0], ()))
 
-    def _move(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
-        """Bring a value that another step makes to the host, and return the error that prevents it, if any."""
-        (slot,) = action.step.inputs
-        (producer,) = action.step.producers
-        slots = run.slots  # the run drops the list when it is over, and a wait may be asked once more then
-        self._wait(run, lambda: slots[slot] is not None or producer in run.errors or run.stopped)
-        try:
-            error = run.reason_to_skip(step)
-            if error is None:
-                self._fetch(run, step, action.label, run.slots[slot])
-            return error
-        finally:  # a result's memory may be taken over now
-            run.has_moved(run.results.get(slot, ()))
+    def _receive(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+        """Wait for a value from another process, and return the error that prevents it, if any."""
+        came: list[Arrival | PathwaysError] = []
 
-    def _wait(self, run: Execution, there: Callable[[], bool]) -> None:
-        """Wait for a value that another lane makes."""
-        if not there():
-            self._why = DATA
-            run.launched.wait(there)
+        def arrived(arrival: Arrival | PathwaysError) -> None:
+            came.append(arrival)
+            run.launched.notify_all()
+
+        self.inputs.expect(run, step, arrived)
+        run.launched.wait(lambda: bool(came) or run.stopped)
+        if not came:
+            return run.reason_to_skip(step) or CancelledError(f"{action.label.name} was cancelled.")
+        (arrival,) = came
+        if isinstance(arrival, PathwaysError):
+            return arrival
+        self._fetch(run, step, action.label, arrival.on_host())
+        if arrival.bytes >= 0:
+            self._record(run, routed(action.label, arrival.route, arrival.bytes), arrival.began, run.ends[step])
+        return None
 
     def _fetch(self, run: Execution, step: int, label: Label, value: Any) -> None:
         """Fill the slot of a step with a value as a NumPy array that nobody can change; record what came from devices.
@@ -181,8 +198,7 @@ class HostLane(threading.Thread):
         """Run a host node, and return the error that prevents it, if any."""
         if (error := run.reason_to_skip(step)) is not None:
             return error
-        for fault in self.faults:
-            fault.strike(action.label, run.client)
+        self.inputs.strike(run, step)
         assert action.host is not None
         inputs = [run.slots[slot] for slot in action.step.inputs]
         began, status = self.clock(), "failed"

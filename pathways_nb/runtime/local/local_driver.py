@@ -17,6 +17,7 @@ from pathways_nb.runtime.driver import Driver, taken
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.local.dispatcher import Dispatcher
+from pathways_nb.runtime.local.inputs import LocalInputs
 from pathways_nb.runtime.local.watcher import LaunchRange
 from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -109,8 +110,8 @@ class LocalDriver(Driver):
     @property
     def sampled(self) -> float:
         """The share of launches whose end was watched; the stamps of the others are interpolated."""
-        seen = sum(d.computing.seen for d in self._dispatchers)
-        return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
+        seen = sum(d.computing.ends.seen for d in self._dispatchers)
+        return sum(d.computing.ends.watched for d in self._dispatchers) / seen if seen else 1.0
 
     def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
         self._dispatchers[launch.island].send(run, launch.start, launch.stop, cause=cause)
@@ -119,19 +120,18 @@ class LocalDriver(Driver):
         return lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
 
     def _lost(self, where: Placement) -> None:
-        self._dispatchers[where.island].gone |= set(range(where.first, where.first + where.count))
+        self._dispatchers[where.island].runner.gone |= set(range(where.first, where.first + where.count))
 
     def _restored(self, island: int) -> None:
-        self._dispatchers[island].gone = set()
+        self._dispatchers[island].runner.gone = set()
 
     def _joined(self, island: int) -> None:
         self._dispatchers.append(self._dispatcher(self.attachment.islands[island]))
         self._dispatchers[-1].start()
 
     def _dispatcher(self, island: Island) -> Dispatcher:
-        return Dispatcher(
-            island.index, len(island.devices), self.clock, self._range_done, self.faults, self.dcn_latency
-        )
+        inputs = LocalInputs(island.index, self.faults)
+        return Dispatcher(island.index, len(island.devices), self.clock, self._range_done, inputs, self.dcn_latency)
 
     def _range_done(self, launch_range: LaunchRange, island: int) -> None:
         if launch_range.run.errors:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Sent, Watcher, record_end, stamp, wait_for
+from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Sent, Watcher, end_step, stamp, wait_for
 from pathways_nb.timing.waits import DATA, MESSAGE
-from pathways_nb.trace.rows import Label
+from pathways_nb.trace.rows import BY, Label, Row
 
 _RETRY = 2e-3
 """Seconds between two checks whether a source has been stamped."""
@@ -57,10 +57,12 @@ class TransferWatcher(Watcher):
         ready = self._ready_at(launched)
         if ready is None and failure is None and self.clock() < deadline:
             return False
-        label = launched.launch_range.run.compiled_plan.actions[launched.step].label
+        run = launched.launch_range.run
+        label = run.compiled_plan.actions[launched.step].label
         label = routed(label, launched.route, launched.size) if launched.route else label
         start, why = max((ready or 0.0, DATA), (launched.dispatched, MESSAGE))
-        record_end(launched.launch_range.run, launched.step, label, start, end, quality, failure, why)
+        row = Row(run.own(label), min(start, end), end, run.serial, quality, cause=BY[why])
+        end_step(run, launched.step, row, failure)
         launched.launch_range.step_done()
         return True
 

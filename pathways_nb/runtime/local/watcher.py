@@ -14,12 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import thread_time
-from typing import Any, Protocol
+from typing import Any
 
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.local.look_budget import LookBudget
 from pathways_nb.runtime.run_state import Execution
-from pathways_nb.trace.rows import BY, Label, Row
+from pathways_nb.trace.rows import Row
 
 Clock = Callable[[], float]
 PATIENCE = 0.05
@@ -46,22 +46,6 @@ class LaunchRange:
             over = self.remaining == 0
         if over:
             self.on_done(self)
-
-
-class UnderWay(Protocol):
-    """A step that was dispatched."""
-
-    @property
-    def launch_range(self) -> LaunchRange:
-        """What it is part of."""
-
-    @property
-    def step(self) -> int:
-        """Its number in the plan."""
-
-    @property
-    def witness(self) -> Any:
-        """The output that tells its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +113,7 @@ class Watcher(threading.Thread, ABC):
 
     def _watch(self, batch: Sequence[Sent]) -> None:
         """Wait for the last of ``batch``; the ends of the others are interpolated."""
-        cpu, failures = thread_time(), failures_of(batch)
+        cpu, failures = thread_time(), [wait_for(launched.witness) for launched in reversed(batch)][::-1]
         now = self.clock()
         with batch[-1].launch_range.run.ended.once():
             ready = [max(self._ready_at(launched) or 0.0, launched.dispatched) for launched in batch]
@@ -152,30 +136,20 @@ class Watcher(threading.Thread, ABC):
         """Record that it ended."""
 
 
-def record_end(
-    run: Execution,
-    step: int,
-    label: Label,
-    start: float,
-    end: float,
-    quality: str,
-    failure: BaseException | None,
-    why: int,
-) -> Label:
+def end_step(run: Execution, step: int, row: Row, failure: BaseException | None) -> None:
     """Record the end of a step and pass it on; its range still counts it as under way (``LaunchRange.step_done``).
 
-    Returns:
-        The label under which it is recorded.
+    Args:
+        run: that it belongs to.
+        step: the step.
+        row: its event, as of a step that ended well.
+        failure: what it failed with, if it did.
     """
-    status = "failed" if failure is not None else "draining" if run.stopped else "ok"
-    label = run.own(label)
-    # Half the time of Row(…), for every node.
-    run.record.add(Row._make((label, start if start < end else end, end, run.serial, quality, status, BY[why])))
+    run.record.add(row._replace(status="failed" if failure is not None else "draining" if run.stopped else "ok"))
     if failure is None:
         run.mark_done(step)
     else:
         run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
-    return label
 
 
 def stamp(run: Execution, step: int, seen: float) -> float:
@@ -217,28 +191,6 @@ def interpolated(ready: Sequence[float], weights: Sequence[float], now: float) -
     for at, weight in zip(ready, weights, strict=True):
         ends.append(end := min(now, max(end, at) + scale * weight))
     return ends
-
-
-def failures_of(batch: Sequence[UnderWay]) -> list[BaseException | None]:
-    """Wait for all launches of ``batch``.
-
-    An output that a later launch of the batch has read needs no look of its own unless that launch failed: each look
-    releases and takes Python's lock, which costs more than the launch's whole record.
-
-    Returns:
-        The error of each, or ``None``.
-    """
-    run = batch[-1].launch_range.run
-    found = [wait_for(batch[-1].witness)]
-    if len(batch) == 1:
-        return found
-    actions, steps = run.compiled_plan.actions, {one.step for one in batch if one.launch_range.run is run}
-    has_failed = found[0] is not None
-    for one in batch[-2::-1]:
-        was_read = not has_failed and one.launch_range.run is run and actions[one.step].reader in steps
-        found.append(None if was_read else wait_for(one.witness))
-        has_failed = has_failed or found[-1] is not None
-    return found[::-1]
 
 
 def wait_for(witness: Any) -> BaseException | None:

@@ -6,91 +6,19 @@ It is plain data, made once and read by dispatchers, watchers and the simulator 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import jax
-
-from pathways_nb.cost.launch.opened_launch import OpenedLaunch
-from pathways_nb.cost.model import NodeCost
 from pathways_nb.plan.footprint import Footprint, Peak
-from pathways_nb.plan.plan import Plan, Step
-from pathways_nb.program.host_work import Seconds
+from pathways_nb.plan.plan import Plan
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.signature import Aval
-from pathways_nb.runtime.lowering.host_steps import HostCall
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep, IslandSteps
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
-from pathways_nb.trace.rows import Label
 
 _LARGE = 1e6
 """Bytes of an output on a device that are freed as soon as possible."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CompiledStep:
-    """A step with what it calls (in the simulator: what it costs) or where it sends, and its label in the record."""
-
-    step: Step
-    label: Label
-    call: jax.stages.Compiled | None = None
-    may_block: bool = False
-    """Whether its call may take long: if it calls functions on the host, or is computed in the call."""
-    cost: NodeCost | None = None
-    opened: OpenedLaunch | None = None
-    """In the simulator, its operations, where the compiler of the simulated chip has compiled it."""
-    target: Any = None
-    waits_for: tuple[int, ...] = ()
-    """Producers whose end does not follow from the devices being free: transfers, and launches on other devices."""
-    witness: int = 0
-    """The output whose readiness shows that the step has ended."""
-    reader: int = -1
-    """The first launch on the same island that reads its outputs; -1 if there is none."""
-    host: HostCall | None = None
-    """Of a node on a host: runs it."""
-    seconds: Seconds = None
-    """Of a node on a host: how long it is declared to take."""
-
-
-class ResolvedLaunch(NamedTuple):
-    """A launch.
-
-    Args:
-        step: its number in the plan.
-        call: what it calls.
-        inputs: slots that it reads.
-        outputs: slots that it fills.
-        witness: the output whose readiness shows that it has ended.
-        is_certain: whether its inputs exist when it is its turn, unless the run fails: launches before it make them.
-        tells: whether others hear of its outputs: users, other islands, other hosts.
-        may_block: whether its call may return only when it has ended, as calls of host callbacks do.
-        is_urgent: whether its end is recorded at once: somebody waits for it, or what tells it takes much memory.
-        frees: slots that nobody reads after it.
-        shares: slots that it reads last on its island, and that others read, too.
-        label: of its event.
-        devices: its devices on the island.
-        width: their number.
-        waits_for: producers whose end does not follow from the devices being free.
-        reader: the first launch on the island that reads its outputs; -1 if there is none.
-    """
-
-    step: int
-    call: Callable[..., Any]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    witness: int
-    is_certain: bool
-    tells: bool
-    may_block: bool
-    is_urgent: bool
-    frees: tuple[int, ...]
-    shares: tuple[int, ...]
-    label: Label
-    devices: slice
-    width: int
-    waits_for: tuple[int, ...]
-    reader: int
 
 
 class Brings(NamedTuple):
@@ -101,14 +29,12 @@ class Brings(NamedTuple):
         arguments: the argument that each brings.
         slots: the slot that each fills.
         taken: positions, among these, of arguments whose memory a node takes over.
-        others: the island's other steps, in its order.
     """
 
     steps: tuple[int, ...] = ()
     arguments: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
     taken: tuple[int, ...] = ()
-    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,18 +68,19 @@ class CompiledPlan:
     contexts: Contexts
     """JAX's contexts of its call, under which threads carry it out."""
     lasts: dict[int, float] = field(default_factory=dict)
-    """For each launch, the seconds it took when its end was last watched."""
-    _resolved: dict[int, Mapping[int, ResolvedLaunch]] = field(default_factory=dict, init=False)  # no copy shares it
+    """For each launch, the seconds it took when its end was last watched; about, if it never was."""
+    _resolved: dict[int, IslandSteps] = field(default_factory=dict, init=False)  # no copy shares it
     _brings: dict[int, Brings] = field(default_factory=dict, init=False)
 
-    def resolved(self, island: int) -> Mapping[int, ResolvedLaunch]:
-        """Return what the launches on an island need, by step."""
+    def resolved(self, island: int) -> IslandSteps:
+        """Return the steps on an island, ready to be carried out there."""
         if (found := self._resolved.get(island)) is None:
-            found = self._resolved[island] = _resolved(self, island)
+            large = frozenset(slot for slot, size in enumerate(self.slot_bytes) if size > _LARGE)
+            found = self._resolved[island] = IslandSteps.of(self.plan, self.actions, self.awaited, large, island)
         return found
 
     def was_short(self, step: int) -> bool:
-        """Return whether a launch took less than a millisecond when its end was last watched."""
+        """Return whether a launch took less than a millisecond the last time that is known."""
         return self.lasts.get(step, math.inf) < 1e-3
 
     @cached_property
@@ -264,35 +191,4 @@ def _brings(compiled_plan: CompiledPlan, island: int) -> Brings:
         arguments,
         tuple(plan.steps[number].outputs[0] for number in steps),
         tuple(at for at, argument in enumerate(arguments) if argument in compiled_plan.taken_over),
-        tuple(number for number in order if plan.steps[number].kind != "bring"),
     )
-
-
-def _resolved(compiled_plan: CompiledPlan, island: int) -> Mapping[int, ResolvedLaunch]:
-    """Return the launches of a plan on an island, by step."""
-    plan, actions = compiled_plan.plan, compiled_plan.actions
-    told, made, sizes = set(plan.results), dict[int, ResolvedLaunch](), compiled_plan.slot_bytes
-    for number in plan.orders.get(island, ()):
-        step, action = plan.steps[number], actions[number]
-        if step.kind != "launch" or action.call is None:
-            continue
-        producers = [plan.steps[producer] for producer in step.producers]
-        made[number] = ResolvedLaunch(
-            number,
-            action.call,
-            tuple(step.inputs),
-            tuple(step.outputs),
-            action.witness,
-            all(one.kind == "launch" and one.island == island for one in producers),
-            number in compiled_plan.awaited or not told.isdisjoint(step.outputs),
-            action.may_block,
-            number in compiled_plan.awaited or any(sizes[slot] > _LARGE for slot in step.outputs),
-            tuple(slot for slot in step.last if slot not in plan.readers),
-            tuple(slot for slot in step.last if slot in plan.readers),
-            action.label,
-            slice(action.label.device, action.label.device + action.label.devices),
-            action.label.devices,
-            action.waits_for,
-            action.reader,
-        )
-    return made

@@ -22,7 +22,8 @@ from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.lowering.attachment import Island
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.donations import Donations
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.lowering.host_steps import HOST, host_call

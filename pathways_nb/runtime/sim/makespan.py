@@ -54,7 +54,7 @@ class MakespanSimulator:
                 arrives = self.agenda.now + self.dcn_latency
                 self.agenda.at(arrives, self._islands.arrive, self._runs[instruction.run], instruction)
 
-    # ---- ``Owner`` of the islands
+    # ---- ``IslandsOwner`` of the islands
 
     def prepared(self, task: Task) -> int:
         """Return 0: all arguments exist."""

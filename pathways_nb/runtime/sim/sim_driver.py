@@ -11,20 +11,16 @@ thread and lets time advance. No method may block on a real lock or condition wh
 from __future__ import annotations
 
 import contextlib
-import random
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Launch, Opened, PutRequested, Voided
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.host_function import check_seconds
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.runtime import abstract_places
@@ -39,15 +35,16 @@ from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.held_up import Say
 from pathways_nb.runtime.sim.node_estimates import NodeEstimator
 from pathways_nb.runtime.sim.sim_failures import Failures
-from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import OngoingLaunch, VirtualRun
 from pathways_nb.runtime.sim.simulated_pod import Abstract, SimulatedPod
-from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought, check_host_work, links_of
+from pathways_nb.runtime.sim.simulated_steps import Chance, SimulatedSteps
+from pathways_nb.runtime.sim.step_costs import StepCosts, check_host_work
 from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
 from pathways_nb.timing.event_queue import EventQueue
-from pathways_nb.timing.waits import LANE, MESSAGE
+from pathways_nb.timing.waits import MESSAGE
 from pathways_nb.trace.record import Record
-from pathways_nb.trace.rows import BY, Cause, Row, RowRange, label_of
+from pathways_nb.trace.rows import BY, Cause, Row, label_of
 
 
 class SimDriver(Driver):
@@ -82,24 +79,20 @@ class SimDriver(Driver):
         say: Say = lambda line: False,
         choice: CompilerChoice = "auto",
     ):
-        self.noise, self._random = noise, random.Random(seed)
         self.event_loop: VirtualEventLoop
         self.agenda, self.model = agenda, model
         self._turns = Turns(agenda, lambda: self.event_loop, model.host.notice, say)
         super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEventLoop)
         self.estimates, self.costs = NodeEstimator(model, self._topology, choice), StepCosts(model, self._topology)
         self.priced, self.compiled_by = chip_compiler.about(model, choice), chip_compiler.name_of(model, choice)
-        self._failures = Failures(self.faults, agenda.clock)
-        self._islands = Islands(agenda, self, model.host.launch)
+        self._steps = SimulatedSteps(
+            agenda, model.host, len(pod.islands), self.costs, Failures(self.faults, agenda.clock), Chance(noise, seed),
+            self.ended.notify_all, self._launch_ended,
+        )  # fmt: skip
         self._virtual: dict[int, VirtualRun] = {}
         """By serial number: the runs as the islands know them."""
-        self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
-        """By run and step: tasks of other runs that bring an output of the step to their place."""
         self._controller_free = 0.0
         """When the controller has sent all its messages, in seconds."""
-        self._interferes = model.host.interference > 0
-        self._at_work = [0] * len(pod.islands)
-        """By island: number of nodes that have begun and not ended; kept only where the model has interference."""
         self.event_loop.begin(agenda, self._turns, model.host.call)
         self._turns.enter()  # the thread that attaches is a client: time must not advance before its first call
 
@@ -229,111 +222,11 @@ class SimDriver(Driver):
                          island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
                          latency=self.dcn_latency)  # fmt: skip
         run.record.add(Row(label, sent, now, run.serial, "simulated", cause=cause))
-        through = self._islands.arrive(self._virtual[run.serial], launch)
+        through = self._steps.islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated", cause=BY[MESSAGE]))
 
-    # ---- ``Owner`` of the islands
-
-    def prepared(self, task: Task) -> int:
-        """Return 1 if a task brings a result of another run that is not computed yet, else 0."""
-        run: Execution = task.ongoing.run.execution
-        position = run.compiled_plan.plan.steps[task.index].argument
-        if position < 0:
-            return 0
-        entry = run.arguments[position]
-        if entry.run is None or entry.resolved:
-            return 0
-        self._expecting[entry.run.serial, entry.step].append(task)
-        return 1
-
-    def lasts(self, task: Task) -> float:
-        """Return the seconds of a step that begins now, and set its label.
-
-        They are 0 for a step that is skipped or fails, and for an argument that is already at its place.
-        """
-        run: Execution = task.ongoing.run.execution
-        task.label = run.compiled_plan.actions[task.index].label
-        run.begun = run.begun or self._on_devices(task)
-        seconds = task.ongoing.run.timed.seconds[task.index]
-        if callable(declared := run.compiled_plan.actions[task.index].seconds):
-            seconds = 0.0 if run.stopped or run.errors else check_seconds(task.label.name, declared())
-        if run.stopped or run.errors or self._failures.gone or self.faults or not task.queues:
-            seconds = self._hindered(run, task, seconds)
-        if self._interferes and self._on_devices(task):
-            if seconds and self._is_interfered(task.ongoing.launch.island):
-                seconds, task.label = seconds + self.model.host.interference, beside_others(task.label)
-            self._at_work[task.ongoing.launch.island] += 1
-        return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
-
-    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
-        """Return the seconds of a step that may fail or brings an argument; without a label it is not recorded."""
-        label, task.label = task.label, None
-        if self._failures.stop(run, task.index, label):
-            return 0.0
-        if run.compiled_plan.plan.steps[task.index].argument >= 0:
-            return self._bring(run, task)
-        task.label = label
-        return seconds
-
-    @staticmethod
-    def _on_devices(task: Task) -> bool:
-        """Return whether a step is a launch."""
-        return bool(task.queues) and task.ongoing.run.timed.plan.steps[task.index].kind == "launch"
-
-    def _is_interfered(self, island: int) -> bool:
-        """Return whether all other islands work.
-
-        Where hosts have no cores of their own, a node that begins then is slower (``HostCosts.interference``).
-        """
-        others = self._at_work[:island] + self._at_work[island + 1 :]
-        return bool(others) and all(others)
-
-    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        """Return the links and the latency in the task's label."""
-        return task.label.links, task.label.latency
-
-    def step_ended(self, task: Task) -> None:
-        """Record a step that ends now, and fill the entries of its results."""
-        run, index = task.ongoing.run.execution, task.index
-        label = task.label
-        if self._interferes and self._on_devices(task):
-            self._at_work[task.ongoing.launch.island] -= 1
-        if label is not None:
-            start, end = task.start, self.agenda.now
-            if task.queues:
-                task.ongoing.device_seconds += (end - start) * label.devices
-            status = "draining" if run.stopped else "ok"
-            row = Row(run.own(label), start, end, run.serial, "simulated", status, BY[task.why])
-            if label is not run.compiled_plan.actions[index].label:
-                run.recorded[index] = row.label
-            run.record.add(row)
-        if index not in run.errors:
-            run.done[index] = 1
-            if index in run.compiled_plan.awaited:
-                self._fill(run, index)
-        if self._expecting:
-            for waiting in self._expecting.pop((run.serial, index), ()):
-                self._islands.supply(waiting)
-
-    def may_pass(self, task: Task) -> bool:
-        """Return whether nothing has failed, is random, or interferes with others, and no other run waits."""
-        run: Execution = task.ongoing.run.execution
-        hindered = run.stopped or run.errors or self._failures.gone or self.faults
-        return not (hindered or self.noise or self._interferes or self._expecting)
-
-    def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
-        """Record launches that pass at once, as ``step_ended`` does each of them."""
-        run: Execution = task.ongoing.run.execution
-        actions = run.compiled_plan.actions
-        labels = [actions[index].label for index in steps.tolist()]
-        labels = list(map(run.own, labels)) if run.client else labels
-        spent = np.diff(times) * labels[0].devices
-        task.ongoing.device_seconds = float(np.add.accumulate(np.append(task.ongoing.device_seconds, spent))[-1])
-        np.frombuffer(run.done, np.uint8)[steps] = 1
-        run.record.add_range(RowRange(labels, times, run.serial, "simulated", BY[LANE]))
-
-    def launch_ended(self, ongoing: OngoingLaunch) -> None:
+    def _launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Report the completion of a launch, and failed results, to the core."""
         launch = ongoing.launch
         run: Execution = ongoing.run.execution
@@ -343,57 +236,19 @@ class SimDriver(Driver):
         if launch.run not in self.runs:
             del self._virtual[launch.run]
 
-    def _fill(self, run: Execution, index: int) -> None:
-        """Give the entries of a step's results abstract arrays, and notify waiting threads."""
-        plan = run.compiled_plan.plan
-        for slot in plan.steps[index].outputs:
-            entries = run.results.get(slot, ())
-            for entry in entries:
-                entry.array = Abstract(run.compiled_plan.result_avals[slot], run.compiled_plan.shardings[slot])
-                entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
-        self.ended.notify_all()
-
-    def _bring(self, run: Execution, task: Task) -> float:
-        """Return the seconds of bringing an argument to its place: 0 if it is already there or has no values.
-
-        An argument that other buffers share is copied if the program takes over its memory.
-        """
-        compiled_plan, step = run.compiled_plan, run.compiled_plan.plan.steps[task.index]
-        entry, where = run.arguments[step.argument], compiled_plan.plan.placements[step.place]
-        is_there = self._is_at(entry, compiled_plan, compiled_plan.bring_positions[task.index])
-        is_copied = is_there and entry.shared and step.argument in compiled_plan.taken_over
-        if (is_there and not is_copied) or (isinstance(entry.array, Abstract) and entry.array.anywhere):
-            return 0.0
-        if where.is_host and entry.placement is None:
-            return 0.0  # it is on the host already
-        route, source = _route(entry, where)
-        size = compiled_plan.crossing(task.index, None if is_copied else entry.located)
-        cost = self.costs.transfer(compiled_plan, task.index, route, entry.located, is_copied)
-        label = compiled_plan.actions[task.index].label
-        task.label = brought(label, route, size, cost.formula, links_of(route, source, where))
-        return cost.seconds
-
     # ---- devices
 
     def _topology(self, island: int) -> Topology:
         return self.attachment.islands[island].topology
 
     def _lost(self, where: Placement) -> None:
-        self._failures.lose(where)
+        self._steps.failures.lose(where)
 
     def _restored(self, island: int) -> None:
-        self._failures.restore(island)
+        self._steps.failures.restore(island)
 
     def _joined(self, island: int) -> None:
-        self._at_work.append(0)
+        self._steps.at_work.append(0)
 
     def _end(self, patience: float) -> None:
         self.agenda.clear()
-
-
-def _route(entry: Entry, where: Placement) -> tuple[str, Placement | None]:
-    """Return the route of an argument (``host``, ``ICI`` or ``DCN``) and the devices that it comes from."""
-    source = entry.placement
-    if source is None:
-        return "host", None
-    return ("ICI" if source.island == where.island else "DCN"), source

@@ -1,6 +1,6 @@
 """Simulated steps that are not carried out: cancelled, without an input, on lost devices, or failed on purpose.
 
-The rules are those of real islands (see ``local.dispatcher``), where a launch that is tried fails by itself: a failed
+The rules are those of real islands (see ``local.step_runner``), where a launch that is tried fails by itself: a failed
 step has no outputs, and every step that depends on it fails with the same error. Here nothing is run that could fail,
 so each step is checked before it begins.
 """

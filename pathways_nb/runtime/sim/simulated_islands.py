@@ -8,7 +8,7 @@ A launch over many devices is one event, not one per shard, and devices that all
 So the cost of a simulated step does not grow with the number of devices. Launches that follow one another on the same
 devices and wait for nothing else are one task (``timed_plan``); while nothing else happens, many of them pass at once,
 as arrays. Nothing here knows JAX, threads or the controller's core: ``SimDriver`` and ``MakespanSimulator`` own the
-islands and answer their questions (``Owner``).
+islands and answer their questions (``IslandsOwner``).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Task:
     """What it waited for last, a position in ``timing.waits.WHY``."""
 
 
-class Owner(Protocol):
+class IslandsOwner(Protocol):
     """What ``Islands`` asks of its owner, and what it reports."""
 
     def prepared(self, task: Task) -> int:
@@ -168,7 +168,7 @@ class Islands:
         launch: seconds that a host takes to enqueue one launch.
     """
 
-    def __init__(self, agenda: EventQueue, owner: Owner, launch: float = 0.0):
+    def __init__(self, agenda: EventQueue, owner: IslandsOwner, launch: float = 0.0):
         self.agenda, self.owner, self.launch = agenda, owner, launch
         self._islands: defaultdict[int, _Island] = defaultdict(_Island)
         self._links: dict[Hashable, float] = {}

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.op_hiding import exposed_words
 from pathways_nb.trace.record import Events

@@ -25,7 +25,8 @@ from pathways_nb.program import jax_contexts
 from pathways_nb.program.program_tracer import ProgramTracer, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import QUEUED
-from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.layouts import Layouts
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.session import tenant_scope

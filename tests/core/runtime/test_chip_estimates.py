@@ -21,7 +21,7 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.cost.launch.opened_launch import OpenedLaunch, open_launch
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.jaxpr.jaxpr_digest import digest_of
-from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.sim import chip_compiler, chip_estimates, simulated_ops
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row

@@ -19,7 +19,7 @@ from pathways_nb.runtime.gc_pauses import Pauses
 from pathways_nb.timing.waits import LANE
 from pathways_nb.trace.formats import from_chrome, to_chrome
 from pathways_nb.trace.record import COLUMNS, Events, Record
-from pathways_nb.trace.rows import BY, Label, Row, RowRange
+from pathways_nb.trace.rows import Label, Row, RowRange
 
 label = Label("compute", "f", island=1, devices=2, bytes=8)
 
@@ -82,9 +82,9 @@ def test_a_range_is_its_events_one_by_one(limit: int | None, sizes: list[tuple[i
     together, one_by_one = Record(limit), Record(limit)
     for run, (size, read) in enumerate(sizes):
         times = np.linspace(run, run + 1, size + 1)
-        some = RowRange(
-            [label if at % 3 else Label("wait", "y") for at in range(size)], times, run, "simulated", BY[LANE]
-        )
+        labels = [label if at % 3 else Label("wait", "y") for at in range(size)]
+        whys = LANE if read else [at % 8 for at in range(size)]
+        some = RowRange(labels, times[:-1], times[1:], run, "simulated", "ok", whys)
         together.add_range(some)
         for row in some:
             one_by_one.add(row)

@@ -21,6 +21,7 @@ import pathways_nb as pw
 from pathways_nb.errors import CancelledError, LostError, NodeError, OutOfMemoryError, UsageError
 from pathways_nb.runtime.hosts import sender
 from pathways_nb.runtime.hosts.messages import Call, Drop, ForgetPlans, IslandLost, Range, Send
+from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from tests.support.closeness import close
 from tests.support.hosts_in_process import Cluster, hosts_in_process
 from tests.support.waiting import held_back, until, until_freed
@@ -833,7 +834,11 @@ def test_a_step_that_fails_on_one_host_gives_up_the_island(lockstep) -> None:
     step = pw.program(replicated(double, left, name="a"), name="one")
     close(step(X), X * 2)
     host = lockstep.links[0, 1].host
-    host.dispatcher._call = lambda *args: 1 / 0
+    (plan,) = host._plans.values()
+    plan._resolved = IslandSteps(
+        plan.resolved(0).order,
+        {at: replace(one, call=lambda *args: 1 / 0) for at, one in plan.resolved(0).launches.items()},
+    )
     with pytest.raises(NodeError, match="a of one"):
         step(X).result()
     until(lambda: lockstep.rebuilds == 1 and not lockstep.driver.messenger.rebuilding)
@@ -850,7 +855,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
     targets = [lockstep.links[1, n] for n in range(2)]
     launches = [0, 0]
     for number, target in enumerate(targets):
-        launches[number] = target.host.dispatcher.computing.seen
+        launches[number] = target.host.dispatcher.computing.ends.seen
     arrived = threading.Event()
 
     def only_to_the_first(island: int, number: int, parcel: Any, on_taken: Any) -> None:
@@ -867,7 +872,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
     with pytest.raises(NodeError, match=r"of both.*island 0 lost host"):
         result.result()
     lockstep.controller.wait_all()
-    until(lambda: all(t.host.dispatcher.computing.seen == n + 1 for t, n in zip(targets, launches, strict=True)))
+    until(lambda: all(t.host.dispatcher.computing.ends.seen == n + 1 for t, n in zip(targets, launches, strict=True)))
     close(step(X), X * 2 + 1)
     assert [link.dead.is_set() for link in targets] == [False, False]
     assert lockstep.rebuilds == 1
@@ -885,7 +890,7 @@ def test_hosts_in_lockstep_do_not_cancel_what_others_may_have_launched(lockstep)
             with contextlib.suppress(CancelledError):
                 close(result, X * 2)
     lockstep.controller.wait_all()
-    until(lambda: len({lockstep.links[0, n].host.dispatcher.computing.seen for n in range(2)}) == 1)
+    until(lambda: len({lockstep.links[0, n].host.dispatcher.computing.ends.seen for n in range(2)}) == 1)
     close(step(X), X * 2)
 
 

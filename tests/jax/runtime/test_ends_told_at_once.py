@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.local.launch_watcher import Launched, LaunchWatcher, _is_ready
+from pathways_nb.runtime.local.launch_watcher import LaunchWatcher, _is_ready
 from pathways_nb.runtime.run_state import Execution
 from tests.jax.runtime.test_launch_watcher import READY, RUNS, Taken, Witness, node
 from tests.support.waiting import LIMIT
@@ -26,13 +26,18 @@ class Kept(LaunchWatcher):
     def __init__(self, clock: Any = lambda: 8.0) -> None:
         super().__init__("kept", clock, 4)
         self.told: list[tuple[int, float, bool]] = []
-        self.portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={}), ends={}))
+        compiled_plan = SimpleNamespace(lasts={}, was_short=lambda step: False)
+        self.portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=compiled_plan, ends={}))
+        self.ends._record = self._keep  # type: ignore[assignment,method-assign]
 
-    def _record(self, found: Any, ends: Any, is_seen: bool) -> None:
-        self.told += [(one.step, end, is_seen) for one, end in zip(found, ends, strict=True)]
+    def _keep(self, launch_range: Any, ended: Any, stamps: Any, known: bool) -> None:
+        qualities = stamps.qualities
+        qualities = [qualities] * len(ended) if isinstance(qualities, str) else qualities
+        for (_, launch, *_), end, quality in zip(ended, stamps.ends, qualities, strict=True):
+            self.told.append((launch.step, end, quality == "estimated"))
 
     def fly(self, step: int, device: int, witness: Any, dispatched: float = 0.0) -> None:
-        self.flight.append(Launched(self.portion, node(step, device, 1), witness, dispatched))
+        self.flight.append((self.portion, node(step, device, 1), witness, dispatched))
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_what_runs_before_it_on_another_device_is_waited_for(watcher) -> None:
 def test_the_last_on_each_device_has_ended_just_now(watcher) -> None:
     for step, device in enumerate((0, 1, 0, 2)):
         watcher.fly(step, device, READY)
-    assert watcher._look() == 4
+    watcher.look()
     assert [end for _, end, _ in watcher.told] == [4.0, 8.0, 8.0, 8.0]
 
 
@@ -114,10 +119,10 @@ def test_a_copy_of_a_plan_looks_its_own_launches_up(controller, left) -> None:
     double = pw.program(pw.jit(lambda x: x * 2, on=left), name="double")
     double(vector).wait()
     (plan,) = {id(one): one for one in _plans(controller, double)}.values()
-    assert plan.resolved(0)
+    assert plan.resolved(0).launches
     action = replace(plan.actions[-1], call=len)
     copy = replace(plan, actions=(*plan.actions[:-1], action))
-    assert [launch.call for launch in copy.resolved(0).values()] == [len]
+    assert [launch.call for launch in copy.resolved(0).launches.values()] == [len]
 
 
 def _plans(controller: pw.Controller, program: pw.Program, argument: np.ndarray = vector) -> list[Any]:
@@ -185,6 +190,6 @@ def test_ends_of_large_launches_are_recorded_at_once_since_their_memory_is_held_
     controller, rows, is_urgent
 ) -> None:
     double = pw.jit(lambda x: x * 2, on=pw.virtual_slice(1, island=0))
-    twice = pw.program(lambda x: double(double(x)), name="twice")
-    (plan,) = {id(one): one for one in _plans(controller, twice, np.ones((rows, 1024), np.float32))}.values()
-    assert [launch.is_urgent for launch in plan.resolved(0).values()] == [is_urgent, True]
+    often = pw.program(lambda x: double(double(double(x))), name="often")
+    (plan,) = {id(one): one for one in _plans(controller, often, np.ones((rows, 1024), np.float32))}.values()
+    assert [launch.is_urgent for launch in plan.resolved(0).launches.values()] == [True, is_urgent, True]

@@ -62,7 +62,7 @@ def test_a_wait_that_is_asked_once_more_when_its_run_is_over_raises_nothing(cont
     kinds = {action.step.kind for action in ended[0].compiled_plan.actions}
     assert {"bring", "move", "launch"} <= kinds
     for one in dispatchers(controller):
-        assert all(one._is_ready(ended[0], step) for step in range(len(ended[0].compiled_plan.actions)))
+        assert all(one.runner.inputs.is_ready(ended[0], step) for step in range(len(ended[0].compiled_plan.actions)))
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.local.host_lane import HostLane
+from pathways_nb.runtime.local.inputs import LocalInputs
 from pathways_nb.util.waiting import Condition
 from tests.support.closeness import close
 from tests.support.computations import v
@@ -225,7 +226,7 @@ def test_a_cancelled_program_calls_nothing_that_has_not_begun(controller, left, 
 def test_a_range_that_is_due_while_it_is_looked_at_is_not_waited_for() -> None:
     """Seen once under load: the time left was negative, and the lane's thread ended."""
     clock = iter([1.0, 2.5])
-    lane, done = HostLane(0, lambda: next(clock)), list[int]()
+    lane, done = HostLane(0, lambda: next(clock), LocalInputs(0)), list[int]()
     lane._step = lambda launch_range, step: done.append(step)  # type: ignore[method-assign]
     plan = SimpleNamespace(orders=[[0]], steps=[SimpleNamespace(on_host=True)])
     compiled = SimpleNamespace(plan=plan, contexts=jax_contexts.current())

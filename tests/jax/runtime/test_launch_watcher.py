@@ -12,9 +12,11 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local import enqueue_lane
-from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, Launched, LaunchWatcher
+from pathways_nb.runtime.local.launch_ends import LaunchEnds, failures_of
+from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT, LaunchWatcher
 from pathways_nb.runtime.local.look_budget import MOST_AT_ONCE, LookBudget
-from pathways_nb.runtime.local.watcher import failures_of, interpolated
+from pathways_nb.runtime.local.watcher import interpolated
+from pathways_nb.timing.waits import WHY
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import WINDOW_FULL, Label
 from pathways_nb.util.collecting import uncollected
@@ -93,16 +95,18 @@ class Witness:
         ((1, -1, 3, -1), None, [1, 3]),
         ((1, 2, 9, -1), None, [2, 3]),
         ((1, 2, 3, -1), 3, [0, 1, 2, 3]),
-        ((3, -1, 3, -1), 1, [0, 1, 3]),
+        ((3, -1, 3, -1), 1, [0, 1, 2, 3]),
     ],
 )
 def test_only_what_nobody_in_the_group_has_read_is_asked_for(readers, failing, asked) -> None:
-    actions = [SimpleNamespace(reader=reader) for reader in readers]
-    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(actions=actions)))
     error = ValueError("bad")
     witnesses = [Witness(error if step == failing else None) for step in range(len(readers))]
-    batch = [Launched(portion, node(step), witness, 0.0) for step, witness in enumerate(witnesses)]
-    assert failures_of(batch) == [error if step == failing else None for step in range(len(readers))]
+    batch: Any = [
+        (None, node(step, reader=reader), witness, 0.0)
+        for step, (reader, witness) in enumerate(zip(readers, witnesses, strict=True))
+    ]
+    found = [error if step == failing else None for step in range(len(readers))]
+    assert failures_of(batch) == (found if failing is not None else [])
     assert [step for step, witness in enumerate(witnesses) if witness.asked] == asked
 
 
@@ -138,31 +142,45 @@ READY, RUNS = Witness(), Witness(ready=False)
 )
 def test_a_launch_whose_output_was_taken_over_has_ended_when_a_later_one_there_has(launches, ended) -> None:
     watcher, found = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
-    watcher._record = lambda launched, *_, **__: found.extend(one.step for one in launched)  # type: ignore[method-assign,assignment]
-    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(lasts={})))
-    watcher.flight += [
-        Launched(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)
-    ]
+    watcher.ends.record = lambda ended, seen_at: found.extend(one.step for _, one, *_ in ended)  # type: ignore[method-assign]
+    portion: Any = SimpleNamespace()
+    watcher.flight += [(portion, node(step, device), witness, 0.0) for step, (device, witness) in enumerate(launches)]
     assert watcher._look() == ended
+    watcher.look(records=True)
     assert found == list(range(ended))
-    assert [one.step for one in watcher.flight] == list(range(ended, len(launches)))
+    assert [launch.step for _, launch, *_ in watcher.flight] == list(range(ended, len(launches)))
 
 
 def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one() -> None:
     watcher, batches, now = LaunchWatcher("watcher", lambda: now[0], 4), [], [0.0]
-    watcher._record = lambda found, ends, is_seen: batches.append((len(found), ends[-1], is_seen))  # type: ignore[method-assign]
+    watcher.ends.record = lambda ended, seen_at: batches.append((len(ended), seen_at[-1]))  # type: ignore[method-assign]
     watcher.begin()
     portion: Any = SimpleNamespace()
-    for step in range(20):
+    for step in range(68):
         now[0] += 1.0
-        marks = {"is_urgent": step == 18, "waits_for": (7,) * (step == 17)}
-        watcher.add(portion, node(step, **marks), READY, now[0])
-    assert batches == [(16, 16.0, True), (2, 18.0, True), (1, 19.0, True)]
+        watcher.add(portion, node(step, is_urgent=step == 66), READY, now[0])
+    assert batches == [(64, 64.0), (3, 67.0)]
     watcher.end()
-    assert batches[3:] == [(1, 20.0, True)]
+    assert batches[2:] == [(1, 68.0)]
     watcher.budget.share = 0.0
     watcher.add(portion, node(20), READY, 20.0)
     assert watcher.flight, "without a budget nobody looks before somebody must wait"
+
+
+@pytest.mark.parametrize(("cost", "looks"), [(0.0, 20), (1e-3, 5)])
+def test_the_dispatcher_looks_as_often_as_the_budget_allows(monkeypatch, cost, looks) -> None:
+    watcher, looked = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
+    monkeypatch.setattr(watcher, "look", lambda: looked.append(len(watcher.flight)))
+    watcher.begin()
+    watcher.budget._interval, watcher.budget._cost = cost / (4 * watcher.budget.share) or 1.0, cost
+    portion: Any = SimpleNamespace()
+    for step in range(20):
+        watcher.add(portion, node(step), RUNS, 0.0)
+    assert looked == [1 + at * 20 // looks for at in range(looks)]
+    looked.clear()
+    for step in range(20, 24):
+        watcher.add(portion, node(step, is_urgent=step == 20), RUNS, 0.0)
+    assert looked == [21, 22, 23, 24], "somebody waits for one"
 
 
 def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> None:
@@ -258,21 +276,80 @@ def test_what_a_skipped_reader_did_not_read_is_waited_for(controller) -> None:
     assert event["status"] == "ok"
 
 
+class Portion(SimpleNamespace):
+    """A range of a run that is not there."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, float] = {}
+        compiled_plan = SimpleNamespace(
+            lasts={}, actions=[SimpleNamespace(waits_for=waits, reader=-1) for waits in ((), (0,), ())]
+        )
+        run = SimpleNamespace(
+            own=lambda label: label, compiled_plan=compiled_plan, record=Record(), ended=Condition(), ends=self.ends,
+            stopped=False, client="", serial=0, done=bytearray(3),
+        )  # fmt: skip
+        super().__init__(run=run, device_seconds=0.0, step_done=lambda count: None, ends=self.ends)
+
+
+def test_launches_on_several_devices_that_are_recorded_together_keep_apart() -> None:
+    """The second reads what the first makes on other devices; the third runs where the first did."""
+    portion: Any = Portion()
+    ends, launches = LaunchEnds(4), (node(0, 0), node(1, 2, waits_for=(0,)), node(2, 0))
+    ends.record([(portion, launch, READY, 0.1) for launch in launches], [1.0, 3.0, 4.0])
+    events = portion.run.record.events()
+    assert events["start"].tolist() == [0.1, 1.0, 1.0]
+    assert events["end"].tolist() == [1.0, 3.0, 4.0]
+    assert [WHY[why] for why in events.stored("why")] == ["message", "data", "lane"]
+    assert ends.free_at == [4.0, 4.0, 3.0, 3.0]
+    assert portion.run.ends == {0: 1.0, 1: 3.0, 2: 4.0}
+    assert portion.device_seconds == pytest.approx(2 * (0.9 + 2.0 + 3.0))
+
+
+@pytest.mark.parametrize(
+    ("dispatched", "seen_at"),
+    [
+        ([0.1, 1.1, 2.1, 3.1], [1.0, 2.0, 3.0, 4.0]),
+        ([0.1, 0.2, 2.1, 2.2], [1.0, 2.0, 3.0, 4.0]),
+        ([0.1, 0.2, 0.3, 3.5], [3.0, 3.0, 3.0, 4.0]),
+        ([0.1, 0.2, 0.3, 0.4], [1.0, 4.0, 4.0, 4.0]),
+    ],
+)
+@pytest.mark.parametrize("free", [0.0, 0.5])
+def test_launches_of_one_lane_are_stamped_as_any_others(dispatched, seen_at, free) -> None:
+    found = list[Any]()
+    for apart in (False, True):
+        portion: Any = Portion()
+        ends, devices = LaunchEnds(4), [slice(0, 2)] * 4
+        ends.free_at = [free] * 4
+        if apart:  # equal, but not known to be the same
+            devices = [slice(0, 2) for _ in range(4)]
+        launches = [node(step) for step in range(4)]
+        for launch, where in zip(launches, devices, strict=True):
+            launch.devices = where
+        portion.run.done = bytearray(4)
+        columns = zip(launches, dispatched, strict=True)
+        ends.record([(portion, launch, READY, begun) for launch, begun in columns], seen_at)
+        events = portion.run.record.events()
+        names = ("start", "end", "why", "quality")
+        found.append([*(events[name].tolist() for name in names), ends.free_at, portion.run.compiled_plan.lasts])
+    assert found[0] == found[1]
+
+
 def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     """Of a long and a short launch seen together, the short one does not get half."""
     compiled_plan = SimpleNamespace(lasts={0: 0.04, 1: 0.01})
     record = Record()
     run: Any = SimpleNamespace(own=lambda label: label,
         compiled_plan=compiled_plan, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
-        mark_done=lambda step: None,
+        done=bytearray(2),
     )  # fmt: skip
     portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda count: None)
     watcher = LaunchWatcher("watcher", lambda: 1.1, devices=4)
     for step, name in enumerate(("long", "short")):
         launch = node(step, devices=4, label=Label("compute", name, island=0, devices=4))
-        watcher.flight.append(Launched(portion, launch, Witness(), 0.1))
+        watcher.flight.append((portion, launch, Witness(), 0.1))
     compiled_plan.actions = [SimpleNamespace(reader=-1)] * 2
-    assert watcher._look() == 2
+    watcher.look(records=True)
     events = record.events()
     assert events["name"].tolist() == ["long", "short"]
     assert events["start"].tolist() == pytest.approx([0.1, 0.9])
