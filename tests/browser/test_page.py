@@ -72,15 +72,12 @@ def test_kinds_are_hidden_by_the_legend_and_names_are_found(opened: Callable[...
     }"""
     before = tab.evaluate(seen)
     assert {"compute", "transfer"} <= set(before)
-    at = tab.evaluate("""() => {
-      const view = Bokeh.index.find_one(model("timeline_legend1")), host = Bokeh.index.find_one(model("timeline"))
-      const page = host.canvas_view.el.getBoundingClientRect(), {left, top, height} = view.bbox
-      return [page.left + left + 10, page.top + top + height / 2]
-    }""")
-    tab.mouse.click(*at)
+    entry = tab.get_by_role("button", name="computation")
+    entry.click()
     tab.wait_for_function(f"({seen})().length < {len(before)}")
     assert sorted(tab.evaluate(seen)) == sorted(kind for kind in before if kind != "compute")
-    tab.mouse.click(*at)
+    assert entry.get_attribute("aria-pressed") == "false"
+    entry.click()
     tab.wait_for_function(f"({seen})().length === {len(before)}")
 
     field = tab.locator("input[type=search]")

@@ -91,11 +91,11 @@ PAINTED = """([name, points]) => {
 """Script: the colours of some pixels of a figure's canvas."""
 WORDS = """(name) => {
   const figure = Bokeh.documents[0].get_model_by_name(name), {ticker, formatter} = figure.left[0]
-  const words = ({label, renderers: [{data_source}]}) =>
-    label.field ? [...new Set(data_source.data[label.field])] : [label.value ?? label]
-  const legends = figure.above.filter((one) => one.type === "Legend" && one.visible)
+  const {children} = Bokeh.index.find_one(figure).el.parentNode, before = Array.from(children)
+  const legend = before.slice(0, before.indexOf(Bokeh.index.find_one(figure).el)).findLast((one) => one.ariaLabel === "Legend")
+  const words = (entry) => Array.from(entry.childNodes, (one) => one.textContent).filter((text) => text)
   return {
-    legend: legends.reverse().flatMap((one) => one.items.filter((item) => item.visible).flatMap(words)),
+    legend: legend && legend.style.display !== "none" ? Array.from(legend.children).flatMap(words) : [],
     rows: formatter.doFormat(Array.from(ticker.ticks), {loc: 0}),
     title: figure.title.visible ? figure.title.text : "",
   }

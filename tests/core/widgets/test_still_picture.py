@@ -42,7 +42,10 @@ def test_a_picture_says_what_the_live_one_says() -> None:
     assert sorted(text for text in found if re.fullmatch(r"[FB]\d", text)) == sorted(
         text for text in timeline["timeline_marks"]["text"] if re.fullmatch(r"[FB]\d", text)
     )
-    assert {f"{kind.letter} {kind.name}" for kind in palette.KINDS} <= set(found), "the legend is in the picture"
+    occurring = {palette.code_of(label.kind, label.name) for label in run.events.labels}
+    explained = {kind.words for kind in palette.KINDS if kind.words in found}
+    assert explained == {palette.KINDS[code].words for code in occurring}, "the legend, and no other kinds"
+    assert "work of a host" not in found
     assert run.summary_line() in found
 
 

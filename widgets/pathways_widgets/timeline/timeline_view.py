@@ -40,7 +40,6 @@ from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.legends import (
-    LEGEND_ROLES,
     Swatch,
     add_legend,
     legend_shapes,
@@ -96,7 +95,12 @@ _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 LEGENDS = (
     *(
         tuple(
-            Swatch(f"{kind.letter} {kind.name}", BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")))
+            Swatch(
+                kind.words,
+                BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")),
+                f"timeline_kind_{kind.name}",
+                kind.letter,
+            )
             for kind in kinds
         )
         for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
@@ -106,7 +110,10 @@ LEGENDS = (
         for name, dash in DASHES.items()
     ),
 )
-"""The legends from the lanes upwards: work of the controller, work on devices, guessed times."""
+"""The legends from the lanes upwards: work of the controller, work on devices, guessed times.
+
+Entries that explain nothing in a picture are not visible.
+"""
 
 
 def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
@@ -187,8 +194,8 @@ class Timeline(View):
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
-            "timeline_legend2": {"visible": any(guessed.values())},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
+            **self._kinds(),
         }
         self._lay_out()
         return self.sources
@@ -232,6 +239,11 @@ class Timeline(View):
             self.lanes = replace(self.lanes, hosts=hosts)
             self._digest = Digest(self.lanes)
 
+    def _kinds(self) -> dict[str, dict[str, Any]]:
+        """Return which kinds the legend explains: those that occur in the record, in view or not."""
+        occurring = set(np.array(self._digest.code, int)[np.unique(self._digest.track)].tolist())
+        return {f"timeline_kind_{kind.name}": {"visible": code in occurring} for code, kind in enumerate(palette.KINDS)}
+
     def _lay_out(self) -> None:
         """Name the lanes; with host work or several hosts, also set what depends on the number of lanes."""
         labels = self.lanes.labels
@@ -249,7 +261,7 @@ class Timeline(View):
 
 
 def _height(lanes: Lanes, style: Style) -> int:
-    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(117 * style.factor)
+    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(66 * style.factor)
 
 
 def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
@@ -289,7 +301,7 @@ def _draw_legends(fig: figure, style: Style) -> None:
         # A click hides all renderers of an entry: the swatch, and the edges themselves.
         item.renderers += [fig.select_one({"name": f"timeline_{name}_edges"})]
     for position, items in enumerate(rows):
-        add_legend(fig, f"timeline_legend{position}", items, style, click_policy="hide")
+        add_legend(fig, f"timeline_legend{position}", items, style, "hide")
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
@@ -311,7 +323,4 @@ def _roles() -> dict[str, dict[str, str]]:
     return time_roles("timeline") | {
         "timeline_lanes": {"grid_line_color": "background"},
         "timeline_islands": {"grid_line_color": "island"},
-        "timeline_legend0": LEGEND_ROLES,
-        "timeline_legend1": LEGEND_ROLES,
-        "timeline_legend2": LEGEND_ROLES,
     }
