@@ -14,6 +14,7 @@ from pathways_widgets import figure_of, page
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun, fake_run
+from tests.core.widgets.test_folded_time import COMPILED, run_of
 from tests.support.waiting import until
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -94,6 +95,23 @@ def test_kinds_are_hidden_by_the_legend_and_names_are_found(opened: Callable[...
     assert "0 boxes" in str(field.get_attribute("title"))
     field.fill("")
     assert tab.evaluate("() => model('timeline_boxes').selected.indices") == []
+
+
+@pytest.mark.browser
+def test_what_was_before_the_first_launch_is_shown_by_one_click_and_hidden_by_another(
+    opened: Callable[..., Any],
+) -> None:
+    tab = opened(figure_of(run_of(*COMPILED, ("compute", 0.7, 1.0)), ("timeline", "memory")), height=500)
+    bounds = "() => { const {start, end} = Bokeh.documents[0].get_model_by_name('timeline_x'); return [start, end] }"
+    folded = tab.evaluate(bounds)
+    assert folded == pytest.approx([0.697, 1.003])
+    button = tab.locator(".pathways-fold")
+    assert button.inner_text() == "↯ compiled for 660 ms before · show"
+    button.click()
+    assert tab.evaluate(bounds) == pytest.approx([-0.01, 1.01])
+    assert button.get_attribute("aria-expanded") == "true"
+    button.click()
+    assert tab.evaluate(bounds) == folded
 
 
 def painted_colours(tab: Any) -> int:

@@ -1,7 +1,7 @@
 """Legends, described once: rows of entries, each a mark with its words, for a Bokeh figure and for a still picture.
 
 Bokeh's own legends have one width, so a narrow page would cut them off. Its models are kept, since they know what an
-entry explains and hides, but ``figure.js`` writes their entries above the figure, where the browser breaks the lines.
+entry explains and hides, but ``legends.js`` writes their entries above the figure, where the browser breaks the lines.
 """
 
 from __future__ import annotations

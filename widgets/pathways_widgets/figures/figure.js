@@ -32,89 +32,6 @@ const dress = (node, byModel) => {
   for (const child of Object.values(node)) dress(child, byModel)
 }
 
-// Bokeh draws no legend itself: it would cut it off where a page is narrow.
-const hideLegends = (node) => {
-  if (node === null || typeof node !== "object") return
-  if (node.type === "object" && node.name === "Legend") node.attributes.visible = false
-  for (const child of Object.values(node)) hideLegends(child)
-}
-
-// The entries of the legends of a figure, above it, as text that is broken into lines: those that explain something. An
-// entry that hides what it explains is a button.
-const legends = (doc, Bokeh) => {
-  const figures = [...new Set(doc.roots().flatMap((root) => [...root.references()]))].filter((one) =>
-    one.type === "Figure" && one.above.some(({type}) => type === "Legend"))
-  for (const figure of figures) {
-    const row = flowing("Legend"), models = figure.above.filter(({type}) => type === "Legend").reverse()
-    let due = false
-    const fill = () => {
-      due = false
-      row.replaceChildren(...models.flatMap((legend) => legend.items.filter(({visible}) => visible).flatMap((item) => entries(legend, item))))
-      row.style.display = figure.visible && row.children.length ? "flex" : "none"
-    }
-    const later = () => { if (!due) { due = true; queueMicrotask(fill) } }
-    const watched = models.flatMap(({items}) => items.flatMap((item) => [item, ...item.renderers.flatMap((one) => [one, one.glyph, one.data_source])]))
-    for (const model of new Set([figure, ...watched])) model.change.connect(later)
-    above(Bokeh.index.find_one(figure), row)
-    fill()
-  }
-}
-
-// In front of a figure; where several are side by side, in front of all of them.
-const above = (view, row) => {
-  while (view.parent?.model.type === "Row") view = view.parent
-  view.el.before(row)
-}
-
-const flowing = (what) => {
-  const row = document.createElement("div")
-  row.className = "pathways-legend"
-  row.style.cssText = "font: 12px sans-serif; padding: 4px 12px 0; display: flex; gap: 3px 12px; flex-wrap: wrap; align-items: center"
-  row.setAttribute("role", "group")
-  row.setAttribute("aria-label", what)
-  row.dataset.lmSuppressShortcuts = "true"
-  row.addEventListener("keydown", (event) => event.stopPropagation())
-  return row
-}
-
-const entries = ({click_policy}, {label, renderers, tags}) => {
-  const {glyph, data_source: {data}} = renderers[0], field = label.field ?? null
-  const words = field ? [...new Set(Array.from(data[field] ?? []))] : [label.value ?? label]
-  return words.map((text) => {
-    const i = field ? Array.from(data[field]).indexOf(text) : 0, hides = click_policy === "hide"
-    const entry = hides ? clientButton(text, "", `Hide or show: ${text}`) : document.createElement("span")
-    if (!hides) {
-      entry.style.cssText = "display: flex; gap: 4px; align-items: center"
-      entry.append(document.createElement("span"), document.createTextNode(text))
-    }
-    swatch(entry.firstChild, glyph, data, i, tags)
-    if (hides) {
-      entry.addEventListener("click", () => { for (const one of renderers) one.visible = !one.visible })
-      press(entry, renderers[0].visible)
-    }
-    return entry
-  })
-}
-
-// What Bokeh draws of a glyph, as a small box: its fill, its pattern, its edge, or a line.
-const swatch = (box, glyph, data, i, [letter = "", ink = ""]) => {
-  const part = (value) => value?.field !== undefined ? data[value.field]?.[i] : value !== null && typeof value === "object" && "value" in value ? value.value : value
-  const lines = (angle) => `repeating-linear-gradient(${angle}deg, ${colour} 0 1px, transparent 1px 4px)`
-  const [fill, edge, pattern, dash] = [glyph.fill_color, glyph.line_color, glyph.hatch_pattern, glyph.line_dash].map(part)
-  const colour = `color-mix(in srgb, ${part(glyph.hatch_color) ?? "currentColor"} ${100 * (part(glyph.hatch_alpha) ?? 1)}%, transparent)`, width = Math.min(part(glyph.line_width) ?? 1, 3)
-  const patterns = {"|": [90], "-": [0], "/": [135], "x": [45, 135]}[pattern] ?? []
-  const isLine = !("fill_color" in glyph), style = `${width}px ${dash?.length ? "dashed" : "solid"} ${edge}`
-  box.style.cssText = `flex: none; box-sizing: border-box; width: 14px; height: ${isLine ? 0 : 14}px; font-size: 10px; line-height: 14px; text-align: center; color: ${ink}`
-  if (isLine) box.style.borderTop = style
-  else {
-    box.style.backgroundColor = fill ?? "transparent"
-    if (edge && edge !== fill) box.style.border = style
-    if ("marker" in glyph) box.style.borderRadius = "50%"
-  }
-  if (patterns.length) box.style.backgroundImage = patterns.map(lines).join(", ")
-  box.textContent = letter
-}
-
 // Selecting a node selects its bars, and the other way round: they have a common id, and a box for many nodes has the id
 // `program#*`. A word typed into the field selects everything with that name, and everything linked with it.
 // What was selected by hand is told to `picked`, with the view's model name and its rows.
@@ -248,50 +165,6 @@ const sourcePane = (Bokeh, place, texts) => {
   }
 }
 
-// A button for each client if there are several: pressed while its boxes are visible. The figure's tags list the
-// clients (number, name, colour), the source `timeline_hidden` lists those whose boxes are hidden.
-const clientRow = (doc) => {
-  const figure = doc.get_model_by_name("timeline"), hidden = doc.get_model_by_name("timeline_hidden")
-  if (!figure || !hidden) return null
-  const row = flowing("Clients: press to hide or show")
-  const away = new Set()
-  const fill = () => {
-    row.replaceChildren(...figure.tags.map(([, name, colour]) => {
-      const button = clientButton(name, colour)
-      button.addEventListener("click", () => {
-        if (!away.delete(name)) away.add(name)
-        hide()
-        press(button, !away.has(name))
-      })
-      press(button, !away.has(name))
-      return button
-    }))
-    row.style.display = figure.tags.length ? "flex" : "none"
-    hide()
-  }
-  const hide = () => {
-    const numbers = figure.tags.filter(([, name]) => away.has(name)).map(([number]) => number)
-    if (numbers.join() !== hidden.data.client.join()) hidden.data = {client: numbers}
-  }
-  fill()
-  figure.properties.tags.change.connect(fill)
-  return row
-}
-
-const clientButton = (name, colour, title = `Hide or show what is done for ${name}`) => {
-  const button = document.createElement("button"), swatch = document.createElement("span")
-  Object.assign(button, {type: "button", title})
-  button.style.cssText = "font: inherit; color: inherit; background: none; border: none; padding: 0; cursor: pointer; display: flex; gap: 4px; align-items: center"
-  swatch.style.cssText = `width: 12px; height: 12px; background: ${colour}`
-  button.append(swatch, document.createTextNode(name))
-  return button
-}
-
-const press = (button, shown) => {
-  button.setAttribute("aria-pressed", String(shown))
-  button.style.opacity = shown ? "1" : "0.4"
-}
-
 // Bokeh draws only what is on the page, and notebooks keep cells that are out of sight off it: this element tells when it
 // comes onto the page.
 if (!customElements.get("pathways-host")) customElements.define("pathways-host", class extends HTMLElement {
@@ -332,6 +205,7 @@ const mount = async (Bokeh, item, element) => {
     setProperties(doc, theme())
   })
   legends(doc, Bokeh)
+  folds(doc, Bokeh)
   const clients = clientRow(doc)
   if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
   const {picked, sayFirst} = modules(doc, Bokeh)

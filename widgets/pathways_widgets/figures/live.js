@@ -44,9 +44,9 @@ const follow = (doc, model) => {
   let following = true, moving = false, timer = null, asked = [], askedAt = 0
   const show = () => {
     const properties = JSON.parse(model.get("_properties")).timeline_x
-    if (!following || !properties) return
+    if (!properties) return
     moving = true
-    range.setv(properties)
+    range.setv(following ? properties : {tags: properties.tags})
     moving = false
   }
   const send = (view) => { asked = view; askedAt = performance.now(); model.set("view", view); model.save_changes() }

@@ -34,7 +34,7 @@ from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 from pathways_widgets.figures.packing import pack
-from pathways_widgets.figures.page import bokeh_source
+from pathways_widgets.figures.page import bokeh_source, drawing_script
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
 from pathways_widgets.figures.run_still import scene_of
 
@@ -74,7 +74,7 @@ class Figure(anywidget.AnyWidget):
         **traits: values of other traits.
     """
 
-    _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
+    _esm = drawing_script() + (_HERE / "live.js").read_text("utf-8")
     _item = traitlets.Unicode().tag(sync=True)
     _assets = traitlets.Unicode().tag(sync=True)
     _sources = traitlets.List(traitlets.Unicode()).tag(sync=True)

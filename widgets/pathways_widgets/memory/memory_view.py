@@ -162,6 +162,7 @@ class MemoryView(View):
         shapes += [title(self.properties["memory_title"]["text"], top, width), *frame.time_axis()]
         shapes += frame.rows(self.properties["memory_steps"]["ticks"])
         shapes += [*shapes_of(self.marks, self.sources, frame), *frame.names(self.layout.labels)]
+        shapes += frame.break_in_time(span, top)
         return shapes, bottom + factor * AXIS - top
 
     def _layers(self, events: Events) -> list[Layer]:

@@ -181,7 +181,9 @@ class Timeline(View):
         self._add_lanes(events)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
-        visible, around = with_margins((0.0, last_end(everything)), window)
+        visible, around = with_margins((span["start"], span["end"]), window)
+        if window is None:  # what is folded is there, too, and unfolds on a page without a kernel
+            around = (0.0, last_end(everything))
         boxes = choose_boxes(self._digest, around)
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
@@ -192,7 +194,7 @@ class Timeline(View):
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             TIME_RANGE: span,
-            "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
+            "timeline": {"tags": clients},  # ``legends.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             **self._kinds(),
@@ -223,6 +225,7 @@ class Timeline(View):
         shapes += shapes_of(self.marks, self.sources, frame, self.properties)
         inner, bounds = _lines(self.lanes)
         shapes += [*frame.rows(inner, "background", _THIN), *frame.rows(bounds, "island")]
+        shapes += frame.break_in_time(span, top)
         shapes += frame.names(self.lanes.labels)
         return shapes, bottom + factor * AXIS - top
 
