@@ -38,7 +38,12 @@ def test_a_page_holds_everything_and_escapes_names() -> None:
 def test_a_page_paints_without_network_or_errors(opened: Callable[..., Any], tmp_path: Path, scheme: str) -> None:
     tab = opened("<h1>A little pipeline</h1>", figure_of(fake_run()), height=800, color_scheme=scheme)
     until(lambda: painted_colours(tab) > 8)
-    assert "59 events on 8 devices, bubble < 12 %" in tab.inner_text("body")
+    assert tab.inner_text(".pathways-headline") == "fake waits <20 % of the time"
+    assert tab.evaluate("getComputedStyle(document.querySelector('.pathways-headline')).fontSize") == "16px"
+    numbers = tab.get_by_text("59 events on 8 devices, bubble < 12 %")
+    assert not numbers.is_visible()
+    tab.get_by_text("details").click()
+    assert numbers.is_visible()
     tab.screenshot(path=str(tmp_path / f"page-{scheme}.png"))
 
 

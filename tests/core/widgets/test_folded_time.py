@@ -39,10 +39,9 @@ def test_an_axis_begins_at_the_first_launch_and_says_what_was_before() -> None:
         [("compute", 0.0, 1.0)],
         COMPILED,
         [*COMPILED, ("compute", 0.7, 10.0)],
-        [("compile", 0.0, 0.2), ("compute", 0.7, 1.0)],
         [("compute", 0.0, 0.1), *COMPILED, ("compute", 0.7, 1.0)],
     ],
-    ids=["nothing before", "nothing after", "a short part", "mostly something else", "a launch before"],
+    ids=["nothing before", "nothing after", "a short part", "a launch before"],
 )
 def test_nothing_else_is_folded(events) -> None:
     run = run_of(*events)

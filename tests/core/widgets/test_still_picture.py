@@ -228,7 +228,8 @@ def test_a_long_part_of_the_summary_is_broken_at_spaces(monkeypatch, width: floa
     monkeypatch.setattr(FakeRun, "summary_line", lambda self: words)
     scene = scene_of(fake_run(), ["timeline"], width)
     lines = [shape for shape in scene.shapes if isinstance(shape, Text) and shape.x == 12]
-    written, said = (re.sub("[ ·]", "", text) for text in ("".join(line.text for line in lines), words))
+    everything = fake_run().headline() + words
+    written, said = (re.sub("[ ·]", "", text) for text in ("".join(line.text for line in lines), everything))
     assert written == said
     for line in lines:
         assert line.x + text_width(line.text, line.size) <= width

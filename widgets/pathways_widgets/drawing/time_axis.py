@@ -60,8 +60,7 @@ def fold_of(events: Events) -> Fold | None:
     if not len(before) or not _LEAST_FOLDED * last_end(events) <= until < np.inf:
         return None
     starts, ends = union(before["start"], np.minimum(before["end"], until))
-    seconds = float(np.maximum(ends - starts, 0.0).sum())
-    return Fold(until, f"compiled for {duration(seconds)}") if seconds > until / 2 else None
+    return Fold(until, f"compiled for {duration(float(np.maximum(ends - starts, 0.0).sum()))}")
 
 
 def time_span(events: Events) -> dict[str, Any]:

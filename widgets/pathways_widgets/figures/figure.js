@@ -183,15 +183,42 @@ const embed = async (Bokeh, item, host) => {
   }
 }
 
-// The summary is inserted as text, never as HTML: it contains names that users chose.
+// What is said of a figure: in `head` one sentence, and in `numbers` what is behind it, folded if it is that of a run with
+// a sentence. Both are inserted as text, never as HTML: they contain names that users chose.
+const told = (head, mayFold) => {
+  const numbers = document.createElement("div"), summary = document.createElement("div"), totals = document.createElement("div")
+  const details = document.createElement("details"), word = document.createElement("summary")
+  head.className = "pathways-headline"
+  numbers.style.cssText = "flex: 1"
+  word.textContent = "details"
+  word.style.cursor = "pointer"
+  summary.style.whiteSpace = totals.style.whiteSpace = "pre-wrap"
+  details.dataset.lmSuppressShortcuts = "true"
+  details.append(word)
+  numbers.append(details, totals)
+  const said = {headline: "", summary: "", totals: ""}
+  const say = (news) => {
+    Object.assign(said, news)
+    head.textContent = said.headline ?? ""
+    head.style.cssText = `font: 16px sans-serif; padding: 4px 12px 2px; white-space: pre-wrap; display: ${said.headline ? "block" : "none"}`
+    const isFolded = mayFold && said.headline && said.headline !== said.summary
+    details.style.display = isFolded ? "block" : "none"
+    if (isFolded) details.append(summary)
+    else numbers.prepend(summary)
+    summary.textContent = said.summary ?? ""
+    totals.textContent = said.totals ?? ""
+  }
+  return {numbers, say}
+}
+
 const mount = async (Bokeh, item, element) => {
-  const host = document.createElement("pathways-host"), foot = document.createElement("div"), summary = document.createElement("div")
+  const host = document.createElement("pathways-host"), foot = document.createElement("div"), head = document.createElement("div")
+  const {numbers, say} = told(head, item.is_folded)
   host.style.display = "block"
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
-  summary.style.cssText = "white-space: pre-wrap; flex: 1"
-  summary.textContent = item.summary
+  say({headline: item.headline, summary: item.summary})
   element.classList.remove("pathways-figure")
-  element.replaceChildren(host, foot)
+  element.replaceChildren(head, host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
   dress(item.doc, item.properties)
   dress(item.doc, theme())
@@ -200,7 +227,7 @@ const mount = async (Bokeh, item, element) => {
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
   const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
-  describe(item.description ?? item.summary)
+  describe(item.description ?? ([item.headline, item.summary].filter((text) => text).join(". ")))
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
   })
@@ -211,7 +238,7 @@ const mount = async (Bokeh, item, element) => {
   const {picked, sayFirst} = modules(doc, Bokeh)
   const {mark, field} = link(doc, picked)
   sayFirst()
-  foot.append(...[summary, field].filter((part) => part))
+  foot.append(...[numbers, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
-  return {doc, summary, mark, sayFirst, describe, dispose}
+  return {doc, say, mark, sayFirst, describe, dispose}
 }

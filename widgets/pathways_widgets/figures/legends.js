@@ -51,13 +51,15 @@ const folds = (doc, Bokeh) => {
   const range = doc.get_model_by_name("timeline_x"), figures = overTime(doc)
   if (!range || !figures.length) return
   const views = figures.map((figure) => Bokeh.index.find_one(figure)), button = document.createElement("button")
-  const edges = views.map(() => document.createElement("div"))
+  const edges = views.map(() => document.createElement("div")), row = flowing("Folded time")
   button.className = "pathways-fold"
   button.type = "button"
+  button.style.cssText = "font: inherit; color: inherit; background: none; border: none; padding: 0; cursor: pointer"
+  row.append(button)
+  above(views[0], row)
   const place = () => {
     const [fold] = range.tags, isFolded = fold && range.start > fold.whole[0] + 0.5 * (fold.until - fold.whole[0])
-    button.style.cssText = "position: absolute; font: 12px sans-serif; color: inherit; background: none; border: none; padding: 0; cursor: pointer"
-    button.style.display = fold ? "block" : "none"
+    row.style.display = fold ? "flex" : "none"
     if (!fold) { for (const edge of edges) edge.style.display = "none"; return }
     button.textContent = isFolded ? `↯ ${fold.words} before · show` : "↯ hide what was before the first launch"
     button.setAttribute("aria-expanded", String(!isFolded))
@@ -66,10 +68,8 @@ const folds = (doc, Bokeh) => {
       edge.style.cssText = `position: absolute; pointer-events: none; left: ${left}px; top: ${top}px; width: 5px; height: ${height}px; opacity: 0.6;
         background: repeating-linear-gradient(45deg, currentColor 0 1px, transparent 1px 4px)`
       edge.style.display = isFolded ? "block" : "none"
-      for (const part of i ? [edge] : [edge, button]) if (part.parentNode !== view.shadow_el) view.shadow_el.append(part)
+      if (edge.parentNode !== view.shadow_el) view.shadow_el.append(edge)
     }
-    button.style.left = `${views[0].frame.bbox.left}px`
-    button.style.top = "3px"
   }
   button.addEventListener("click", () => {
     const [{folded, whole}] = range.tags, [start, end] = button.getAttribute("aria-expanded") === "true" ? folded : whole

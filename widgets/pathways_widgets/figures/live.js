@@ -83,7 +83,7 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, summary, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, say, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -101,9 +101,7 @@ const draw = async (model, el) => {
     setProperties(doc, rest)
     show()
   })
-  const say = () => { summary.textContent = [model.get("summary"), model.get("totals")].filter((text) => text).join("\n") }
-  on("summary", say)
-  on("totals", say)
+  for (const trait of ["headline", "summary", "totals"]) on(trait, () => say({[trait]: model.get(trait)}))
   on("description", () => describe(model.get("description")))
   const timeline = doc.get_model_by_name("timeline")
   const brush = (range) => { model.set("brushed", range); model.save_changes() }

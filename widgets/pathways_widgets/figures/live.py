@@ -79,7 +79,10 @@ class Figure(anywidget.AnyWidget):
     _assets = traitlets.Unicode().tag(sync=True)
     _sources = traitlets.List(traitlets.Unicode()).tag(sync=True)
     _properties = traitlets.Unicode("{}").tag(sync=True)
+    headline = traitlets.Unicode().tag(sync=True)
+    """The sentence above the figure; empty for none."""
     summary = traitlets.Unicode().tag(sync=True)
+    """The numbers behind it, below the figure."""
     view = traitlets.List(traitlets.Float()).tag(sync=True)
     """The visible part of the time axis, in seconds since the start of the run; empty for all of it."""
 
@@ -180,7 +183,7 @@ class LiveFigure(Figure):
             for name, columns in self._panel.sources.items():
                 setattr(self, f"_data_{name}", pack(columns))
             self._properties = json.dumps(self._panel.properties)
-            self.summary = self._panel.summary
+            self.summary, self.headline = self._panel.summary, self._panel.headline
 
     def _add_up(self, change: object) -> None:
         """Compute the totals of the brushed range."""
