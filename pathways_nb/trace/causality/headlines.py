@@ -5,7 +5,7 @@ All such sentences are made here; the numbers behind them are in ``metrics`` and
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -82,7 +82,7 @@ def _percent(part: float) -> str:
 def _longest_wait(found: Idle, islands: int) -> str:
     """Return who waits for the largest part of the time, and for what; empty if nobody waits for long."""
     # (island, cause) -> part of the time of the island's devices.
-    parts: Counter[tuple[int, str]] = Counter()
+    parts: defaultdict[tuple[int, str], float] = defaultdict(float)
     devices: Counter[int] = Counter()
     for one in found.devices:
         devices[one.island] += one.devices

@@ -6,8 +6,9 @@ import pytest
 
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_widgets.drawing.folded_time import fold_of, time_span
 from pathways_widgets.drawing.scene import Text
-from pathways_widgets.drawing.time_axis import TIME_RANGE, fold_of, time_span
+from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.figures.run_still import scene_of
 from pathways_widgets.memory.memory_view import MemoryView
 from pathways_widgets.timeline.timeline_view import Timeline
@@ -25,7 +26,9 @@ def run_of(*events: tuple[str, float, float]) -> FakeRun:
 
 def test_an_axis_begins_at_the_first_launch_and_says_what_was_before() -> None:
     run = run_of(*COMPILED, ("wait", 0.0, 1.0), ("enqueue", 0.7, 0.71), ("compute", 0.75, 1.0))
-    assert fold_of(run.events) == (0.7, "compiled for 660 ms")
+    assert fold_of(run.events) == (
+        0.7, "compiled for 660 ms before · show", "hide what was before the first launch"
+    )  # fmt: skip
     span = time_span(run.events)
     assert (span["start"], span["end"]) == pytest.approx((0.697, 1.003))
     (tag,) = span["tags"]
@@ -66,6 +69,37 @@ def test_a_still_picture_has_the_break_and_the_words() -> None:
     assert "0 ms" not in texts
     assert not any("before" in shape.text for shape in scene_of(run_of(("compute", 0, 1)), ["timeline"]).shapes
                    if isinstance(shape, Text))  # fmt: skip
+
+
+def calls(*programs: str, client: str = "me") -> FakeRun:
+    """A run of calls of a second each of these programs, one after another."""
+    clients = dict(zip(dict.fromkeys(programs), (client, "me"), strict=False))
+    rows = [Row(Label("compute", "f", name, clients[name], island=0, devices=4), number, number + 0.9, number)
+            for number, name in enumerate(programs)]  # fmt: skip
+    return FakeRun([], Events.from_rows(rows), (4,))
+
+
+def test_a_loop_opens_on_its_last_three_calls() -> None:
+    fold = fold_of(calls(*["p"] * 20).events)
+    assert fold == (17.0, "the last 3 of 20 calls · show all", "show the last 3 calls")
+    assert time_span(calls(*["p"] * 20).events)["end"] == pytest.approx(19.9, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "run", [calls("p", "p", "p"), calls(*["p", "q"] * 5), calls(*["p", "q"] * 5, client="ann")],
+    ids=["three calls", "two programs", "two clients"],
+)  # fmt: skip
+def test_other_runs_open_whole(run) -> None:
+    assert fold_of(run.events) is None
+
+
+def test_two_runs_on_one_axis_are_no_loop() -> None:
+    assert fold_of(calls(*["p"] * 20).events, of_one=False) is None
+    run = calls(*["p"] * 20)
+    run.island_names = ("a 0",)
+    timeline = Timeline((4,), names=("a 0",))
+    timeline.update(run)
+    assert timeline.properties[TIME_RANGE]["tags"] == []
 
 
 def test_the_record_and_its_exports_are_whole(tmp_path) -> None:

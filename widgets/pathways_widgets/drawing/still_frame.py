@@ -87,7 +87,7 @@ class Frame:
             top: pixels of the upper edge of the title's line.
         """
         for fold in span["tags"]:
-            text = f"{fold['words']} before"
+            text, _, _ = fold["words"].partition(" · ")  # nobody can click here
             yield Text(self.left, top + self.factor * LINE / 2, text, self.font, LIGHT["soft"])
             step, side = 4 * self.factor, 3 * self.factor
             heights = [self.top + step * number for number in range(int((self.bottom - self.top) / step) + 1)]

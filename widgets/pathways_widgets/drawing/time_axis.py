@@ -8,16 +8,13 @@ and in Python for still pictures, because a browser must label any window withou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 from bokeh.models import CustomJSTickFormatter, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
-from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import STORED, Events
 from pathways_nb.trace.rows import GAUGE_KINDS
-from pathways_nb.util.intervals import union
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import CLIPPED, Window
 
@@ -26,58 +23,12 @@ TIME_RANGE = "timeline_x"
 _SHORTEST = 1e-15
 """Seconds of the shortest axis: on a much shorter one, positions would exceed the largest float."""
 
-SET_UP_KINDS = frozenset({"trace", "lower", "compile"})
-WAITING_KINDS = frozenset({"wait", "stall"})
-"""Kinds of events before a first launch: what is done for it (``SET_UP_KINDS``), and who waits meanwhile."""
-_LEAST_FOLDED = 0.2
-"""Smallest part of a run that is folded."""
-
 TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((tick * scale).toPrecision(10))} ${unit}`
 """
 """Script of an axis: its round values in a suitable unit of time."""
-
-
-class Fold(NamedTuple):
-    """Time before the first launch that is not visible until the reader unfolds it.
-
-    Args:
-        until: when the first launch begins, in seconds since the start of the run.
-        words: what happened before.
-    """
-
-    until: float
-    words: str
-
-
-def fold_of(events: Events) -> Fold | None:
-    """Return what is folded: the time before the first launch, if that is a good part of the run."""
-    launched = events.without(GAUGE_KINDS | SET_UP_KINDS | WAITING_KINDS)["start"]
-    before = events.of_kind(*SET_UP_KINDS)
-    until = float(launched.min(initial=np.inf))
-    if not len(before) or not _LEAST_FOLDED * last_end(events) <= until < np.inf:
-        return None
-    starts, ends = union(before["start"], np.minimum(before["end"], until))
-    return Fold(until, f"compiled for {duration(float(np.maximum(ends - starts, 0.0).sum()))}")
-
-
-def time_span(events: Events) -> dict[str, Any]:
-    """Return the properties of a time axis: the visible part, with 1 % more on each side, and what is folded.
-
-    Returns:
-        ``start`` and ``end``; and ``tags``, which ``legends.js`` reads: nothing, or the fold's words, where it ends
-        (``until``), and the bounds of the axis with it (``folded``) and without it (``whole``).
-    """
-    extent, fold = last_end(events), fold_of(events)
-    whole = [-0.01 * extent, 1.01 * extent]
-    if fold is None:
-        return {"start": whole[0], "end": whole[1], "tags": []}
-    margin = 0.01 * (extent - fold.until)
-    folded = [fold.until - margin, extent + margin]
-    tag = {"words": fold.words, "until": fold.until, "folded": folded, "whole": whole}
-    return {"start": folded[0], "end": folded[1], "tags": [tag]}
 
 
 def last_end(events: Events) -> float:

@@ -45,8 +45,8 @@ const flowing = (what) => {
   return row
 }
 
-// The time before the first launch is folded: a break at the left edge of every figure over time, and above the first one
-// a button that says what happened and unfolds it, or folds it again.
+// What is folded of the time: a break at the left edge of every figure over time, and above the first one a button that
+// says what was there and unfolds it, or folds it again.
 const folds = (doc, Bokeh) => {
   const range = doc.get_model_by_name("timeline_x"), figures = overTime(doc)
   if (!range || !figures.length) return
@@ -61,7 +61,7 @@ const folds = (doc, Bokeh) => {
     const [fold] = range.tags, isFolded = fold && range.start > fold.whole[0] + 0.5 * (fold.until - fold.whole[0])
     row.style.display = fold ? "flex" : "none"
     if (!fold) { for (const edge of edges) edge.style.display = "none"; return }
-    button.textContent = isFolded ? `↯ ${fold.words} before · show` : "↯ hide what was before the first launch"
+    button.textContent = `↯ ${isFolded ? fold.words : fold.less}`
     button.setAttribute("aria-expanded", String(!isFolded))
     for (const [i, view] of views.entries()) {
       const {left, top, height} = view.frame.bbox, edge = edges[i]

@@ -17,6 +17,7 @@ from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import clients_of
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.folded_time import time_span
 from pathways_widgets.drawing.legends import Swatch, add_legend, legend_shapes
 from pathways_widgets.drawing.line_marks import LineMark, SpanMark
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
@@ -29,7 +30,6 @@ from pathways_widgets.drawing.time_axis import (
     clipped,
     time_figure,
     time_roles,
-    time_span,
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
@@ -125,7 +125,7 @@ class MemoryView(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         events = run.events
-        span = time_span(events)
+        span = time_span(events, not run.island_names)
         visible, around = with_margins((span["start"], span["end"]), window)
         # Histories are computed again only when events came in, not when the user pans.
         # A record only grows, so its length and its last event tell whether anything is new.

@@ -57,7 +57,8 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         """Return which of two schedules is faster; empty for one, or for more."""
         if len(picture) != 2:
             return ""
-        return comparison_headline([one.name for one in picture], [one.makespan for one in picture])
+        names = [one.heading.partition(",")[0] for one in picture]  # without sizes and units
+        return comparison_headline(names, [one.makespan for one in picture])
 
     def draw(self, picture: Sequence[Drawable], *pointed: tuple[int, int] | None) -> None:
         """Show other schedules, at most as many as before.

@@ -39,6 +39,7 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.folded_time import time_span
 from pathways_widgets.drawing.legends import (
     Swatch,
     add_legend,
@@ -57,7 +58,6 @@ from pathways_widgets.drawing.time_axis import (
     last_end,
     time_figure,
     time_roles,
-    time_span,
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
@@ -177,7 +177,7 @@ class Timeline(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         everything = run.events
-        events, span = everything.without(GAUGE_KINDS), time_span(everything)
+        events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names)
         self._add_lanes(events)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
