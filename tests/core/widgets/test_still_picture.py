@@ -209,10 +209,9 @@ def test_a_style_sets_sizes_of_live_and_still_pictures(screen_again, name: str, 
     graph.update(fake_run())
     assert timeline.root.legend[0].label_text_font_size == f"{expected}px"
     assert timeline.lanes.pixels == round(style.STYLES[name].lane * scale)
-    assert (
-        graph.properties["graph_x"]["end"] <= 1080 / (expected / 11) + 1e-6
-        or "drag" in graph.sources["graph_titles"]["text"][0]
-    )
+    width, _, _, factor, _ = graph.properties["graph"]["tags"]
+    assert factor == pytest.approx(expected / 11)
+    assert 0 < width < 1080
 
 
 def test_unknown_styles_are_refused() -> None:

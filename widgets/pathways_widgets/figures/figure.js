@@ -24,6 +24,42 @@ const setProperties = (doc, byModel) => {
 // The figures that share a time axis.
 const overTime = (doc) => ["timeline", "memory", "schedules"].map((name) => doc.get_model_by_name(name)).filter((figure) => figure)
 
+// Pixels between the labels of a time axis, at least.
+const APART = 75
+
+// What depends on the width of the page: how many times an axis names, and which texts fit on boxes. Texts are fitted to a
+// page of some width; on a narrower one, or after a zoom on a page without a kernel, a letter or nothing is written.
+const fitToWidth = (doc) => {
+  const [figure] = overTime(doc), marks = doc.get_model_by_name("timeline_marks"), range = doc.get_model_by_name("timeline_x")
+  if (!figure) return () => {}
+  const context = document.createElement("canvas").getContext("2d")
+  let scale = 0
+  const fit = () => {
+    if (!marks?.data.long || !range || !figure.inner_width) return
+    scale = figure.inner_width / (range.end - range.start)
+    const {glyph} = figure.renderers.find((one) => one.data_source === marks)
+    context.font = `${glyph.text_font_size.value ?? glyph.text_font_size} ${glyph.text_font.value ?? glyph.text_font}`
+    const {long, letter, seconds, x, y} = marks.data, taken = new Map()
+    // Boxes of a lane may overlap, such as those of two dispatchers: the text of the wider one, which comes first, stays.
+    const isFree = (i, wide) => {
+      const [from, to] = [x[i] * scale - wide / 2, x[i] * scale + wide / 2], others = taken.get(y[i]) ?? []
+      if (wide > seconds[i] * scale || others.some(([left, right]) => from < right && left < to)) return false
+      taken.set(y[i], [...others, [from, to]])
+      return true
+    }
+    const text = Array.from(long, (words, i) => [words, letter[i]].find((one) => isFree(i, context.measureText(one).width)) ?? "")
+    if (text.join() !== Array.from(marks.data.text).join()) marks.data = {...marks.data, text}
+  }
+  const ticks = () => {
+    for (const one of overTime(doc)) one.below[0].ticker.desired_num_ticks = Math.max(2, Math.min(10, Math.floor(one.inner_width / APART)))
+    fit()
+  }
+  figure.properties.inner_width.change.connect(ticks)
+  range?.change.connect(() => { if (Math.abs(figure.inner_width / (range.end - range.start) / scale - 1) > 0.01) fit() })
+  ticks()
+  return fit
+}
+
 // Set properties in the JSON of an item, before models are made, so that the first paint has the right colours.
 const dress = (node, byModel) => {
   if (node === null || typeof node !== "object") return
@@ -232,7 +268,10 @@ const mount = async (Bokeh, item, element) => {
     setProperties(doc, theme())
   })
   legends(doc, Bokeh)
+  fitGraph(doc, Bokeh)
   folds(doc, Bokeh)
+  titles(doc, Bokeh)
+  const fit = fitToWidth(doc)
   const clients = clientRow(doc)
   if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
   const {picked, sayFirst} = modules(doc, Bokeh)
@@ -240,5 +279,5 @@ const mount = async (Bokeh, item, element) => {
   sayFirst()
   foot.append(...[numbers, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
-  return {doc, say, mark, sayFirst, describe, dispose}
+  return {doc, say, fit, mark, sayFirst, describe, dispose}
 }

@@ -14,6 +14,7 @@ const legends = (doc, Bokeh) => {
     one.type === "Figure" && one.above.some(({type}) => type === "Legend"))
   for (const figure of figures) {
     const row = flowing("Legend"), models = figure.above.filter(({type}) => type === "Legend").reverse()
+    row.style.fontSize = models[0].label_text_font_size
     let due = false
     const fill = () => {
       due = false
@@ -43,6 +44,19 @@ const flowing = (what) => {
   row.dataset.lmSuppressShortcuts = "true"
   row.addEventListener("keydown", (event) => event.stopPropagation())
   return row
+}
+
+// The title of a figure over time, as text that is broken into lines: it may be longer than a page is wide.
+const titles = (doc, Bokeh) => {
+  for (const figure of overTime(doc).filter(({title}) => title?.visible)) {
+    const {title} = figure, line = document.createElement("div"), say = () => { line.textContent = title.text }
+    line.className = "pathways-title"
+    line.style.cssText = `font: ${title.text_font_size} sans-serif; opacity: 0.75; text-align: right; padding: 2px 12px 0`
+    title.visible = false
+    title.properties.text.change.connect(say)
+    above(Bokeh.index.find_one(figure), line)
+    say()
+  }
 }
 
 // What is folded of the time: a break at the left edge of every figure over time, and above the first one a button that
@@ -107,7 +121,7 @@ const swatch = (box, glyph, data, i, [letter = "", ink = ""]) => {
   const colour = `color-mix(in srgb, ${part(glyph.hatch_color) ?? "currentColor"} ${100 * (part(glyph.hatch_alpha) ?? 1)}%, transparent)`, width = Math.min(part(glyph.line_width) ?? 1, 3)
   const patterns = {"|": [90], "-": [0], "/": [135], "x": [45, 135]}[pattern] ?? []
   const isLine = !("fill_color" in glyph), style = `${width}px ${dash?.length ? "dashed" : "solid"} ${edge}`
-  box.style.cssText = `flex: none; box-sizing: border-box; width: 14px; height: ${isLine ? 0 : 14}px; font-size: 10px; line-height: 14px; text-align: center; color: ${ink}`
+  box.style.cssText = `flex: none; box-sizing: border-box; font-size: 0.85em; width: 1.4em; height: ${isLine ? 0 : 1.4}em; line-height: 1.4em; text-align: center; color: ${ink}`
   if (isLine) box.style.borderTop = style
   else {
     // A dashed edge is that of any box, and dark: on a dark page it needs a ground.

@@ -83,7 +83,7 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, say, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, say, fit, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -92,6 +92,7 @@ const draw = async (model, el) => {
       if (data) doc.get_model_by_name(name).data = data
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
       if (name === "graph_texts") sayFirst()
+      if (name === "timeline_marks") fit()
       if (["timeline_boxes", "memory_levels", "schedules_held"].includes(name)) arrived()
     })
   }

@@ -75,7 +75,8 @@ def figure_script() -> str:
 @cache
 def drawing_script() -> str:
     """Return the JavaScript that a page and the live widget share."""
-    return "\n".join((Path(__file__).parent / name).read_text("utf-8") for name in ("legends.js", "figure.js"))
+    files = ("legends.js", "graph.js", "figure.js")
+    return "\n".join((Path(__file__).parent / name).read_text("utf-8") for name in files)
 
 
 def figure_html(item: dict[str, Any]) -> str:

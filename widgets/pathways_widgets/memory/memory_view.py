@@ -187,7 +187,7 @@ class CategoryView(MemoryView):
 
 def _height(layout: MemoryLayout, style: Style) -> int:
     """Return the height of the figure in pixels."""
-    return round(max(len(layout.strips), 1) * layout.row + 76 * style.factor)
+    return round(max(len(layout.strips), 1) * layout.row + 56 * style.factor)
 
 
 def _properties(name: str, layout: MemoryLayout, style: Style) -> dict[str, dict[str, Any]]:

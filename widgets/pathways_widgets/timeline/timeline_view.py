@@ -264,7 +264,7 @@ class Timeline(View):
 
 
 def _height(lanes: Lanes, style: Style) -> int:
-    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(66 * style.factor)
+    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(46 * style.factor)
 
 
 def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
