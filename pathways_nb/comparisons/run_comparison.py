@@ -33,10 +33,11 @@ from pathways_nb.results.run import Run
 from pathways_nb.trace.causality.headlines import comparison_headline
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
-from pathways_nb.trace.metrics import duration, summarise
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events
+from pathways_nb.trace.summary import summarise
 from pathways_nb.util.words import a_type_of, counted
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from pathways_nb.trace.causality.breakdown import Idle, idle
-from pathways_nb.trace.metrics import BUSY, summarise
+from pathways_nb.trace.metrics import BUSY
 from pathways_nb.trace.record import Events
+from pathways_nb.trace.summary import summarise
 from pathways_nb.util.words import counted
 
 MOST_EVENTS = 20_000
