@@ -23,7 +23,6 @@ from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import UsageError, nearest
 from pathways_nb.experiments.swept_steps import elsewhere, step_columns
-from pathways_nb.plan.function_names import function_name
 from pathways_nb.results.run import Run
 from pathways_nb.util.progress import Progress, tell_reader
 from pathways_nb.util.text_table import Printed, Table
@@ -213,7 +212,7 @@ def sweep(fn: Callable[..., Any] | AdoptedStep, **axes: Iterable[Any]) -> Sweep:
     Raises:
         UsageError: ``fn`` is not callable, nothing varies, or the values of an argument are no list.
     """
-    name = fn.name if isinstance(fn, AdoptedStep) else function_name(fn)
+    name = fn.name if isinstance(fn, AdoptedStep) else getattr(fn, "__name__", type(fn).__name__)
     fn = elsewhere(fn, axes) if isinstance(fn, AdoptedStep) else fn
     values = _listed_axes(fn, axes)
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
