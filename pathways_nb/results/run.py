@@ -205,7 +205,9 @@ class Run:
 
     def headline(self) -> str:
         """Return what matters in the run in one sentence, or ``note`` while there is one; empty if nothing ran."""
-        return self.note or run_headline(self.events, self.islands, self.finished)
+        if self.note or "opened" in self.about:  # of one opened launch the summary says what counts
+            return self.note
+        return run_headline(self.events, self.islands, self.finished)
 
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""

@@ -113,4 +113,7 @@ def _busy(shares: Sequence[float]) -> str:
     if max(shares) - min(shares) < 0.05 or len(shares) > 2:
         who = "Both islands are" if len(shares) == 2 else f"{counted(len(shares), 'island')} are"
         return f"{who} busy {_percent(sum(shares) / len(shares))} of the time"
+    used = [island for island, share in enumerate(shares) if share]
+    if len(used) == 1:
+        return f"Island {used[0]} is busy {_percent(shares[used[0]])} of the time, and the other has nothing to do"
     return f"Island 0 is busy {_percent(shares[0])} of the time, island 1 {_percent(shares[1])}"

@@ -24,6 +24,7 @@ def enqueued(island: int, start: float, end: float) -> Row:
     ("rows", "islands", "said"),
     [
         ([computed(0, 0.0, 1.0)], (2,), "The devices are busy 100 % of the time"),
+        ([computed(1, 0.0, 1.0)], (2, 2), "Island 1 is busy 100 % of the time, and the other has nothing to do"),
         ([computed(0, 0.0, 1.0), computed(1, 0.02, 1.0)], (2, 2), "Both islands are busy 99 % of the time"),
         (
             [enqueued(0, 0.0, 0.01), enqueued(1, 0.0, 0.01), computed(0, 0.01, 0.5), computed(1, 0.5, 1.0, "g")],
