@@ -14,6 +14,7 @@ import numpy as np
 
 from pathways_nb.errors import PathwaysError
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.runtime.hosts.channel import Door
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.rows import Label, Row
 
@@ -344,6 +345,7 @@ class HostFacts:
         kind: of its devices, as JAX calls it.
         devices: number of its devices.
         memory: bytes of each; 0 if they do not tell.
+        door: where it takes connections; ``None`` if it is a host of this process.
     """
 
     name: str
@@ -353,6 +355,7 @@ class HostFacts:
     kind: str
     devices: int
     memory: int
+    door: Door | None = None
 
 
 def narrowed(label: Label, first: int, count: int) -> tuple[int, int]:
