@@ -13,6 +13,7 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.runtime.cluster.messenger import Beginning, RangeLost
+from pathways_nb.runtime.hosts.channel import Door
 from pathways_nb.runtime.hosts.messages import HostFacts, Message, Report
 
 # ---- from a kernel
@@ -91,8 +92,8 @@ class Welcome:
     kernel: int
     islands: tuple[IslandView, ...]
     gone: tuple[Placement, ...]
-    lifeline: tuple[str, int]
-    """Address of the connection that tells whether the kernel lives."""
+    door: Door
+    """Where its channel is taken."""
 
 
 @dataclass(frozen=True, slots=True)
