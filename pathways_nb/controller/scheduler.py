@@ -210,4 +210,7 @@ def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
     queue = state.queues.get(island)
     # Two, so that devices have the next range at hand when one ends. ``work`` is in device-seconds, so the limit in
     # seconds is multiplied by the devices.
-    return queue is None or len(queue.in_flight) < 2 or queue.work < ahead * state.devices[island]
+    if queue is None or len(queue.in_flight) < 2:
+        return True
+    # Where hosts and not devices are the limit, what waits at hosts is out of the policy's reach, too.
+    return queue.work < ahead * state.devices[island] and len(queue.in_flight) * queue.pace < ahead

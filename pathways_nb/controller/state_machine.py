@@ -139,7 +139,7 @@ class StateMachine(ControllerState):
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         call, island = self.calls[event.run], event.island
-        expected, contended = self.queues[island].remove(event.run, event.stop)
+        expected, contended = self.queues[island].remove(event.run, event.stop, now)
         client = self._client(call.submitted.client)
         # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
         # the difference. A cancelled call teaches no durations: its gangs may have been skipped.
