@@ -365,8 +365,8 @@ class ClusterDriver(Driver):
             return
         hosts = len(self.islands[island].links)
         match report:
-            case messages.StepRow():
-                self._record_step(state.run, report)
+            case messages.StepRows(_, rows):
+                self._record_steps(state.run, island, rows)
             case messages.HostRow():
                 self._record_host(state, island, report)
             case messages.OtherRow(_, row):
@@ -456,13 +456,13 @@ class ClusterDriver(Driver):
         quality = "estimated" if route else "exact"
         run.record.add(Row(label, report.start, report.end, run.serial, quality, cause=cause))
 
-    def _record_step(self, run: Execution, report: messages.StepRow) -> None:
-        label = run.compiled_plan.actions[report.step].label
-        host = self.islands[label.island].host_of(report.device)
-        label = _on_host(label, run.client, report.device, report.devices, report.route, report.bytes, host)
-        run.recorded[report.step] = label
-        cause = None if report.why < 0 else BY[report.why]
-        run.record.add(Row(label, report.start, report.end, run.serial, report.quality, report.status, cause))
+    def _record_steps(self, run: Execution, island: int, rows: Sequence[messages.StepRow]) -> None:
+        actions, client, serial, there = run.compiled_plan.actions, run.client, run.serial, self.islands[island]
+        for step, start, end, quality, status, device, devices, route, size, why in rows:
+            host = there.host_of(device)
+            run.recorded[step] = label = _on_host(actions[step].label, client, device, devices, route, size, host)
+            cause = None if why < 0 else BY[why]
+            run.record.add(Row._make((label, start, end, serial, quality, status, cause)))  # half the time of Row(…)
 
     def _messenger(self, unresponsive_after: float) -> Messenger:
         attachment = self.attachment

@@ -238,23 +238,20 @@ class RangeEnded:
     device_seconds: float
 
 
-class StepRow(NamedTuple):
-    """An event of a step, whose label the controller has; bytes and route only where they differ from the label's.
+StepRow = tuple[int, float, float, str, str, int, int, str, int, int]
+"""An event of a step, whose label the controller has, as a plain tuple: of all kinds it is the quickest to pickle.
 
-    ``why`` it began is a position in ``timing.waits.WHY``, and -1 if that is not known.
-    """
+It has step, start, end, quality, status, first device, number of devices, route, bytes and why: route and bytes only
+where they differ from the label's, and why it began as a position in ``timing.waits.WHY``, -1 if that is not known.
+"""
+
+
+@dataclass(slots=True)
+class StepRows:
+    """Events of a run's steps."""
 
     run: int
-    step: int
-    start: float
-    end: float
-    quality: str
-    status: str
-    device: int
-    devices: int
-    route: str = ""
-    bytes: int = 0
-    why: int = -1
+    rows: list[StepRow]
 
 
 class HostRow(NamedTuple):
@@ -286,7 +283,7 @@ class Broken:
     error: str
 
 
-Report = StepEnded | StepFailed | RangeEnded | StepRow | HostRow | OtherRow | Broken
+Report = StepEnded | StepFailed | RangeEnded | StepRows | HostRow | OtherRow | Broken
 
 
 # ---- what is compiled

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
-from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, RangeEnded, Report, StepRow, narrowed
+from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, RangeEnded, Report, StepRow, StepRows, narrowed
 from pathways_nb.trace.rows import Label, Row, RowRange
 
 _LINGER = 0.05
@@ -36,6 +35,15 @@ class Reports:
         """Add a report that need not be taken before the next one."""
         with self._ready:
             self._waiting.append(report)
+
+    def step(self, run: int, row: StepRow) -> None:
+        """Add an event of a step quietly, to those of the same run that were added just before."""
+        with self._ready:
+            last = self._waiting[-1] if self._waiting else None
+            if isinstance(last, StepRows) and last.run == run:
+                last.rows.append(row)
+            else:
+                self._waiting.append(StepRows(run, [row]))
 
     def take(self, patience: float) -> list[Report]:
         """Return all reports, waiting up to ``patience`` seconds for one."""
@@ -97,11 +105,17 @@ class RunRecord:
         self._reports.quietly(HostRow(self._run, kind, start, end, self._devices[0], why))
 
     def add_step(
-        self, step: int, label: Label, start: float, end: float, quality: str, status: str, **differs: Any
+        self,
+        step: int,
+        label: Label,
+        start: float,
+        end: float,
+        quality: str,
+        status: str,
+        route: str = "",
+        bytes: int = 0,
+        why: int = -1,
     ) -> None:
-        """Report an event of a step.
-
-        ``differs`` are the fields ``route`` and ``bytes`` where the label has others, and ``why`` if that is known.
-        """
+        """Report an event of a step; see ``StepRow``."""
         device, devices = narrowed(label, *self._devices)
-        self._reports.quietly(StepRow(self._run, step, start, end, quality, status, device, devices, **differs))
+        self._reports.step(self._run, (step, start, end, quality, status, device, devices, route, bytes, why))

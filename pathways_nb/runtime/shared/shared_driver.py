@@ -194,7 +194,10 @@ class SharedDriver(ClusterDriver):
     def _in_my_time(self, report: messages.Report | RangeLost) -> messages.Report | RangeLost:
         """Return a report with stamps on this kernel's clock."""
         offset = self.link.offset
-        if isinstance(report, messages.StepRow | messages.HostRow):
+        if isinstance(report, messages.StepRows):
+            rows = [(step, start + offset, end + offset, *rest) for step, start, end, *rest in report.rows]
+            return messages.StepRows(report.run, rows)  # type: ignore[arg-type]
+        if isinstance(report, messages.HostRow):
             return report._replace(start=report.start + offset, end=report.end + offset)
         if isinstance(report, messages.OtherRow):
             row = report.row
