@@ -20,6 +20,7 @@ SHARES = (1, 3)
 DEPTH = 32
 """Calls outstanding of each kernel."""
 SECONDS, ROUNDS = 2.0, 3
+_MARK = "kernel: "
 _RAMP = 0.3
 """Part of a round that does not count: at first not all kernels have programs queued."""
 
@@ -34,7 +35,8 @@ def share_of_three() -> float:
         for _ in range(ROUNDS):
             for kernel in kernels:
                 assert kernel.stdin is not None
-                print("go", file=kernel.stdin, flush=True)
+                kernel.stdin.write("go\n")
+                kernel.stdin.flush()
             one, three = (int(_said(kernel)) for kernel in kernels)
             found.append(three / max(one, 1))
         for kernel in kernels:
@@ -48,11 +50,11 @@ def _kernel(name: str, share: float) -> subprocess.Popen[str]:
 
 
 def _said(kernel: subprocess.Popen[str]) -> str:
-    """Return what a kernel says next; lines of progress start with another word."""
+    """Return what a kernel says next; lines of progress begin otherwise."""
     assert kernel.stdout is not None
     for line in kernel.stdout:
-        if line.startswith("kernel: "):
-            return line.removeprefix("kernel: ")
+        if line.startswith(_MARK):
+            return line.removeprefix(_MARK)
     raise RuntimeError("a kernel of bench cluster has ended; what it printed says why")
 
 
@@ -64,10 +66,15 @@ def _serve(name: str, share: float) -> None:
         program = pw.program(lambda x: add(x), name="small")
         value = pw.put(jnp.float32(0.0), on=place)
         program(value).wait()
-        print("kernel: ready", flush=True)
+        _say("ready")
         for _ in sys.stdin:
             with pw.client(f"with {share}", share=share):
-                print(f"kernel: {_round(program, value)}", flush=True)
+                _say(str(_round(program, value)))
+
+
+def _say(what: str) -> None:
+    sys.stdout.write(f"{_MARK}{what}\n")
+    sys.stdout.flush()
 
 
 def _round(program: pw.Program, value: object) -> int:
