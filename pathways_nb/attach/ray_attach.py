@@ -181,9 +181,9 @@ def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) ->
         session.machine,
         session.clock,
         session.note,
-        lambda island: elasticity.lose(session, island),
-        lambda island: elasticity.give_back(session, island),
         partial(lose_island, session),
+        lambda where: elasticity.lose(session, where.island),
+        lambda island: elasticity.give_back(session, island),
         unresponsive_after=maker.unresponsive_after,
     )
     driver.on_standstill = partial(tell_standstill, session)

@@ -44,7 +44,7 @@ from pathways_nb.runtime.driver import Driver, taken
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock, drained
 from pathways_nb.runtime.faults import InjectedFault
-from pathways_nb.runtime.hosts import messages
+from pathways_nb.runtime.hosts import messages, reports
 from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.host_run import plain
 from pathways_nb.runtime.hosts.messages import Argument, Call, Coming, Held, NodeFacts, PortableNode
@@ -85,9 +85,9 @@ class ClusterDriver(Driver):
         machine: the controller's pure core.
         clock: returns seconds.
         note: receives events that belong to no program in particular.
-        on_lost: called in a thread of its own with an island and the reason when its hosts died.
-        on_rebuilt: called likewise when the island has new hosts.
-        on_losing: called with an island whose hosts died, before anything fails for it.
+        on_lost: called with an island whose hosts died, before anything fails for it.
+        on_removed: called in a thread of its own with devices that are gone, as all of a lost island are.
+        on_rebuilt: called likewise with an island that has all its devices again, mostly on new hosts.
         messenger: makes what sends messages to hosts; by default it does so itself.
         unresponsive_after: seconds of silence after which a host counts as dead.
     """
@@ -101,13 +101,13 @@ class ClusterDriver(Driver):
         clock: Clock,
         note: Callable[[Row], None] = lambda row: None,
         on_lost: Callable[[int], None] = lambda island: None,
+        on_removed: Callable[[Placement], None] = lambda where: None,
         on_rebuilt: Callable[[int], None] = lambda island: None,
-        on_losing: Callable[[int], None] = lambda island: None,
         messenger: Callable[[ClusterDriver], Messenger] | None = None,
         unresponsive_after: float = UNRESPONSIVE_AFTER,
     ):
         super().__init__(attachment, machine, clock, note, 0.0, Condition())
-        self._on_lost, self._on_rebuilt, self._on_losing = on_lost, on_rebuilt, on_losing
+        self._on_lost, self._on_removed, self._on_rebuilt = on_lost, on_removed, on_rebuilt
         self.on_standstill: Callable[[], None] = lambda: None
         """Called when hosts have reported nothing for a while though programs are under way."""
         self._on_hosts: dict[int, RunOnHosts] = {}
@@ -358,25 +358,25 @@ class ClusterDriver(Driver):
 
     # ---- for the messenger
 
-    def reported(self, island: int, report: messages.Report | RangeLost) -> None:
+    def reported(self, island: int, report: reports.Report | RangeLost) -> None:
         """Take a host's report about a run."""
-        state = None if isinstance(report, messages.Broken) else self._on_hosts.get(report.run)
+        state = None if isinstance(report, reports.Broken) else self._on_hosts.get(report.run)
         if state is None:
             return
         hosts = len(self.islands[island].links)
         match report:
-            case messages.StepRows(_, rows):
+            case reports.StepRows(_, rows):
                 self._record_steps(state.run, island, rows)
-            case messages.HostRow():
+            case reports.HostRow():
                 self._record_host(state, island, report)
-            case messages.OtherRow(_, row):
+            case reports.OtherRow(_, row):
                 state.run.record.add(row._replace(label=state.run.own(row.label), run=state.run.serial))
-            case messages.StepEnded(_, step, value):
+            case reports.StepEnded(_, step, value):
                 if state.step_ended(step, hosts, value) and step not in state.run.errors:
                     self._fill(state.run, step, state.values.pop(step, None))
-            case messages.StepFailed(_, step, error):
+            case reports.StepFailed(_, step, error):
                 state.fail(step, error)
-            case messages.RangeEnded(_, start, stop, _):
+            case reports.RangeEnded(_, start, stop, _):
                 state.range_ended(island, start, stop, hosts)
                 if state.run.errors:
                     self.event_loop.report(Voided(state.run.failed_results()))
@@ -389,7 +389,7 @@ class ClusterDriver(Driver):
 
     def lost(self, island: int, generation: int, why: str) -> None:
         """Fail what needs an island whose hosts died."""
-        self._on_losing(island)
+        self._on_lost(island)
         self.event_loop.safely(lambda: self._lose_all(island, generation, why))
 
     def _lose_all(self, island: int, generation: int, why: str) -> None:
@@ -407,7 +407,7 @@ class ClusterDriver(Driver):
 
     def removed(self, island: int) -> None:
         """Take an island's devices out."""
-        self._on_lost(island)
+        self._on_removed(Placement(island, 0, len(self.islands[island].devices)))
 
     def rebuilt(self, island: int) -> None:
         """Take an island's devices in again."""
@@ -445,7 +445,7 @@ class ClusterDriver(Driver):
     def _remote(self, buffer: int, aval: Any, there: Located, value: Any = None) -> RemoteArray:
         return RemoteArray(aval, there, partial(_fetch, self.islands[there.where.island], buffer, there), value)
 
-    def _record_host(self, state: RunOnHosts, island: int, report: messages.HostRow) -> None:
+    def _record_host(self, state: RunOnHosts, island: int, report: reports.HostRow) -> None:
         run, cause = state.run, None if report.why < 0 else BY[report.why]
         name, route = run.compiled_plan.name, "" if report.kind == "enqueue" else "DCN"
         if route:
@@ -456,7 +456,7 @@ class ClusterDriver(Driver):
         quality = "estimated" if route else "exact"
         run.record.add(Row(label, report.start, report.end, run.serial, quality, cause=cause))
 
-    def _record_steps(self, run: Execution, island: int, rows: Sequence[messages.StepRow]) -> None:
+    def _record_steps(self, run: Execution, island: int, rows: Sequence[reports.StepRow]) -> None:
         actions, client, serial, there = run.compiled_plan.actions, run.client, run.serial, self.islands[island]
         for step, start, end, quality, status, device, devices, route, size, why in rows:
             host = there.host_of(device)

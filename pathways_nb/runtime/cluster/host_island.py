@@ -15,7 +15,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.runtime.hosts.messages import Drop, HostFacts, Message, Report
+from pathways_nb.runtime.hosts.messages import Drop, HostFacts, Message
+from pathways_nb.runtime.hosts.reports import Report
 from pathways_nb.util.words import counted
 
 _HEARD = 5.0

@@ -22,7 +22,8 @@ from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link
 from pathways_nb.runtime.cluster.host_watch import HostWatch
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
-from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
+from pathways_nb.runtime.hosts.messages import Call, Message, Send
+from pathways_nb.runtime.hosts.reports import Broken, RangeEnded, Report
 from pathways_nb.util.words import counted
 
 _FORGET = 5e-3

@@ -11,7 +11,8 @@ from pathways_nb.runtime.cluster.host_island import HostDied
 from pathways_nb.runtime.hosts.channel import Channel
 from pathways_nb.runtime.hosts.host_actor import CONTROLLER
 from pathways_nb.runtime.hosts.meeting import close
-from pathways_nb.runtime.hosts.messages import HostFacts, Report
+from pathways_nb.runtime.hosts.messages import HostFacts
+from pathways_nb.runtime.hosts.reports import Report
 from pathways_nb.util import processes
 from pathways_nb.util.processes import ProcessId
 from pathways_nb.util.waiting import Promise

@@ -20,7 +20,8 @@ from pathways_nb.runtime.hosts.channel import Channel, Door
 from pathways_nb.runtime.hosts.host import Host
 from pathways_nb.runtime.hosts.intruders import listening, watch
 from pathways_nb.runtime.hosts.meeting import joined, new_meeting
-from pathways_nb.runtime.hosts.messages import Broken, HostFacts, Parcel
+from pathways_nb.runtime.hosts.messages import HostFacts, Parcel
+from pathways_nb.runtime.hosts.reports import Broken
 from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.util.host_info import versions
 from pathways_nb.util.processes import ProcessId, this_process

@@ -1,17 +1,95 @@
-"""Reports on their way to the controller: added by any thread of a host, taken in batches."""
+"""What a host reports to the controller: added by any of its threads, taken in batches."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, RangeEnded, Report, StepRow, StepRows, narrowed
+from pathways_nb.errors import PathwaysError
 from pathways_nb.trace.rows import Label, Row, RowRange
 
 _LINGER = 0.05
 """Seconds after which reports that nobody waits for are taken."""
 _TOGETHER = 3e-4
 """Seconds that the report on a result waits for that on the end of its range, mostly the next: a batch costs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step that others wait for has ended well; ``value`` is its whole only output if that is small."""
+
+    run: int
+    step: int
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step has no outputs and never will."""
+
+    run: int
+    step: int
+    error: PathwaysError
+
+
+@dataclass(frozen=True, slots=True)
+class RangeEnded:
+    """All steps of a range have ended."""
+
+    run: int
+    start: int
+    stop: int
+    device_seconds: float
+
+
+StepRow = tuple[int, float, float, str, str, int, int, str, int, int]
+"""An event of a step, whose label the controller has, as a plain tuple: of all kinds it is the quickest to pickle.
+
+It has step, start, end, quality, status, first device, number of devices, route, bytes and why: route and bytes only
+where they differ from the label's, and why it began as a position in ``timing.waits.WHY``, -1 if that is not known.
+"""
+
+
+@dataclass(slots=True)
+class StepRows:
+    """Events of a run's steps."""
+
+    run: int
+    rows: list[StepRow]
+
+
+class HostRow(NamedTuple):
+    """What every range brings about on a host: its message's way there (kind ``"stall"``), and its ``"enqueue"``.
+
+    ``device`` is the first of the host, which tells the host.
+    """
+
+    run: int
+    kind: str
+    start: float
+    end: float
+    device: int
+    why: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRow:
+    """Another event of a run that is no step."""
+
+    run: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """This host cannot go on with its island: a launch may have succeeded on others, or a stranger is among them."""
+
+    error: str
+
+
+Report = StepEnded | StepFailed | RangeEnded | StepRows | HostRow | OtherRow | Broken
 
 
 class Reports:
@@ -119,3 +197,9 @@ class RunRecord:
         """Report an event of a step; see ``StepRow``."""
         device, devices = narrowed(label, *self._devices)
         self._reports.step(self._run, (step, start, end, quality, status, device, devices, route, bytes, why))
+
+
+def narrowed(label: Label, first: int, count: int) -> tuple[int, int]:
+    """Return the part of a label's devices that lies on a host with ``count`` devices from ``first`` on."""
+    begin = max(label.device, first)
+    return begin, max(min(label.device + label.devices, first + count) - begin, 0)

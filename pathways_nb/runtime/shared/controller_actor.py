@@ -21,7 +21,7 @@ from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.island_maker import ClockEstimate, IslandMaker
 from pathways_nb.runtime.hosts.channel import Channel, Door
-from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Renewed, Returned, ToKernel, Welcome
+from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Rebuilt, Renewed, ToKernel, Welcome
 from pathways_nb.runtime.shared.shared_controller import SharedController
 
 GROUPS = {"beside": 8}
@@ -150,7 +150,7 @@ class ControllerActor:
         known = self._controller.kernels.get(number)
         while known is not None and not known.outbox.closed:
             items = known.outbox.take(_PATIENCE)
-            if any(isinstance(item, (Returned, Renewed, Joined)) for item in items):
+            if any(isinstance(item, (Rebuilt, Renewed, Joined)) for item in items):
                 self._by_ray[number].put(items)
                 channel.send(b"")
             elif items:

@@ -14,8 +14,17 @@ from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.hosts.arrivals import Arrivals, parts_of, senders
 from pathways_nb.runtime.hosts.crossings import cuts, host_of, part
-from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, Parcel, RangeEnded, StepEnded, StepRows, narrowed
-from pathways_nb.runtime.hosts.reports import Reports, RunRecord
+from pathways_nb.runtime.hosts.messages import Parcel
+from pathways_nb.runtime.hosts.reports import (
+    HostRow,
+    OtherRow,
+    RangeEnded,
+    Reports,
+    RunRecord,
+    StepEnded,
+    StepRows,
+    narrowed,
+)
 from pathways_nb.runtime.lowering.pieces import Located, volume
 from pathways_nb.trace.rows import Row, label_of
 from tests.core.runtime.test_pieces import MESHES, SHAPES, inside, layouts

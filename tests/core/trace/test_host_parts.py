@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, StepRows
-from pathways_nb.runtime.hosts.reports import Reports, RunRecord
+from pathways_nb.runtime.hosts.reports import HostRow, OtherRow, Reports, RunRecord, StepRows
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.formats import from_chrome, to_chrome, to_csv
 from pathways_nb.trace.host_parts import counted_once, devices_per_host
