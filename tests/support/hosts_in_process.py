@@ -181,7 +181,7 @@ class Cluster:
     def is_empty(self) -> bool:
         """Whether neither hosts nor controller hold a buffer or a run, or expect a value."""
         driver = self.driver
-        here = driver.entries or driver.runs or driver._on_hosts or driver.messenger._out or driver.messenger._homes
+        here = driver.entries or driver.runs or driver.reports.runs or driver.messenger._out or driver.messenger._homes
         there = any(h.entries or h.runs or h._waiting or h.arrivals._coming for h in self.hosts())
         return not here and not there and not driver.machine.store.buffers
 

@@ -20,9 +20,10 @@ from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link
 from pathways_nb.runtime.cluster.host_watch import HostWatch
+from pathways_nb.runtime.cluster.run_beginning import Beginning
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
-from pathways_nb.runtime.hosts.messages import Call, Message, Send
+from pathways_nb.runtime.hosts.messages import Message, Send
 from pathways_nb.runtime.hosts.reports import Broken, RangeEnded, Report
 from pathways_nb.util.words import counted
 
@@ -43,23 +44,6 @@ class RangeLost:
     start: int
     stop: int
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What hosts are told of a run with its first range.
-
-    Args:
-        plan: digest of its plan.
-        generations: the life of each island for which the run was compiled.
-        calls: for each island, the message to each of its hosts.
-        homes: the island of each of its results, by logical buffer.
-    """
-
-    plan: str
-    generations: tuple[int, ...]
-    calls: dict[int, list[Call]]
-    homes: dict[int, int]
 
 
 class Owner(Protocol):

@@ -90,7 +90,7 @@ class SharedDriver(ClusterDriver):
         )  # fmt: skip
         self._numbers = itertools.count(link.kernel << CALL_BITS)
         self._buffers = itertools.count(link.kernel << BUFFER_BITS)
-        self.salt = f"kernel {link.kernel}"
+        self.plans.salt = f"kernel {link.kernel}"
         for where in gone:
             self._mark_gone(where)
         for island in attachment.islands:
