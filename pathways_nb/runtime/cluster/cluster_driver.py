@@ -15,15 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.controller.events_and_instructions import (
-    Completed,
-    Fail,
-    Finish,
-    Free,
-    Instruction,
-    Launch,
-    Skip,
-)
+from pathways_nb.controller.events_and_instructions import Completed, Fail, Finish, Free, Instruction, Launch, Skip
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement, Plan
@@ -32,8 +24,9 @@ from pathways_nb.program.signature import aval_of
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler
 from pathways_nb.runtime.cluster.heartbeats import EVERY, UNRESPONSIVE_AFTER
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland, wait
-from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
+from pathways_nb.runtime.cluster.messenger import Messenger
 from pathways_nb.runtime.cluster.plans_on_hosts import PlansOnHosts
 from pathways_nb.runtime.cluster.remote_array import Placing, remote_array
 from pathways_nb.runtime.cluster.run_beginning import BufferEntry, beginning_of, given_to_each, sources_of
@@ -57,7 +50,6 @@ from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition, Workers
 
 _open: weakref.WeakSet[ClusterDriver] = weakref.WeakSet()
-
 _SYNCHRONISE = 30.0
 """Seconds after which a run has the hosts' clocks compared with this process's again."""
 
@@ -111,7 +103,11 @@ class ClusterDriver(Driver):
         """Why nothing will ever run on these islands again."""
         self._gone: dict[int, frozenset[int]] = {}
         """By island, devices that were removed."""
-        self.messenger = messenger(self) if messenger else self._messenger(unresponsive_after)
+        self.messenger = (
+            messenger(self)
+            if messenger
+            else Messenger(list(attachment.islands), attachment.maker.rebuild, clock, self, unresponsive_after)
+        )
         self.compiler = RemoteCompiler(attachment.islands[0].links[0].facts.platform, self._compile_on, clock)
         self._synchronised = clock()
         self._workers = Workers("pathways-hosts", 16)
@@ -179,22 +175,7 @@ class ClusterDriver(Driver):
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return a row for each host; see ``Controller.hosts``."""
-        now, clocks = self.clock(), self.attachment.maker.clocks
-        return [
-            {
-                "island": island.index,
-                "host": number,
-                "machine": link.facts.name,
-                "process": link.facts.process,
-                "devices": range(number * island.per_host, (number + 1) * island.per_host),
-                "clock_offset": clock.offset if clock is not None else float("nan"),
-                "clock_error": clock.error_at(now) if clock is not None else float("nan"),
-            }
-            for island in self.islands
-            if not island.lost  # its hosts are dead, and new ones are not there yet
-            for number, link in enumerate(island.links)
-            for clock in (clocks.get((island.index, number)),)
-        ]
+        return self.attachment.hosts(self.clock())
 
     def waits(self) -> list[str]:
         """Return the ranges that hosts have not ended, and the islands that are being rebuilt; see ``Driver``."""
@@ -290,14 +271,10 @@ class ClusterDriver(Driver):
         self.event_loop.failure = error
         self.ended.notify_all()
 
-    def _messenger(self, unresponsive_after: float) -> Messenger:
-        attachment = self.attachment
-        return Messenger(list(attachment.islands), attachment.maker.rebuild, self.clock, self, unresponsive_after)
-
     # ---- devices that come and go
 
     def silent(self, island: int, hosts: dict[int, float]) -> None:
-        """Show which hosts do not answer: in the status, and in pictures as stalls of their devices; see ``Owner``."""
+        """Show which hosts do not answer: in the status, and in pictures as stalls of their devices."""
         there = self.islands[island]
         told = [f"host {number} has not answered for {seconds:.0f} s" for number, seconds in hosts.items()]
         there.silent = f"; {', '.join(told)}" if told else ""
@@ -308,7 +285,7 @@ class ClusterDriver(Driver):
             self.memory_events.note(Row(label, now - EVERY, now))
 
     def stands_still(self) -> None:
-        """Have what is under way written down; see ``Owner``."""
+        """Have what is under way written down; see ``HostEvents``."""
         self.on_standstill()
 
     def lose_cluster(self, why: str) -> None:

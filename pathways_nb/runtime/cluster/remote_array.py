@@ -63,7 +63,7 @@ class RemoteArray(ArrayAttributes):
         return made if key_impl is None else jax.random.wrap_key_data(jax.numpy.asarray(made), impl=key_impl)
 
 
-def remote_array(aval: Aval, there: Located, island: HostIsland, buffer: int, value: Any = None) -> RemoteArray:
+def remote_array(aval: Any, there: Located, island: HostIsland, buffer: int, value: Any = None) -> RemoteArray:
     """Return what the kernel holds of a logical buffer on an island; see ``RemoteArray``."""
     return RemoteArray(aval, there, partial(_fetch, island, buffer, there), value)
 

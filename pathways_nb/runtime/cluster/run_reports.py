@@ -9,8 +9,8 @@ from typing import Any
 
 from pathways_nb.controller.events_and_instructions import Voided
 from pathways_nb.errors import LostError
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.host_island import HostIsland
-from pathways_nb.runtime.cluster.messenger import RangeLost
 from pathways_nb.runtime.cluster.remote_array import remote_array
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts
 from pathways_nb.runtime.event_loop import EventLoop

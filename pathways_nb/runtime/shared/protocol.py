@@ -12,7 +12,7 @@ from pathways_nb.controller.events_and_instructions import Event, Instruction, R
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.runtime.cluster.messenger import RangeLost
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.run_beginning import Beginning
 from pathways_nb.runtime.hosts.channel import Door
 from pathways_nb.runtime.hosts.messages import HostFacts, Message

@@ -37,8 +37,9 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.call_numbers import kernel_of_buffer, kernel_of_call
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.host_island import HostIsland
-from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
+from pathways_nb.runtime.cluster.messenger import Messenger
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.hosts.messages import Devices
 from pathways_nb.runtime.hosts.reports import Broken, Report

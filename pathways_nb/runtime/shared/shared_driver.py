@@ -12,8 +12,8 @@ from pathways_nb.controller.events_and_instructions import Grant, Instruction, R
 from pathways_nb.plan.call_numbers import BUFFER_BITS, CALL_BITS
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
-from pathways_nb.runtime.cluster.messenger import RangeLost
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import reports
 from pathways_nb.runtime.lowering.attachment import Island
