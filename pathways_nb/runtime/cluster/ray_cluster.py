@@ -31,12 +31,9 @@ from pathways_nb.runtime.cluster.reaper import Reaper, marked
 from pathways_nb.util import forks
 from pathways_nb.util.progress import tell_reader
 
-HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
 NAMESPACE = "pathways_nb"
-_LEAVE = 5.0
-"""Seconds for threads to come out of Ray."""
-_SHUTDOWN = 20.0
-"""Seconds for Ray to disconnect this process."""
+_LEAVE, _SHUTDOWN = 5.0, 20.0
+"""Seconds for threads to come out of Ray, and for Ray to disconnect."""
 
 
 class Connection:
@@ -223,7 +220,8 @@ def _ray() -> Any:
         with _quiet_forks():
             found = wait(_begin(lean_ray.imported))  # aside: an interrupt would leave half of Ray imported
     except ImportError:
-        raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
+        get = 'pip install "pathways_nb[cluster]"'
+        raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {get}.") from None
     _disconnected_at_exit()
     _leave_out_deaths()
     return found
