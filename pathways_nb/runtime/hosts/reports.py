@@ -114,14 +114,14 @@ class Reports:
         with self._ready:
             self._waiting.append(report)
 
-    def step(self, run: int, row: StepRow) -> None:
-        """Add an event of a step quietly, to those of the same run that were added just before."""
+    def steps(self, run: int, rows: list[StepRow]) -> None:
+        """Add events of steps quietly, to those of the same run that were added just before."""
         with self._ready:
             last = self._waiting[-1] if self._waiting else None
             if isinstance(last, StepRows) and last.run == run:
-                last.rows.append(row)
+                last.rows += rows
             else:
-                self._waiting.append(StepRows(run, [row]))
+                self._waiting.append(StepRows(run, rows))
 
     def take(self, patience: float) -> list[Report]:
         """Return all reports, waiting up to ``patience`` seconds for one."""
@@ -171,9 +171,13 @@ class RunRecord:
             self.add_step(step, row.label, row.start, row.end, row.quality, row.status, why=why)
 
     def add_range(self, rows: RowRange) -> None:
-        """Report the events of a range."""
-        for row in rows:
-            self.add(row)
+        """Report the events of a range, which are all steps'."""
+        made = []
+        for label, start, end, _, quality, status, cause in rows:
+            device, devices = narrowed(label, *self._devices)
+            why = -1 if cause is None else cause.why
+            made.append((self._steps[id(label)], start, end, quality, status, device, devices, "", 0, why))
+        self._reports.steps(self._run, made)
 
     def arrived(self, sent: float, now: float) -> None:
         """Report that a message arrived at ``now``; an error of this host's clock does not make it arrive early."""
@@ -196,7 +200,7 @@ class RunRecord:
     ) -> None:
         """Report an event of a step; see ``StepRow``."""
         device, devices = narrowed(label, *self._devices)
-        self._reports.step(self._run, (step, start, end, quality, status, device, devices, route, bytes, why))
+        self._reports.steps(self._run, [(step, start, end, quality, status, device, devices, route, bytes, why)])
 
 
 def narrowed(label: Label, first: int, count: int) -> tuple[int, int]:
