@@ -16,6 +16,7 @@ from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
 from pathways_nb.runtime.cluster.host_watch import STANDSTILL
 from pathways_nb.runtime.cluster.island_maker import RESOURCES, IslandMaker
+from pathways_nb.runtime.cluster.ray_address import check_address
 from pathways_nb.session import diagnosis, elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
 from pathways_nb.session.controller_handle import Controller
@@ -44,7 +45,7 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
     """
     options = asked.cluster or ClusterOptions()
     if options.address is not None:
-        ray_cluster.check_address(options.address)
+        check_address(options.address)
     if options.name is not None and not (isinstance(options.name, str) and options.name.strip()):
         raise UsageError(
             f"attach('ray', name={shortened(options.name)}): the name of a controller is a text, such as name=\"lab\"."
@@ -181,9 +182,9 @@ def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) ->
         session.machine,
         session.clock,
         session.note,
-        lambda island: elasticity.lose(session, island),
-        lambda island: elasticity.give_back(session, island),
         partial(lose_island, session),
+        lambda where: elasticity.lose(session, where.island),
+        lambda island: elasticity.give_back(session, island),
         unresponsive_after=maker.unresponsive_after,
     )
     driver.on_standstill = partial(tell_standstill, session)

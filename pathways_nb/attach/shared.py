@@ -97,10 +97,10 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
             session.clock,
             link,
             session.note,
+            partial(lose_island, session),
             lambda where: elasticity.follow_loss(session, where),
             lambda island: elasticity.follow_return(session, island),
             lambda island, budget: elasticity.follow_joining(session, island, budget),
-            partial(lose_island, session),
             link.welcome.gone,
         )
         driver.on_standstill = partial(tell_standstill, session)

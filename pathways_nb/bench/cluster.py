@@ -20,6 +20,7 @@ import pathways_nb as pw
 from pathways_nb.bench import _ray_actors
 from pathways_nb.bench import islands as islands_bench
 from pathways_nb.bench._hosts import counted_messages, failed_after, kill_gcs, killed, stop_host, transfer_rate
+from pathways_nb.bench._kernels import share_of_three
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 
 HOSTS, LENGTH, ROUNDS, STEPS = (1, 2, 4), 128, 5, 3
@@ -59,6 +60,7 @@ def run() -> dict[str, Any]:
         left, right = (pw.virtual_slice(1, island=island) for island in range(2))
         figures["stopped_host_seconds"] = failed_after(left, partial(stop_host, controller, left))
         figures["gcs_loss_seconds"] = failed_after(right, kill_gcs)
+    figures["share_of_three_small_2_kernels"] = share_of_three()
     units = {name: "GB/s" for name in figures if name.startswith("transfer_gb")}
     return {"figures": figures, "detail": detail, "units": units}
 

@@ -6,6 +6,7 @@ consist of is in ``state``, memory in ``held_memory``, buffers in ``store``.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class ControllerState:
     clients: dict[str, ClientState] = field(default_factory=dict)
     active: int = 0
     """Number of clients with unfinished programs. More than one: clients compete, and the policy decides."""
+    left_at: float = -math.inf
+    """When a client's last program ended while others had some."""
     calls: dict[int, CallState] = field(default_factory=dict)
     """By call: submitted and not finished."""
     waiting: dict[str, dict[int, CallState]] = field(default_factory=dict)

@@ -28,6 +28,9 @@ from pathways_nb.plan.plan import Gang
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work that are enqueued ahead on an island: while clients compete (``NEAR``), and while one has it to
 itself (``FAR``)."""
+SOON = 0.02
+"""Seconds in which a client that has nothing to do may come again: until then, the others' work is not enqueued whole,
+or one that makes its next calls when it has heard of the last would find all of it before its own."""
 CANDIDATES = 8
 """Number of each client's programs that are considered."""
 
@@ -70,7 +73,7 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
         return _rest(next(iter(state.given_up.values())))
     short: dict[CallState, Shortage] = {}
     # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
-    contended = state.active > 1 or (not state.in_order and len(state.calls) > 1)
+    contended = state.active > 1 or now < state.left_at + SOON or (not state.in_order and len(state.calls) > 1)
     # Without competition there is nothing to decide between gangs, so the whole program is enqueued on all its islands
     # in one step: one launch for each island, whatever the number of nodes.
     if state.dispatch == "parallel" and not contended:
@@ -210,4 +213,7 @@ def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
     queue = state.queues.get(island)
     # Two, so that devices have the next range at hand when one ends. ``work`` is in device-seconds, so the limit in
     # seconds is multiplied by the devices.
-    return queue is None or len(queue.in_flight) < 2 or queue.work < ahead * state.devices[island]
+    if queue is None or len(queue.in_flight) < 2:
+        return True
+    # Where hosts and not devices are the limit, what waits at hosts is out of the policy's reach, too.
+    return queue.work < ahead * state.devices[island] and len(queue.in_flight) * queue.pace < ahead

@@ -228,6 +228,10 @@ class CallState(Request):
         return all(self.done[island] == len(order) for island, order in self.plan.orders.items())
 
 
+_LATELY = 0.125
+"""The weight of the newest range in ``IslandQueue.pace``."""
+
+
 @dataclass
 class IslandQueue:
     """What is enqueued on an island and not done.
@@ -240,19 +244,26 @@ class IslandQueue:
     in_flight: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
     work: float = 0.0
     """Estimated device-seconds of everything in flight."""
+    pace: float = 0.0
+    """Seconds between two ends lately: small work takes its hosts longer than its devices."""
+    _ended: float | None = None
+    """When the last range ended, if others were in flight then."""
 
     def add(self, call: int, stop: int, work: float, contended: bool) -> None:
         """Record that a range ending at step ``stop`` of a call's order was enqueued."""
         self.in_flight[call, stop] = work, contended
         self.work += work
 
-    def remove(self, call: int, stop: int) -> tuple[float, bool]:
+    def remove(self, call: int, stop: int, now: float) -> tuple[float, bool]:
         """Remove a range that is done, and return its estimated device-seconds and whether clients competed.
 
         Returns:
             Both values as ``add`` was given them.
         """
         work, contended = self.in_flight.pop((call, stop))
+        if self._ended is not None:
+            self.pace += (now - self._ended - self.pace) * _LATELY
+        self._ended = now if self.in_flight else None
         # Exactly 0 when the queue is empty, so that rounding errors cannot add up.
         self.work = self.work - work if self.in_flight else 0.0
         return work, contended

@@ -113,7 +113,7 @@ class StateMachine(ControllerState):
         client.unfinished += 1
         # No range will ever complete, so nothing else would end it.
         if not event.plan.steps:
-            return self._finish(event.run)
+            return self._finish(event.run, now)
         if not closed_meanwhile:
             self.precedence.find(call)
         # A client with other work waits for itself; only from now on may it be waiting for others.
@@ -139,7 +139,7 @@ class StateMachine(ControllerState):
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         call, island = self.calls[event.run], event.island
-        expected, contended = self.queues[island].remove(event.run, event.stop)
+        expected, contended = self.queues[island].remove(event.run, event.stop, now)
         client = self._client(call.submitted.client)
         # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
         # the difference. A cancelled call teaches no durations: its gangs may have been skipped.
@@ -152,7 +152,7 @@ class StateMachine(ControllerState):
             call.learn(event)
         call.progressed(island, event.start, event.stop)
         if call.is_done:
-            return self._finish(event.run) + self._pump(now)
+            return self._finish(event.run, now) + self._pump(now)
         self.admission.progressed(call, island)
         return self._pump(now)
 
@@ -314,12 +314,14 @@ class StateMachine(ControllerState):
         if not call.enqueued:
             self.given_up[call.submitted.run] = call
 
-    def _finish(self, serial: int) -> list[Instruction]:
+    def _finish(self, serial: int, now: float) -> list[Instruction]:
         """Return ``Finish`` and what the end of a call frees, and forget the call."""
         call = self.calls.pop(serial)
         event, client = call.submitted, self._client(call.submitted.client)
         client.unfinished -= 1
         self.active -= not client.unfinished
+        if not client.unfinished and self.active:
+            self.left_at = now
         self.admission.finish(call)
         # An argument that was taken over holds nothing now. After a cancelled call that is unknown: its node may have
         # been skipped.

@@ -20,13 +20,15 @@ from typing import Any
 from unittest.mock import patch
 
 import pathways_nb as pw
+from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime import local_islands
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
 from pathways_nb.runtime.cluster.host_watch import HostWatch
 from pathways_nb.runtime.hosts.device_route import DeviceRoute
 from pathways_nb.runtime.hosts.host import Host
-from pathways_nb.runtime.hosts.messages import HostFacts, Message, Parcel, Report
+from pathways_nb.runtime.hosts.messages import HostFacts, Message, Parcel
+from pathways_nb.runtime.hosts.reports import Report
 from pathways_nb.session import default_controller, elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
 
@@ -179,7 +181,7 @@ class Cluster:
     def is_empty(self) -> bool:
         """Whether neither hosts nor controller hold a buffer or a run, or expect a value."""
         driver = self.driver
-        here = driver.entries or driver.runs or driver._on_hosts or driver.messenger._out or driver.messenger._homes
+        here = driver.entries or driver.runs or driver.reports.runs or driver.messenger._out or driver.messenger._homes
         there = any(h.entries or h.runs or h._waiting or h.arrivals._coming for h in self.hosts())
         return not here and not there and not driver.machine.store.buffers
 
@@ -211,9 +213,12 @@ def hosts_in_process(count: int, devices: int, per_host: int, **options: Any) ->
     attachment = HostAttachment(tuple(made.make(index, devices) for index in range(count)), made)
 
     def start(session: Any) -> ClusterDriver:
-        lost, rebuilt = partial(elasticity.lose, session), partial(elasticity.give_back, session)
-        losing = partial(elasticity.withdraw, session)
-        return ClusterDriver(attachment, session.machine, session.clock, session.note, lost, rebuilt, losing)
+        lost, rebuilt = partial(elasticity.withdraw, session), partial(elasticity.give_back, session)
+
+        def removed(where: Placement) -> None:
+            elasticity.lose(session, where.island)
+
+        return ClusterDriver(attachment, session.machine, session.clock, session.note, lost, removed, rebuilt)
 
     budget = int(asked.hbm or 0)
     controller = pw.Controller(asked, start, (devices,) * count, (budget,) * count)

@@ -102,9 +102,9 @@ class Lab:
             islands = tuple(links[-1].island(view) for view in self.shared.views())
             return SharedDriver(
                 HostAttachment(islands, Guest(self.shared, self.cluster)), session.machine, session.clock, links[-1],
-                session.note, partial(elasticity.follow_loss, session), partial(elasticity.follow_return, session),
-                lambda island, budget: elasticity.follow_joining(session, island, budget),
-                partial(elasticity.withdraw, session), tuple(self.shared.gone),
+                session.note, partial(elasticity.withdraw, session), partial(elasticity.follow_loss, session),
+                partial(elasticity.follow_return, session),
+                lambda island, budget: elasticity.follow_joining(session, island, budget), tuple(self.shared.gone),
             )  # fmt: skip
 
         sizes = tuple(len(island.devices) for island in self.shared.islands)

@@ -15,7 +15,8 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.runtime.hosts.messages import Drop, HostFacts, Message, Report
+from pathways_nb.runtime.hosts.messages import Drop, HostFacts, Message
+from pathways_nb.runtime.hosts.reports import Report
 from pathways_nb.util.words import counted
 
 _HEARD = 5.0
@@ -214,6 +215,25 @@ class HostAttachment:
         """Return a new island with this number of devices; ``None`` if a shared controller makes it."""
         made: HostIsland | None = self.maker.make(len(self.islands), devices)
         return made
+
+    def hosts(self, now: float) -> list[dict[str, Any]]:
+        """Return a row for each host at a time of the controller's clock; see ``Controller.hosts``."""
+        clocks = self.maker.clocks
+        return [
+            {
+                "island": island.index,
+                "host": number,
+                "machine": link.facts.name,
+                "process": link.facts.process,
+                "devices": range(number * island.per_host, (number + 1) * island.per_host),
+                "clock_offset": clock.offset if clock is not None else float("nan"),
+                "clock_error": clock.error_at(now) if clock is not None else float("nan"),
+            }
+            for island in self.islands
+            if not island.lost  # its hosts are dead, and new ones are not there yet
+            for number, link in enumerate(island.links)
+            for clock in (clocks.get((island.index, number)),)
+        ]
 
     def release(self) -> None:
         """End all hosts."""

@@ -21,7 +21,7 @@ from pathways_nb.util.words import counted
 _PINGS = 8
 """Questions for one estimate of a clock."""
 _BESIDE = ("ask", "stamp", "set_clock", "pull", "process_id")
-_GROUPS = {"reports": "reports", "arrive": "arrivals", "heartbeat": "heartbeat", **dict.fromkeys(_BESIDE, "beside")}
+_GROUPS = {"arrive": "arrivals", "heartbeat": "heartbeat", **dict.fromkeys(_BESIDE, "beside")}
 RESOURCES = {"cuda": "GPU", "tpu": "TPU"}
 """Ray's names of accelerators, by platform as JAX calls it."""
 _DRIFT = 5e-5
@@ -192,6 +192,7 @@ class IslandMaker:
             for link, found in zip(links, together(facts, links, self.unresponsive_after), strict=True):
                 link.facts = found
                 _check_versions(found)
+                _connect(link)
 
     def _introduce(self, new: Sequence[Link] = ()) -> None:
         """Tell all hosts how to reach all others.
@@ -199,7 +200,8 @@ class IslandMaker:
         Raises:
             HostDied: one of those that are ``new``, to which nobody listens yet, does not answer.
         """
-        peers = {(i.index, n): link.actor for i in self.islands.values() for n, link in enumerate(i.links)}  # type: ignore[attr-defined]
+        all_links: Any = [((i.index, n), link) for i in self.islands.values() for n, link in enumerate(i.links)]
+        peers = {where: (link.actor, link.facts.door) for where, link in all_links}
         per_host = {island.index: island.per_host for island in self.islands.values()}
         links = [link for island in self.islands.values() for link in island.links]
         for link, one in [(link, link.ask("meet", peers, per_host)) for link in links]:
@@ -220,6 +222,21 @@ class IslandMaker:
             return asked.result(timeout=self.unresponsive_after)
         except TimeoutError:
             raise HostDied(unanswered(self.unresponsive_after)) from None
+
+
+def _connect(link: RayLink) -> None:
+    """Open the channel to a host that has begun.
+
+    Raises:
+        PlaceError: this process cannot reach it.
+    """
+    try:
+        link.connect()
+    except OSError as error:
+        raise PlaceError(
+            f"host {link.facts.name} cannot be reached: {error}. Messages to hosts go by sockets: let the machines of "
+            f"the cluster reach each other at all ports, as Ray's own processes must."
+        ) from None
 
 
 def grouped(ray: Any, actor: type, groups: Mapping[str, str]) -> type:

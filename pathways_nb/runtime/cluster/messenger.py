@@ -11,19 +11,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from pathways_nb.controller.events_and_instructions import Launch
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
+from pathways_nb.runtime.cluster.host_events import HostEvents, RangeLost
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link
 from pathways_nb.runtime.cluster.host_watch import HostWatch
+from pathways_nb.runtime.cluster.ranges_out import RangeKey, RangesOut
+from pathways_nb.runtime.cluster.run_beginning import Beginning
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
-from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
-from pathways_nb.util.words import counted
+from pathways_nb.runtime.hosts.messages import Message, Send
+from pathways_nb.runtime.hosts.reports import Broken, RangeEnded, Report
 
 _FORGET = 5e-3
 """Seconds that a ``Drop`` waits for another message to travel with."""
@@ -31,74 +33,6 @@ _DRAIN = 1.0
 """Seconds in which what runs on removed devices may end."""
 _ATTEMPTS = 3
 """How often new hosts of an island are started before it stays lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class RangeLost:
-    """A range was to run on hosts that are gone; it stands among the reports."""
-
-    run: int
-    island: int
-    start: int
-    stop: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What hosts are told of a run with its first range.
-
-    Args:
-        plan: digest of its plan.
-        generations: the life of each island for which the run was compiled.
-        calls: for each island, the message to each of its hosts.
-        homes: the island of each of its results, by logical buffer.
-    """
-
-    plan: str
-    generations: tuple[int, ...]
-    calls: dict[int, list[Call]]
-    homes: dict[int, int]
-
-
-class Owner(Protocol):
-    """Receives what the messenger finds out, in order."""
-
-    def reported(self, island: int, report: Report | RangeLost) -> None:
-        """Take a host's report about a run."""
-
-    def completed(self, run: int, island: int, start: int, stop: int, seconds: float) -> None:
-        """Tell the core that a range has ended on all hosts, with the device-seconds that its launches took."""
-
-    def lost(self, island: int, generation: int, why: str) -> None:
-        """Fail what needs an island whose hosts died, before anybody else is told."""
-
-    def silent(self, island: int, hosts: dict[int, float]) -> None:
-        """Show for how many seconds hosts of an island have not answered, at each look; ``{}`` if all do again."""
-
-    def stands_still(self) -> None:
-        """Tell once that hosts have reported nothing for ``STANDSTILL`` seconds though programs are under way."""
-
-    def removed(self, island: int) -> None:
-        """Take an island's devices out; called in a thread of its own."""
-
-    def rebuilt(self, island: int) -> None:
-        """Take an island's devices in again; called in a thread of its own."""
-
-    def renewed(self, island: int) -> None:
-        """Take note that an island without devices has new hosts; called in a thread of its own."""
-
-    def changed(self) -> None:
-        """Wake who waits for devices."""
-
-    def broken_by(self, error: BaseException) -> None:
-        """End with an error that nobody expected."""
-
-
-@dataclass(eq=False)
-class _Range:
-    hosts: int
-    seconds: float = 0.0
 
 
 @dataclass(eq=False)
@@ -116,7 +50,7 @@ class Messenger:
     islands: list[HostIsland]
     rebuild: Callable[[HostIsland], None]
     clock: Clock
-    owner: Owner
+    owner: HostEvents
     unresponsive_after: float = UNRESPONSIVE_AFTER
     closed: bool = False
     rebuilding: set[int] = field(default_factory=set)
@@ -128,9 +62,7 @@ class Messenger:
     """The island that holds each buffer."""
     _unmade: dict[int, list[Send]] = field(default_factory=dict)
     """By buffer: the ``Send`` messages that wait until its hosts know the run that makes it."""
-    _out: dict[tuple[int, int, int, int], _Range] = field(default_factory=dict)
-    """Ranges that have not ended: by run, island, first step and last."""
-    _counting: threading.Lock = field(default_factory=threading.Lock)
+    _out: RangesOut = field(default_factory=RangesOut)
     _losing: threading.RLock = field(default_factory=threading.RLock)
     """Held while an island is being given up."""
     _leave: threading.Event = field(default_factory=threading.Event)
@@ -166,9 +98,8 @@ class Messenger:
         going = messages.Range(launch.run, launch.start, launch.stop, self.clock())
         with island.sending:
             if not island.lost and beginning.generations[island.index] == island.generation:
-                key = launch.run, launch.island, launch.start, launch.stop
-                with self._counting:
-                    self._out[key] = _Range(len(island.links))
+                key = RangeKey(launch.run, launch.island, launch.start, launch.stop)
+                self._out.add(key, len(island.links))
                 if launch.island in self.withdrawn:  # called by a kernel that had not heard of it
                     self._end_soon(island, {key})
                 calls = beginning.calls.pop(launch.island, None)
@@ -282,36 +213,21 @@ class Messenger:
             return
         self.watch.heard += 1
         self.owner.reported(island.index, report)
-        if isinstance(report, RangeEnded) and (ended := self._counted(island.index, report)) is not None:
-            self.owner.completed(report.run, island.index, report.start, report.stop, ended.seconds)
-
-    def _counted(self, island: int, report: RangeEnded) -> _Range | None:
-        """Return a range that has ended on all hosts now; ``None`` if it has not, or was given up meanwhile."""
-        key = report.run, island, report.start, report.stop
-        with self._counting:
-            ended = self._out.get(key)
-            if ended is None:
-                return None
-            ended.hosts, ended.seconds = ended.hosts - 1, max(ended.seconds, report.device_seconds)
-            return None if ended.hosts else self._out.pop(key)
+        if isinstance(report, RangeEnded) and (seconds := self._out.ended(island.index, report)) is not None:
+            self.owner.completed(report.run, island.index, report.start, report.stop, seconds)
 
     # ---- hosts that die
 
     def waits(self) -> list[str]:
         """Return the ranges that hosts have not ended, and the islands that are being rebuilt, a line each."""
-        ranges = [
-            f"run {run}: {counted(one.hosts, 'host')} of island {island} to end steps {start} to {stop - 1}"
-            for (run, island, start, stop), one in list(self._out.items())
-        ]
-        return ranges + [f"island {island} is being rebuilt" for island in list(self.rebuilding)]
+        return self._out.lines() + [f"island {island} is being rebuilt" for island in list(self.rebuilding)]
 
     def give_up(self) -> None:
         """Replace no hosts any more, and wait for none: the cluster is gone."""
         self.closed = True
         self.watch.end()
         self._leave.set()
-        with self._counting:
-            self._out.clear()
+        self._out.give_up()
         self.rebuilding.clear()
 
     def _lose(self, island: HostIsland, link: Link, why: str) -> None:
@@ -323,10 +239,7 @@ class Messenger:
             island.lose(link, why)
             why = f"island {island.index} lost host {island.lost}"
         self.owner.lost(island.index, island.generation, why)
-        with self._counting:
-            out = [key for key in self._out if key[1] == island.index]
-            for key in out:
-                del self._out[key]
+        out = self._out.give_up(island.index)
         for other in self.islands:
             if other is not island:
                 other.post(messages.IslandLost(island.index, island.generation, why))
@@ -337,21 +250,19 @@ class Messenger:
     def withdraw(self, island: int) -> None:
         """Take note that an island's devices were removed, and replace its hosts if they compute on for long."""
         self.withdrawn.add(island)
-        with self._counting:
-            running = {key for key in self._out if key[1] == island}
-        if running:
+        if running := self._out.on(island):
             self._end_soon(self.islands[island], running)
 
     def bring_back(self, island: int) -> None:
         """Take note that an island has its devices again."""
         self.withdrawn.discard(island)
 
-    def _end_soon(self, island: HostIsland, running: set[tuple[int, int, int, int]]) -> None:
+    def _end_soon(self, island: HostIsland, running: set[RangeKey]) -> None:
         self._spawn(partial(self._end_if_busy, island, running), "pathways-withdraw")
 
-    def _end_if_busy(self, island: HostIsland, running: set[tuple[int, int, int, int]]) -> None:
+    def _end_if_busy(self, island: HostIsland, running: set[RangeKey]) -> None:
         deadline, link = time.monotonic() + _DRAIN, island.links[0]
-        while running & self._out.keys() and not self.closed:
+        while self._out.any_of(running) and not self.closed:
             if time.monotonic() > deadline:
                 self._lose(island, link, "it still computed when its devices were removed")
                 return
@@ -401,9 +312,7 @@ class Messenger:
 
     def end_busy(self) -> None:
         """End the hosts that still compute when all should have ended: who comes next has them replaced."""
-        with self._counting:
-            busy = {island for _, island, _, _ in self._out}
-        for island in [self.islands[index] for index in busy]:
+        for island in [self.islands[index] for index in self._out.islands()]:
             if not island.lost:
                 island.lose(island.links[0], "it still computed when the devices were let go")
                 for link in island.links:

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import re
 import socket
 import sys
 import threading
@@ -27,19 +26,14 @@ from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import wait
 from pathways_nb.runtime.cluster.private_folder import NotPrivateError, SessionFolder, new_session_folder
 from pathways_nb.runtime.cluster.probe import Watch, servers_of
+from pathways_nb.runtime.cluster.ray_address import check_reachable
 from pathways_nb.runtime.cluster.reaper import Reaper, marked
 from pathways_nb.util import forks
-from pathways_nb.util.json_text import shortened
 from pathways_nb.util.progress import tell_reader
 
-HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
 NAMESPACE = "pathways_nb"
-_ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})", re.ASCII)
-"""``host:port``, with a number in brackets as a host of IPv6."""
-_REACH = 5.0
-"""Seconds to wait for an address: Ray itself would end this process after a minute."""
-_SHUTDOWN = 20.0
-"""Seconds for Ray to disconnect this process."""
+_LEAVE, _SHUTDOWN = 5.0, 20.0
+"""Seconds for threads to come out of Ray, and for Ray to disconnect."""
 
 
 class Connection:
@@ -159,7 +153,7 @@ def _connected(address: str | None, say: Callable[[str], object], shared: bool) 
                 )
         else:
             if address is not None:
-                _check_reachable(address)
+                check_reachable(address)
             made = Connection(ray, address, own=True, shared=shared and address is None)
             where = address
             if made.shared:
@@ -226,7 +220,8 @@ def _ray() -> Any:
         with _quiet_forks():
             found = wait(_begin(lean_ray.imported))  # aside: an interrupt would leave half of Ray imported
     except ImportError:
-        raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
+        get = 'pip install "pathways_nb[cluster]"'
+        raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {get}.") from None
     _disconnected_at_exit()
     _leave_out_deaths()
     return found
@@ -265,11 +260,9 @@ def _leave_out_deaths() -> None:
 
 def _init(ray: Any, address: str | None, made: Connection) -> None:
     if made.shared and address is not None:
-        lean_ray.join(ray, address, namespace=NAMESPACE)
-        return
+        return lean_ray.join(ray, address, namespace=NAMESPACE)
     if address is not None:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
-        return
+        return ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
     made.folder = new_session_folder()
     try:
         with _quiet_forks(), marked() as made.reaper:
@@ -296,35 +289,6 @@ def _make(ray: Any, address: str | None, made: Connection) -> None:
         raise PlaceError(f"Ray did not start: {type(error).__name__}: {error}") from error
 
 
-def check_address(address: Any) -> None:
-    """Check that an address has the form ``host:port``.
-
-    Raises:
-        UsageError: it has another, or the port is none.
-    """
-    match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-    if match is None or not 1 <= int(match[2]) <= 65535:
-        why = "it is no text" if not isinstance(address, str) else (
-            "ports are 1 to 65535" if match is not None else "that is not host:port"
-        )  # fmt: skip
-        raise UsageError(
-            f"attach('ray', address={shortened(address)}): {why}. Give the address of a running Ray cluster, such as "
-            f'address="10.0.0.1:6379", or leave it out to make one on this machine.'
-        )
-
-
-def _check_reachable(address: str) -> None:
-    match = _ADDRESS.fullmatch(address)
-    assert match is not None, "checked before"
-    try:
-        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=_REACH).close()
-    except OSError as error:
-        raise PlaceError(
-            f"attach('ray', address={address!r}): nothing answers there ({error}). Give host:port of a running Ray "
-            f"cluster, or leave address out to make one on this machine."
-        ) from None
-
-
 @cache
 def _disconnected_at_exit() -> None:
     """Have this process disconnected at exit; called when Ray is imported, whose own end would wait without end."""
@@ -346,7 +310,7 @@ def _disconnect(connection: Connection) -> None:
         connection.watch.end()
     if not well and connection.reaper is not None:
         connection.reaper.end()  # first: Ray would wait for servers that stand still
-    if connection.gate.wait_until_empty(_REACH) and _shut_down(connection):
+    if connection.gate.wait_until_empty(_LEAVE) and _shut_down(connection):
         if connection.lifeline is not None:
             connection.lifeline.close()
         if _state.get("connection") is connection:
@@ -377,7 +341,7 @@ def _check_gone(known: Connection) -> None:
     Raises:
         PlaceError: it is not.
     """
-    known.ended.wait(2 * _SHUTDOWN + _REACH)
+    known.ended.wait(2 * _SHUTDOWN + _LEAVE)
     if not known.own and not known.ray.is_initialized():  # its owner has called ray.shutdown()
         _state.pop("connection", None)
     if _state.get("connection") is known:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from contextlib import suppress
 from typing import Any
 
 from pathways_nb.runtime.cluster.gate import Gate
 from pathways_nb.runtime.cluster.host_island import HostDied
+from pathways_nb.runtime.hosts.channel import Channel
+from pathways_nb.runtime.hosts.host_actor import CONTROLLER
 from pathways_nb.runtime.hosts.meeting import close
-from pathways_nb.runtime.hosts.messages import HostFacts, Report
+from pathways_nb.runtime.hosts.messages import HostFacts
+from pathways_nb.runtime.hosts.reports import Report
 from pathways_nb.util import processes
 from pathways_nb.util.processes import ProcessId
 from pathways_nb.util.waiting import Promise
 
 _METHODS = frozenset({"begin", "node", "address", "meet", "stamp", "set_clock", "process_id", "heartbeat"})
 """Methods of the actor itself; all others are the host's."""
-_AHEAD = 2
-"""Questions for reports under way at once."""
 _LOOK = 1.0
-"""Seconds that a thread waits inside Ray at most: while it does, this process cannot be disconnected."""
+"""Seconds after which who waits for reports is given none, and may look whether it is still to wait."""
 
 
 class RayLink:
-    """A link to one actor.
+    """A link to one actor: its questions are Ray's calls, its messages and reports go by a channel.
 
     Args:
         ray: Ray's module.
@@ -38,15 +38,25 @@ class RayLink:
 
     def __init__(self, ray: Any, actor: Any, gate: Gate | None = None):
         self.ray, self.actor, self._gate = ray, actor, gate or Gate()
-        self._asked: deque[Any] = deque()
+        self._channel: Channel | None = None
         self._dead = ""
         """Why nothing more will come from it."""
         self.process: Promise[ProcessId] = self.ask("process_id")
 
+    def connect(self) -> None:
+        """Open the channel, once ``facts`` are known.
+
+        Raises:
+            OSError: the host does not take connections.
+        """
+        assert self.facts.door is not None
+        self._channel = self.facts.door.enter()
+        self._channel.send(CONTROLLER)
+
     def post(self, messages: bytes) -> None:
-        """Send pickled messages; Ray keeps the order of one caller's calls."""
-        with suppress(HostDied), self._gate.passed():
-            self.actor.take.remote(messages)
+        """Send pickled messages."""
+        assert self._channel is not None
+        self._channel.send(messages)
 
     def ask(self, method: str, *args: Any) -> Promise[Any]:
         """Call a method beside the messages; the future's error is ``HostDied`` if the host died."""
@@ -70,28 +80,20 @@ class RayLink:
         Raises:
             HostDied: the actor's process is gone.
         """
-        # The next question is there before the answer to this one, so no report waits for a question on its way.
-        while len(self._asked) < _AHEAD:
-            with self._gate.passed():
-                self._asked.append(self.actor.reports.remote())
-        while True:
-            if self._dead:
-                raise HostDied(self._dead)
-            try:
-                with self._gate.passed():
-                    found: list[Report] = pickle.loads(self.ray.get(self._asked[0], timeout=_LOOK))
-                break
-            except self.ray.exceptions.GetTimeoutError:
-                continue
-            except self.ray.exceptions.RayError as error:
-                raise self._translated(error) from None
-        self._asked.popleft()
-        return found
+        assert self._channel is not None
+        try:
+            found = self._channel.receive(_LOOK)
+        except EOFError:
+            raise HostDied(self._dead or "its process ended") from None
+        reports: list[Report] = [] if found is None else pickle.loads(found)
+        return reports
 
     def kill(self, why: str = "it was ended") -> None:
         """End the actor's process at once, also if it stands still; what it was asked fails."""
         self._dead = self._dead or why
         close(self.meeting)
+        if self._channel is not None:
+            self._channel.close()
         if self.process.done():
             with suppress(Exception):
                 processes.end(self.process.result())  # Ray only asks it to end, which one that stands still never does

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from pathways_nb.errors import LostError
 from pathways_nb.program.signature import ArrayAttributes, Aval
+from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, wait
 from pathways_nb.runtime.lowering.pieces import Located
 
 
@@ -58,6 +61,30 @@ class RemoteArray(ArrayAttributes):
         for box, at in boxes.items():
             made[tuple(slice(low, high) for low, high in box)] = found[at]
         return made if key_impl is None else jax.random.wrap_key_data(jax.numpy.asarray(made), impl=key_impl)
+
+
+def remote_array(aval: Any, there: Located, island: HostIsland, buffer: int, value: Any = None) -> RemoteArray:
+    """Return what the kernel holds of a logical buffer on an island; see ``RemoteArray``."""
+    return RemoteArray(aval, there, partial(_fetch, island, buffer, there), value)
+
+
+def _fetch(island: HostIsland, buffer: int, there: Located, positions: list[int]) -> tuple[dict[int, np.ndarray], Any]:
+    """Return shards of a buffer by their positions in the mesh, and of random keys their implementation."""
+    by_host: dict[int, list[int]] = {}
+    for at in positions:
+        by_host.setdefault((there.where.first + at) // island.per_host, []).append(at)
+    if island.lost:
+        raise LostError(f"{island.loss}, and with it the value. Run what makes it again.")
+    futures = {host: island.links[host].ask("fetch", buffer, mine, there) for host, mine in by_host.items()}
+    found: dict[int, np.ndarray] = {}
+    key_impl = None
+    for host, mine in by_host.items():
+        try:
+            arrays, key_impl = wait(futures[host])
+        except HostDied as died:
+            raise LostError(f"a host of island {island.index} died while a value was fetched: {died}") from None
+        found.update(zip(mine, arrays, strict=True))
+    return found, key_impl
 
 
 @dataclass(frozen=True, eq=False)

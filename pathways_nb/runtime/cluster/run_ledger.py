@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pathways_nb.errors import PathwaysError
-from pathways_nb.runtime.hosts.messages import Argument, Coming, Given
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.rows import Cause
 
@@ -85,19 +84,3 @@ class RunOnHosts:
         for index in range(step + 1, len(run.compiled_plan.plan.steps)):
             if index not in run.errors and (inherited := run.error_of(index)) is not None:
                 run.fail(index, inherited)
-
-
-def sources_of(arguments: Mapping[int, Sequence[Sequence[Argument]]]) -> dict[tuple[int, int], int]:
-    """Return, by island and position among the plan's brings, the island that sends the argument there."""
-    return {
-        (island, position): argument.source.where.island
-        for island, hosts in arguments.items()
-        for position, argument in enumerate(hosts[0])
-        if isinstance(argument, Coming)
-    }
-
-
-def given(boxes: Sequence[Any], values: Any, key_impl: Any) -> Given:
-    """Return the ranges of a value that one host needs."""
-    parts = tuple((box, values[tuple(slice(low, high) for low, high in box)]) for box in dict.fromkeys(boxes))
-    return Given(parts, key_impl)

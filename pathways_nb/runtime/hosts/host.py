@@ -23,7 +23,6 @@ from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.device_route import DeviceRoute
 from pathways_nb.runtime.hosts.host_run import HostPlan, HostRun, missing, plain
 from pathways_nb.runtime.hosts.messages import (
-    Broken,
     Call,
     Devices,
     Drop,
@@ -37,15 +36,13 @@ from pathways_nb.runtime.hosts.messages import (
     Parcel,
     PortableNode,
     Range,
-    RangeEnded,
-    Report,
     Send,
     Stop,
 )
 from pathways_nb.runtime.hosts.node_compiler import NodeCompiler
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan, concrete
 from pathways_nb.runtime.hosts.remote_inputs import RemoteInputs
-from pathways_nb.runtime.hosts.reports import Reports, RunRecord
+from pathways_nb.runtime.hosts.reports import Broken, RangeEnded, Report, Reports, RunRecord
 from pathways_nb.runtime.hosts.sender import Deliver, Outgoing, Sender
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange

@@ -1,7 +1,7 @@
-"""The Ray actor around a host: it starts JAX with this host's devices, and gives Ray's calls to the ``Host``.
+"""The Ray actor around a host: it starts JAX with this host's devices, and gives what comes to the ``Host``.
 
-Calls of one kind run in a thread of their own, so that messages are taken in order while values arrive and reports are
-waited for.
+The controller's messages, reports and small values come and go by channels, everything else by Ray's calls. Ray's calls
+of one kind run in threads of their own.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ import math
 import os
 import pickle
 import platform as system
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pathways_nb.runtime.hosts.channel import Channel, Door
 from pathways_nb.runtime.hosts.host import Host
 from pathways_nb.runtime.hosts.intruders import listening, watch
 from pathways_nb.runtime.hosts.meeting import joined, new_meeting
-from pathways_nb.runtime.hosts.messages import Broken, HostFacts, Parcel
+from pathways_nb.runtime.hosts.messages import HostFacts, Parcel
+from pathways_nb.runtime.hosts.reports import Broken
 from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.util.host_info import versions
 from pathways_nb.util.processes import ProcessId, this_process
 
-GROUPS = {"reports": 1, "arrivals": 1, "heartbeat": 1, "beside": 8}
-"""Threads for calls that must not wait for others, by group; messages are taken in Ray's default group."""
+GROUPS = {"arrivals": 1, "heartbeat": 1, "beside": 8}
+"""Threads for calls that must not wait for others, by group."""
 _HEARTBEAT = 20.0
 """Seconds later than the controller that JAX's own service takes a host for dead: it ends the others, not that one."""
 _PATIENCE = 5.0
-"""Seconds after which an empty batch of reports is returned, so that the caller can be ended."""
-
+"""Seconds after which an empty batch of reports is sent."""
 _SMALL = 64 << 10
-"""Bytes up to which a value is pickled here before Ray gets it."""
+"""Bytes up to which a value goes by a channel; Ray gives larger ones to processes of a machine without a copy."""
+CONTROLLER, HOST = b"controller", b"host"
+"""What the two kinds of processes that connect say first."""
 
 
 class HostActor:
@@ -61,7 +65,9 @@ class HostActor:
     ):
         self._where, self._hosts, self._count = (island, number), hosts, per_host
         self._per_host = {island: per_host}
-        self._peers: dict[tuple[int, int], Any] = {}
+        self._peers: dict[tuple[int, int], tuple[Any, Door]] = {}
+        self._channels: dict[tuple[int, int], Channel | None] = {}
+        """To other hosts; ``None`` to one that does not answer."""
         self._offset = 0.0
         self._platform, self._cores, self._by_device = platform, tuple(cores), by_device
         self._interval, self._unresponsive_after = ShortInterval(), unresponsive_after
@@ -102,6 +108,7 @@ class HostActor:
         if self._platform == "cpu":
             jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment
             jax.config.update("jax_num_cpu_devices", self._count)
+        door = Door.opened(ray.util.get_node_ip_address(), self._serve)
         before, heartbeat = listening(), math.ceil(self._unresponsive_after + _HEARTBEAT)
         meeting = (
             joined(coordinator, self._hosts, self._where[1], heartbeat) if coordinator else contextlib.nullcontext()
@@ -116,8 +123,9 @@ class HostActor:
             watch(before, self._intruded)
         mine = jax.local_devices()
         return HostFacts(
-            system.node(), os.getpid(), versions(), mine[0].platform, mine[0].device_kind, len(mine), capacity_of(mine)
-        )
+            system.node(), os.getpid(), versions(), mine[0].platform, mine[0].device_kind, len(mine), capacity_of(mine),
+            door,
+        )  # fmt: skip
 
     def _intruded(self, why: str) -> None:
         """Have the controller give up this island."""
@@ -142,22 +150,37 @@ class HostActor:
         """Add ``offset`` seconds to this host's own clock from now on."""
         self._offset = offset
 
-    def meet(self, peers: Mapping[tuple[int, int], Any], per_host: Mapping[int, int]) -> None:
+    def meet(self, peers: Mapping[tuple[int, int], tuple[Any, Door]], per_host: Mapping[int, int]) -> None:
         """Learn how to reach hosts, by island and number, and how many devices the hosts of each island have."""
+        for where in [where for where, peer in peers.items() if peer != self._peers.get(where)]:
+            if (channel := self._channels.pop(where, None)) is not None:
+                channel.close()
         self._peers.update(peers)
         self._per_host.update(per_host)
 
-    def take(self, messages: bytes) -> None:
-        """Carry out messages, in order."""
-        self.host.take(pickle.loads(messages))
+    def _serve(self, channel: Channel) -> None:
+        """Take what comes by a channel until the other side is gone."""
+        with contextlib.suppress(EOFError):
+            is_controller = channel.receive() == CONTROLLER
+            if is_controller:
+                threading.Thread(target=self._report, args=(channel,), name="pathways-reports", daemon=True).start()
+            while True:
+                came = pickle.loads(channel.receive() or b"")
+                if is_controller:
+                    self.host.take(came)
+                else:
+                    self.arrive(came)
+                del came  # it must not live until the next comes
+        channel.close()
 
-    def reports(self) -> bytes:
-        """Return what there is to report, pickled; waits a while for something."""
-        return pickle.dumps(self.host.take_reports(_PATIENCE), protocol=5)
+    def _report(self, channel: Channel) -> None:
+        """Send reports to the controller, for as long as this process lives."""
+        while True:
+            channel.send(pickle.dumps(self.host.take_reports(_PATIENCE), protocol=5))
 
-    def arrive(self, parcel: Parcel | bytes) -> None:
-        """Take in a value from another host; a small one comes pickled."""
-        self.host.arrivals.take(pickle.loads(parcel) if isinstance(parcel, bytes) else parcel)
+    def arrive(self, parcel: Parcel) -> None:
+        """Take in a value from another host."""
+        self.host.arrivals.take(parcel)
 
     def pull(self, parcel: bytes) -> None:
         """Pull a value that another host offers; the call ends when it is there."""
@@ -169,9 +192,19 @@ class HostActor:
 
     def _deliver(self, island: int, host: int, parcel: Parcel, on_taken: Callable[[bool], None]) -> None:
         if parcel.offer is not None:
-            pulled = self._peers[island, host].pull.remote(pickle.dumps(parcel, protocol=5))
+            pulled = self._peers[island, host][0].pull.remote(pickle.dumps(parcel, protocol=5))
             pulled.future().add_done_callback(lambda answer: on_taken(answer.exception() is None))
-            return
-        # Ray pickles with more care than a small parcel needs, and puts a large one's arrays into shared memory.
-        small = sum(array.nbytes for array in parcel.arrays) <= _SMALL
-        self._peers[island, host].arrive.remote(pickle.dumps(parcel, protocol=5) if small else parcel)
+        elif sum(array.nbytes for array in parcel.arrays) <= _SMALL and (to := self._channel(island, host)):
+            to.send(pickle.dumps(parcel, protocol=5))
+        else:
+            self._peers[island, host][0].arrive.remote(parcel)
+
+    def _channel(self, island: int, host: int) -> Channel | None:
+        """Return the channel to another host; ``None`` if it takes no connection. Only the sender's thread asks."""
+        if (island, host) not in self._channels:
+            made = None
+            with contextlib.suppress(OSError):
+                made = self._peers[island, host][1].enter()
+                made.send(HOST)
+            self._channels[island, host] = made
+        return self._channels[island, host]

@@ -11,8 +11,9 @@ import numpy as np
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.runtime.entries import Entry, stored
 from pathways_nb.runtime.faults import InjectedFault
-from pathways_nb.runtime.hosts.messages import Argument, Broken, Call, Report, StepEnded, StepFailed
+from pathways_nb.runtime.hosts.messages import Argument, Call
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan
+from pathways_nb.runtime.hosts.reports import Broken, Report, StepEnded, StepFailed
 from pathways_nb.runtime.hosts.sender import Outgoing
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.compiled_steps import IslandSteps

@@ -1,4 +1,4 @@
-"""The protocol between controller and hosts: plain data, pickled once for all hosts of an island.
+"""What the controller tells hosts, and hosts each other: plain data, pickled once for all hosts of an island.
 
 A host takes messages in the order in which they were sent, and so launches in the order that the controller decided, on
 every host of an island the same. (Collectives that two hosts enter in different orders give wrong numbers without an
@@ -8,14 +8,14 @@ error.) What a host found out comes back as reports, in batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pathways_nb.errors import PathwaysError
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.runtime.hosts.channel import Door
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.trace.rows import Label, Row
 
 # ---- arguments of a call
 
@@ -206,88 +206,6 @@ class Parcel:
     offer: Offer | None = None
 
 
-# ---- reports: from a host
-
-
-@dataclass(frozen=True, slots=True)
-class StepEnded:
-    """A step that others wait for has ended well; ``value`` is its whole only output if that is small."""
-
-    run: int
-    step: int
-    value: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepFailed:
-    """A step has no outputs and never will."""
-
-    run: int
-    step: int
-    error: PathwaysError
-
-
-@dataclass(frozen=True, slots=True)
-class RangeEnded:
-    """All steps of a range have ended."""
-
-    run: int
-    start: int
-    stop: int
-    device_seconds: float
-
-
-class StepRow(NamedTuple):
-    """An event of a step, whose label the controller has; bytes and route only where they differ from the label's.
-
-    ``why`` it began is a position in ``timing.waits.WHY``, and -1 if that is not known.
-    """
-
-    run: int
-    step: int
-    start: float
-    end: float
-    quality: str
-    status: str
-    device: int
-    devices: int
-    route: str = ""
-    bytes: int = 0
-    why: int = -1
-
-
-class HostRow(NamedTuple):
-    """What every range brings about on a host: its message's way there (kind ``"stall"``), and its ``"enqueue"``.
-
-    ``device`` is the first of the host, which tells the host.
-    """
-
-    run: int
-    kind: str
-    start: float
-    end: float
-    device: int
-    why: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class OtherRow:
-    """Another event of a run that is no step."""
-
-    run: int
-    row: Row
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """This host cannot go on with its island: a launch may have succeeded on others, or a stranger is among them."""
-
-    error: str
-
-
-Report = StepEnded | StepFailed | RangeEnded | StepRow | HostRow | OtherRow | Broken
-
-
 # ---- what is compiled
 
 
@@ -344,6 +262,7 @@ class HostFacts:
         kind: of its devices, as JAX calls it.
         devices: number of its devices.
         memory: bytes of each; 0 if they do not tell.
+        door: where it takes connections; ``None`` if it is a host of this process.
     """
 
     name: str
@@ -353,9 +272,4 @@ class HostFacts:
     kind: str
     devices: int
     memory: int
-
-
-def narrowed(label: Label, first: int, count: int) -> tuple[int, int]:
-    """Return the part of a label's devices that lies on a host with ``count`` devices from ``first`` on."""
-    begin = max(label.device, first)
-    return begin, max(min(label.device + label.devices, first + count) - begin, 0)
+    door: Door | None = None

@@ -17,8 +17,8 @@ from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts.arrivals import Arrivals, Parts, assembled, parts_of, senders, whole, zeros
 from pathways_nb.runtime.hosts.crossings import cuts
 from pathways_nb.runtime.hosts.host_run import HostPlan, HostRun, plain, shape_of
-from pathways_nb.runtime.hosts.messages import Call, Coming, Given, Parcel, StepFailed
-from pathways_nb.runtime.hosts.reports import Reports
+from pathways_nb.runtime.hosts.messages import Call, Coming, Given, Parcel
+from pathways_nb.runtime.hosts.reports import Reports, StepFailed
 from pathways_nb.runtime.local.inputs import Arrival, LocalInputs, OnArrived
 from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from pathways_nb.runtime.lowering.pieces import Located

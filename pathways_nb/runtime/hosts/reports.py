@@ -1,18 +1,95 @@
-"""Reports on their way to the controller: added by any thread of a host, taken in batches."""
+"""What a host reports to the controller: added by any of its threads, taken in batches."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, RangeEnded, Report, StepRow, narrowed
+from pathways_nb.errors import PathwaysError
 from pathways_nb.trace.rows import Label, Row, RowRange
 
 _LINGER = 0.05
 """Seconds after which reports that nobody waits for are taken."""
 _TOGETHER = 3e-4
 """Seconds that the report on a result waits for that on the end of its range, mostly the next: a batch costs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step that others wait for has ended well; ``value`` is its whole only output if that is small."""
+
+    run: int
+    step: int
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step has no outputs and never will."""
+
+    run: int
+    step: int
+    error: PathwaysError
+
+
+@dataclass(frozen=True, slots=True)
+class RangeEnded:
+    """All steps of a range have ended."""
+
+    run: int
+    start: int
+    stop: int
+    device_seconds: float
+
+
+StepRow = tuple[int, float, float, str, str, int, int, str, int, int]
+"""An event of a step, whose label the controller has, as a plain tuple: of all kinds it is the quickest to pickle.
+
+It has step, start, end, quality, status, first device, number of devices, route, bytes and why: route and bytes only
+where they differ from the label's, and why it began as a position in ``timing.waits.WHY``, -1 if that is not known.
+"""
+
+
+@dataclass(slots=True)
+class StepRows:
+    """Events of a run's steps."""
+
+    run: int
+    rows: list[StepRow]
+
+
+class HostRow(NamedTuple):
+    """What every range brings about on a host: its message's way there (kind ``"stall"``), and its ``"enqueue"``.
+
+    ``device`` is the first of the host, which tells the host.
+    """
+
+    run: int
+    kind: str
+    start: float
+    end: float
+    device: int
+    why: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRow:
+    """Another event of a run that is no step."""
+
+    run: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """This host cannot go on with its island: a launch may have succeeded on others, or a stranger is among them."""
+
+    error: str
+
+
+Report = StepEnded | StepFailed | RangeEnded | StepRows | HostRow | OtherRow | Broken
 
 
 class Reports:
@@ -36,6 +113,15 @@ class Reports:
         """Add a report that need not be taken before the next one."""
         with self._ready:
             self._waiting.append(report)
+
+    def steps(self, run: int, rows: list[StepRow]) -> None:
+        """Add events of steps quietly, to those of the same run that were added just before."""
+        with self._ready:
+            last = self._waiting[-1] if self._waiting else None
+            if isinstance(last, StepRows) and last.run == run:
+                last.rows += rows
+            else:
+                self._waiting.append(StepRows(run, rows))
 
     def take(self, patience: float) -> list[Report]:
         """Return all reports, waiting up to ``patience`` seconds for one."""
@@ -85,9 +171,13 @@ class RunRecord:
             self.add_step(step, row.label, row.start, row.end, row.quality, row.status, why=why)
 
     def add_range(self, rows: RowRange) -> None:
-        """Report the events of a range."""
-        for row in rows:
-            self.add(row)
+        """Report the events of a range, which are all steps'."""
+        made = []
+        for label, start, end, _, quality, status, cause in rows:
+            device, devices = narrowed(label, *self._devices)
+            why = -1 if cause is None else cause.why
+            made.append((self._steps[id(label)], start, end, quality, status, device, devices, "", 0, why))
+        self._reports.steps(self._run, made)
 
     def arrived(self, sent: float, now: float) -> None:
         """Report that a message arrived at ``now``; an error of this host's clock does not make it arrive early."""
@@ -97,11 +187,23 @@ class RunRecord:
         self._reports.quietly(HostRow(self._run, kind, start, end, self._devices[0], why))
 
     def add_step(
-        self, step: int, label: Label, start: float, end: float, quality: str, status: str, **differs: Any
+        self,
+        step: int,
+        label: Label,
+        start: float,
+        end: float,
+        quality: str,
+        status: str,
+        route: str = "",
+        bytes: int = 0,
+        why: int = -1,
     ) -> None:
-        """Report an event of a step.
-
-        ``differs`` are the fields ``route`` and ``bytes`` where the label has others, and ``why`` if that is known.
-        """
+        """Report an event of a step; see ``StepRow``."""
         device, devices = narrowed(label, *self._devices)
-        self._reports.quietly(StepRow(self._run, step, start, end, quality, status, device, devices, **differs))
+        self._reports.steps(self._run, [(step, start, end, quality, status, device, devices, route, bytes, why)])
+
+
+def narrowed(label: Label, first: int, count: int) -> tuple[int, int]:
+    """Return the part of a label's devices that lies on a host with ``count`` devices from ``first`` on."""
+    begin = max(label.device, first)
+    return begin, max(min(label.device + label.devices, first + count) - begin, 0)

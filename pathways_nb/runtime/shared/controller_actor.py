@@ -1,15 +1,15 @@
 """The Ray actor in which a shared controller lives, known in the cluster by its name.
 
-It ends with its last kernel, and its hosts with it. Whether a kernel lives is told by a connection that the kernel
-holds: the system closes it with the process, however that ends.
+It ends with its last kernel, and its hosts with it. Whether a kernel lives is told by the channel by which it tells its
+events and is told instructions: the system closes it with the process, however that ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
-import secrets
-import socket
+import queue
 import threading
 import time
 from dataclasses import dataclass
@@ -20,13 +20,14 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.island_maker import ClockEstimate, IslandMaker
-from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Returned, Welcome
+from pathways_nb.runtime.hosts.channel import Channel, Door
+from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Rebuilt, Renewed, ToKernel, Welcome
 from pathways_nb.runtime.shared.shared_controller import SharedController
 
-GROUPS = {"stream": 64, "beside": 8}
-"""Threads for calls that wait: of ``stream`` one for each kernel."""
+GROUPS = {"beside": 8}
+"""Threads for calls that wait."""
 _PATIENCE = 5.0
-"""Seconds after which an empty batch is returned."""
+"""Seconds after which a thread that has nothing to tell looks whether its kernel is still there."""
 _GRACE = 2.0
 """Seconds without kernels after which it ends."""
 
@@ -85,10 +86,11 @@ class ControllerActor:
         self._controller = SharedController(
             machine, islands, budgets, self._maker.rebuild, time.perf_counter, _view, after
         )
-        self._tokens: dict[str, int] = {}
-        """The number of each kernel that has not connected its lifeline."""
-        self._server = socket.create_server((ray.util.get_node_ip_address(), 0))
-        threading.Thread(target=self._serve, name="pathways-lifelines", daemon=True).start()
+        self._expected: set[int] = set()
+        """Kernels that have not opened their channels."""
+        self._by_ray: dict[int, queue.SimpleQueue[list[ToKernel]]] = {}
+        """Batches for each kernel that hold handles of actors, which only Ray's calls carry."""
+        self._door = Door.opened(ray.util.get_node_ip_address(), self._serve)
         self._end_if_alone()
 
     def about(self) -> tuple[Terms, tuple[int, ...], tuple[int, ...]]:
@@ -100,43 +102,64 @@ class ControllerActor:
         """Return seconds of its clock."""
         return time.perf_counter()
 
-    def join(self) -> tuple[Welcome, str]:
-        """Take in a kernel; return what it needs to know, and the word to say on its lifeline."""
-        token = secrets.token_hex(16)
+    def join(self) -> Welcome:
+        """Take in a kernel, which opens its channel next, and return what it needs to know."""
         number = self._controller.join()
-        self._tokens[token] = number
-        threading.Timer(10 * _GRACE, self._expire, (token,)).start()
-        address = self._server.getsockname()[:2]
-        return Welcome(number, self._controller.views(), tuple(self._controller.gone), address), token
+        self._by_ray[number] = queue.SimpleQueue()
+        self._expected.add(number)
+        threading.Timer(10 * _GRACE, self._expire, (number,)).start()
+        return Welcome(number, self._controller.views(), tuple(self._controller.gone), self._door)
 
-    def _expire(self, token: str) -> None:
-        """Let a kernel go that has joined and died before its lifeline was there."""
-        if (number := self._tokens.pop(token, None)) is not None:
+    def _expire(self, number: int) -> None:
+        """Let a kernel go that has joined and died before its channel was there."""
+        if self._takes(number):
             self._let_go(number)
+
+    def _takes(self, number: int) -> bool:
+        """Return, once for each kernel, whether its channel was still expected."""
+        try:
+            self._expected.remove(number)
+        except KeyError:
+            return False
+        return True
 
     def _let_go(self, number: int) -> None:
         try:
             self._controller.leave(number)
+            self._by_ray.pop(number, None)
         finally:
             self._end_if_alone()
 
-    def take(self, kernel: int, items: bytes) -> None:
-        """Carry out what a kernel says, in order."""
-        said: list[FromKernel] = pickle.loads(items)
-        self._controller.take(kernel, said)
+    def _serve(self, channel: Channel) -> None:
+        """Carry out what a kernel says, in order, until it is gone; then let it go."""
+        with contextlib.suppress(EOFError):
+            number = int(channel.receive() or b"0")
+            if self._takes(number):
+                threading.Thread(target=self._tell, args=(number, channel), name="pathways-tell", daemon=True).start()
+                try:
+                    while True:
+                        said: list[FromKernel] = pickle.loads(channel.receive() or b"")
+                        self._controller.take(number, said)
+                        del said  # it must not live until the next comes
+                finally:
+                    self._let_go(number)
+        channel.close()
 
-    def stream(self, kernel: int) -> Any:
-        """Return what there is to tell a kernel, waiting a while for something.
+    def _tell(self, number: int, channel: Channel) -> None:
+        """Tell a kernel what there is to tell, until it is gone."""
+        known = self._controller.kernels.get(number)
+        while known is not None and not known.outbox.closed:
+            items = known.outbox.take(_PATIENCE)
+            if any(isinstance(item, (Rebuilt, Renewed, Joined)) for item in items):
+                self._by_ray[number].put(items)
+                channel.send(b"")
+            elif items:
+                channel.send(pickle.dumps(items, protocol=5))
+        channel.close()
 
-        Returns:
-            Items, pickled unless they hold handles of actors; ``None`` if there is no such kernel.
-        """
-        known = self._controller.kernels.get(kernel)
-        if known is None:
-            return None
-        items = known.outbox.take(_PATIENCE)
-        views = any(isinstance(item, (Returned, Joined)) for item in items)
-        return items if views else pickle.dumps(items, protocol=5)
+    def batch(self, kernel: int) -> list[ToKernel]:
+        """Return the next batch for a kernel that holds handles of actors; an empty message has told of it."""
+        return self._by_ray[kernel].get()
 
     def look(self, part: str) -> bytes:
         """Return a part of the core's accounts, pickled."""
@@ -157,30 +180,6 @@ class ControllerActor:
             self._controller.add(island)
         return island.index
 
-    def _serve(self) -> None:
-        while True:
-            connection, _ = self._server.accept()
-            threading.Thread(target=self._hold, args=(connection,), name="pathways-lifeline", daemon=True).start()
-
-    def _hold(self, connection: socket.socket) -> None:
-        """Wait until a kernel's connection ends, and let the kernel go."""
-        with connection:
-            connection.settimeout(10 * _GRACE)  # as long as the word holds: who never says it is no kernel
-            try:
-                number = self._tokens.pop(connection.recv(64).decode(errors="replace"), None)
-            except OSError:
-                return
-            if number is None:
-                return
-            connection.settimeout(None)
-            connection.sendall(b"1")
-            try:
-                while connection.recv(64):
-                    pass
-            except OSError:
-                pass
-        self._let_go(number)
-
     def _end_if_alone(self) -> None:
         """End this process if no kernel comes in a while."""
 
@@ -189,7 +188,7 @@ class ControllerActor:
                 self._maker.end()
                 os._exit(0)
 
-        threading.Timer(_GRACE if self._controller.kernels or self._tokens else 10 * _GRACE, end).start()
+        threading.Timer(_GRACE if self._controller.kernels or self._expected else 10 * _GRACE, end).start()
 
 
 def _view(island: HostIsland, budget: int) -> IslandView:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from pathways_nb.errors import PathwaysError, PlaceError
@@ -18,9 +16,9 @@ from pathways_nb.runtime.cluster.ray_link import RayLink
 from pathways_nb.runtime.shared.controller_actor import GROUPS, ControllerActor, Terms
 from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, ToKernel, Welcome
 
-_BESIDE = ("about", "stamp", "join", "look", "add", "clocks", "synchronise")
-
-
+_BESIDE = ("about", "stamp", "join", "batch", "look", "add", "clocks", "synchronise")
+_LOOK = 1.0
+"""Seconds after which who waits for the controller is given nothing, and may look whether it is still to wait."""
 _PREFIX = "controller "
 """Of the names of actors that are shared controllers."""
 
@@ -42,8 +40,7 @@ def others(ray: Any) -> list[str]:
 
 def create(ray: Any, name: str, terms: Terms, cores: Callable[[int], Any]) -> Any:
     """Return a new actor, or the one that another kernel has made meanwhile."""
-    groups = {"stream": "stream", **dict.fromkeys(_BESIDE, "beside")}
-    actor = ray.remote(concurrency_groups=GROUPS)(grouped(ray, ControllerActor, groups))
+    actor = ray.remote(concurrency_groups=GROUPS)(grouped(ray, ControllerActor, dict.fromkeys(_BESIDE, "beside")))
     options = {"lifetime": "detached", "num_cpus": 0, "max_restarts": 0, "get_if_exists": True}
     return actor.options(name=_PREFIX + name, namespace=NAMESPACE, **options).remote(terms, cores)
 
@@ -80,12 +77,13 @@ class RayControllerLink:
     def __init__(self, ray: Any, actor: Any, gate: Gate):
         self.ray, self.actor, self._gate = ray, actor, gate
         self.welcome: Welcome
-        self.welcome, token = self.ask("join")
+        self.welcome = self.ask("join")
         self.kernel = self.welcome.kernel
-        self._lifeline = socket.create_connection(self.welcome.lifeline, timeout=10.0)
-        self._lifeline.sendall(token.encode())
-        if self._lifeline.recv(1) != b"1":
-            raise PlaceError("the shared controller did not take this kernel in; attach again.")
+        try:
+            self._channel = self.welcome.door.enter()
+        except OSError as error:
+            raise PlaceError(f"the shared controller did not take this kernel in ({error}); attach again.") from None
+        self._channel.send(b"%d" % self.kernel)
         self.offset = estimated(lambda: self.ask("stamp"), time.perf_counter).offset
 
     def ask(self, method: str, *args: Any) -> Any:
@@ -101,8 +99,7 @@ class RayControllerLink:
 
     def send(self, items: list[FromKernel]) -> None:
         """Send items, in order."""
-        with suppress(HostDied), self._gate.passed():
-            self.actor.take.remote(self.kernel, pickle.dumps(items, protocol=5))
+        self._channel.send(pickle.dumps(items, protocol=5))
 
     def receive(self) -> list[ToKernel]:
         """Wait a while for what the controller says.
@@ -113,10 +110,13 @@ class RayControllerLink:
         Raises:
             HostDied: the controller is gone, or has let this kernel go.
         """
-        found = self.ask("stream", self.kernel)
-        if found is None:
-            raise HostDied("it has let this kernel go")
-        items: list[ToKernel] = pickle.loads(found) if isinstance(found, bytes) else found
+        try:
+            found = self._channel.receive(_LOOK)
+        except EOFError:
+            raise HostDied("its process ended, or it has let this kernel go") from None
+        items: list[ToKernel] = []
+        if found is not None:
+            items = pickle.loads(found) if found else self.ask("batch", self.kernel)
         return items
 
     def look(self, part: str) -> Any:
@@ -133,4 +133,4 @@ class RayControllerLink:
 
     def leave(self) -> None:
         """Leave the controller."""
-        self._lifeline.close()
+        self._channel.close()

@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.controller.events_and_instructions import Event, Instruction
+from pathways_nb.controller.events_and_instructions import Event, Instruction, Removed
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import Footprint
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.runtime.cluster.messenger import Beginning, RangeLost
-from pathways_nb.runtime.hosts.messages import HostFacts, Message, Report
+from pathways_nb.runtime.cluster.host_events import RangeLost
+from pathways_nb.runtime.cluster.run_beginning import Beginning
+from pathways_nb.runtime.hosts.channel import Door
+from pathways_nb.runtime.hosts.messages import HostFacts, Message
+from pathways_nb.runtime.hosts.reports import Report
 
 # ---- from a kernel
 
@@ -91,8 +94,8 @@ class Welcome:
     kernel: int
     islands: tuple[IslandView, ...]
     gone: tuple[Placement, ...]
-    lifeline: tuple[str, int]
-    """Address of the connection that tells whether the kernel lives."""
+    door: Door
+    """Where its channel is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +129,8 @@ class StandsStill:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Devices were removed, by another kernel or because hosts died."""
-
-    where: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """An island has all its devices again, perhaps on new hosts."""
+class Rebuilt:
+    """An island has all its devices again, mostly on new hosts."""
 
     view: IslandView
 
@@ -153,4 +149,5 @@ class Joined:
     view: IslandView
 
 
-ToKernel = Instruction | Reported | Lost | Silent | StandsStill | Taken | Returned | Renewed | Joined
+ToKernel = Instruction | Reported | Lost | Silent | StandsStill | Removed | Rebuilt | Renewed | Joined
+"""``Removed`` is the core's own event: devices are gone, removed by another kernel or with their hosts."""

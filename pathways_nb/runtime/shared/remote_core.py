@@ -14,7 +14,7 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.footprint import NOTHING, Footprint
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland
-from pathways_nb.runtime.cluster.messenger import Beginning
+from pathways_nb.runtime.cluster.run_beginning import Beginning
 from pathways_nb.runtime.hosts.messages import Message
 from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import FromKernel

@@ -37,10 +37,12 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.call_numbers import kernel_of_buffer, kernel_of_call
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.host_island import HostIsland
-from pathways_nb.runtime.cluster.messenger import Messenger, RangeLost
+from pathways_nb.runtime.cluster.messenger import Messenger
 from pathways_nb.runtime.event_loop import Clock, EventLoop
-from pathways_nb.runtime.hosts.messages import Broken, Devices, Report
+from pathways_nb.runtime.hosts.messages import Devices
+from pathways_nb.runtime.hosts.reports import Broken, Report
 from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import ToKernel
 
@@ -215,13 +217,13 @@ class SharedController:
             event = replace(event, client=self._named(number, event.client))
         if isinstance(event, Removed):
             self.gone.append(event.where)
-            self._tell_all(protocol.Taken(event.where), but=number)
+            self._tell_all(Removed(event.where), but=number)
             if len(self._gone_of(event.where.island)) == len(self.islands[event.where.island].devices):
                 self.messenger.withdraw(event.where.island)
         elif isinstance(event, Added):
             self.gone = [where for where in self.gone if where.island != event.island]
             self.messenger.bring_back(event.island)
-            self._tell_all(protocol.Returned(self._view(self.islands[event.island], event.budget)), but=number)
+            self._tell_all(protocol.Rebuilt(self._view(self.islands[event.island], event.budget)), but=number)
         self.event_loop.tell(event)
 
     def _gone_of(self, island: int) -> frozenset[int]:
@@ -307,7 +309,7 @@ class SharedController:
     def removed(self, island: int) -> None:
         """Take an island's devices out."""
         where = Placement(island, 0, len(self.islands[island].devices))
-        self._tell_all(protocol.Taken(where))
+        self._tell_all(Removed(where))
         self.event_loop.tell(Removed(where))
 
     def rebuilt(self, island: int) -> None:
@@ -315,7 +317,7 @@ class SharedController:
         devices = len(self.islands[island].devices)
         self.gone = [where for where in self.gone if where.island != island]
         self.event_loop.tell(Added(island, devices, self.budgets[island]))
-        self._tell_all(protocol.Returned(self._view(self.islands[island], self.budgets[island])))
+        self._tell_all(protocol.Rebuilt(self._view(self.islands[island], self.budgets[island])))
 
     def renewed(self, island: int) -> None:
         """Tell new hosts that they have no devices, and kernels of the hosts."""

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from pathways_nb.controller.events_and_instructions import Grant, Instruction, Refuse, Waited
+from pathways_nb.controller.events_and_instructions import Grant, Instruction, Refuse, Removed, Waited
 from pathways_nb.plan.call_numbers import BUFFER_BITS, CALL_BITS
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
+from pathways_nb.runtime.cluster.host_events import RangeLost
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
-from pathways_nb.runtime.cluster.messenger import RangeLost
 from pathways_nb.runtime.event_loop import Clock
-from pathways_nb.runtime.hosts import messages
+from pathways_nb.runtime.hosts import reports
 from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import ToKernel
@@ -60,10 +60,10 @@ class SharedDriver(ClusterDriver):
         clock: returns seconds.
         link: the way to the controller.
         note: receives events that belong to no program in particular.
-        on_taken: called when devices are gone.
-        on_returned: called when an island has all its devices.
-        on_joined: called with an island that was added, and its budget.
-        on_losing: called with an island whose hosts died, before anything fails for it.
+        on_lost: called with an island whose hosts died, before anything fails for it.
+        on_removed: called in a thread of its own with devices that are gone, as all of a lost island are.
+        on_rebuilt: called likewise with an island that has all its devices again, mostly on new hosts.
+        on_joined: called likewise with an island that was added, and its budget.
         gone: devices that were removed before.
     """
 
@@ -74,29 +74,29 @@ class SharedDriver(ClusterDriver):
         clock: Clock,
         link: ControllerLink,
         note: Callable[[Row], None],
-        on_taken: Callable[[Placement], None],
-        on_returned: Callable[[int], None],
+        on_lost: Callable[[int], None],
+        on_removed: Callable[[Placement], None],
+        on_rebuilt: Callable[[int], None],
         on_joined: Callable[[HostIsland, int], None],
-        on_losing: Callable[[int], None] = lambda island: None,
         gone: Sequence[Placement] = (),
     ):
         self.link = link
-        self._on_taken, self._on_returned, self._on_joined = on_taken, on_returned, on_joined
+        self._on_joined = on_joined
         machine.wire, machine.look = Wire(link.send), link.look
         wire = machine.wire
         super().__init__(
-            attachment, cast(Any, machine), clock, note, on_losing=on_losing,
+            attachment, cast(Any, machine), clock, note, on_lost, on_removed, on_rebuilt,
             messenger=lambda driver: cast(Any, RemoteMessenger(list(attachment.islands), wire)),
         )  # fmt: skip
         self._numbers = itertools.count(link.kernel << CALL_BITS)
         self._buffers = itertools.count(link.kernel << BUFFER_BITS)
-        self.salt = f"kernel {link.kernel}"
+        self.plans.salt = f"kernel {link.kernel}"
         for where in gone:
             self._mark_gone(where)
         for island in attachment.islands:
             if island.lost:  # they are being rebuilt, and this kernel heard of it only now
                 self.messenger.rebuilding.add(island.index)
-                on_losing(island.index)
+                on_lost(island.index)
         self._devices = Workers("pathways-devices", 1)
         self._stream = threading.Thread(target=self._receive, name="pathways-stream", daemon=True)
         self._stream.start()
@@ -144,10 +144,10 @@ class SharedDriver(ClusterDriver):
                 self._aside(self.stands_still)
             case protocol.StandsStill():
                 pass
-            case protocol.Taken(where):
+            case Removed(where):
                 self._mark_gone(where)
-                self._aside(lambda: self._on_taken(where))
-            case protocol.Returned(view):
+                self._aside(lambda: self._on_removed(where))
+            case protocol.Rebuilt(view):
                 self._gone.pop(view.index, None)
                 self._renew(view)
                 self._aside(lambda: self._back(view.index))
@@ -184,19 +184,22 @@ class SharedDriver(ClusterDriver):
             island.links, island.generation, island.lost, island.silent = new.links, view.generation, view.lost, ""
 
     def _back(self, island: int) -> None:
-        self._on_returned(island)
+        self._on_rebuilt(island)
         self._free_to_use(island)
 
     def _free_to_use(self, island: int) -> None:
         self.messenger.rebuilding.discard(island)
         self.ended.notify_all()
 
-    def _in_my_time(self, report: messages.Report | RangeLost) -> messages.Report | RangeLost:
+    def _in_my_time(self, report: reports.Report | RangeLost) -> reports.Report | RangeLost:
         """Return a report with stamps on this kernel's clock."""
         offset = self.link.offset
-        if isinstance(report, messages.StepRow | messages.HostRow):
+        if isinstance(report, reports.StepRows):
+            rows = [(step, start + offset, end + offset, *rest) for step, start, end, *rest in report.rows]
+            return reports.StepRows(report.run, rows)  # type: ignore[arg-type]
+        if isinstance(report, reports.HostRow):
             return report._replace(start=report.start + offset, end=report.end + offset)
-        if isinstance(report, messages.OtherRow):
+        if isinstance(report, reports.OtherRow):
             row = report.row
             return replace(report, row=row._replace(start=row.start + offset, end=row.end + offset))
         return report

@@ -162,6 +162,33 @@ def test_shares_hold_in_every_window_of_400_gangs_however_short(shares: tuple[in
     assert np.abs(got / (np.array(shares) / sum(shares)) - 1).max() <= 0.055
 
 
+def test_who_comes_again_soon_finds_little_of_a_rivals_work_before_its_own() -> None:
+    """Each program takes its host 4 ms, and the device nothing: what is enqueued follows from the ends of late."""
+    machine, plan, now = StateMachine(devices=(1,)), plan_of([0]), 0.0
+    queue = deque[Launch]()
+
+    def take(event: Any) -> None:
+        queue.extend(each for each in machine.handle(event, now) if isinstance(each, Launch))
+
+    def end() -> None:
+        launch = queue.popleft()
+        take(Completed(launch.run, 0, launch.start, launch.stop, 1e-6))
+
+    for run in range(80):
+        take(Submitted(run, "ann" if run < 20 else "bob", plan, (), (run,), (8,)))
+    while machine.active == 2:
+        now += 4e-3
+        end()
+    assert len(queue) == 2
+    now += 1e-3
+    end()
+    assert (len(queue), len(machine.calls)) == (2, 59)
+    for _ in range(6):  # nobody comes, and what is left goes out whole
+        now += 4e-3
+        end()
+    assert len(queue) > 2
+
+
 def test_who_was_away_cannot_save_up() -> None:
     machine = StateMachine(devices=(1,))
     for run in range(3):

@@ -14,8 +14,17 @@ from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.hosts.arrivals import Arrivals, parts_of, senders
 from pathways_nb.runtime.hosts.crossings import cuts, host_of, part
-from pathways_nb.runtime.hosts.messages import OtherRow, Parcel, RangeEnded, StepEnded, StepRow, narrowed
-from pathways_nb.runtime.hosts.reports import Reports, RunRecord
+from pathways_nb.runtime.hosts.messages import Parcel
+from pathways_nb.runtime.hosts.reports import (
+    HostRow,
+    OtherRow,
+    RangeEnded,
+    Reports,
+    RunRecord,
+    StepEnded,
+    StepRows,
+    narrowed,
+)
 from pathways_nb.runtime.lowering.pieces import Located, volume
 from pathways_nb.trace.rows import Row, label_of
 from tests.core.runtime.test_pieces import MESHES, SHAPES, inside, layouts
@@ -227,7 +236,7 @@ def test_reports_are_taken_in_order_and_once() -> None:
 
 
 def test_quiet_reports_go_with_the_next_one() -> None:
-    reports, row = Reports(), StepRow(1, 0, 0.0, 1.0, "exact", "ok", 0, 1)
+    reports, row = Reports(), HostRow(1, "enqueue", 0.0, 1.0, 0)
     reports.quietly(row)
     reports.add(RangeEnded(1, 0, 1, 0.5))
     assert reports.take(0) == [row, RangeEnded(1, 0, 1, 0.5)]
@@ -246,7 +255,13 @@ def test_a_run_reports_steps_by_number_and_other_events_whole() -> None:
     record.add(Row(wide, 1.0, 2.0, 5, "exact"))
     other = Row(label_of("stall", "p waits", "p"), 0.0, 1.0, 5, "exact")
     record.add(other)
-    assert reports.take(0) == [StepRow(5, 2, 1.0, 2.0, "exact", "ok", 4, 3), OtherRow(5, other)]
+    record.add(Row(wide, 2.0, 3.0, 5, "interpolated"))
+    record.add(Row(wide, 3.0, 4.0, 5))
+    first, *more = [
+        (2, 1.0 + at, 2.0 + at, quality, "ok", 4, 3, "", 0, -1)
+        for at, quality in enumerate(("exact", "interpolated", "estimated"))
+    ]
+    assert reports.take(0) == [StepRows(5, [first]), OtherRow(5, other), StepRows(5, more)]
 
 
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(1, 4))

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pathways_nb.runtime.hosts.messages import HostRow, OtherRow, StepRow
-from pathways_nb.runtime.hosts.reports import Reports, RunRecord
+from pathways_nb.runtime.hosts.reports import HostRow, OtherRow, Reports, RunRecord, StepRows
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.formats import from_chrome, to_chrome, to_csv
 from pathways_nb.trace.host_parts import counted_once, devices_per_host
@@ -140,6 +139,5 @@ def test_a_host_reports_messages_and_enqueues_without_their_labels() -> None:
     message, enqueue, step, other = reports.take(0.0)
     assert message == HostRow(7, "stall", 5.0, 5.0, 2)
     assert enqueue == HostRow(7, "enqueue", 5.0, 6.0, 2)
-    assert isinstance(step, StepRow)
-    assert (step.step, step.device, step.devices) == (3, 2, 2)
+    assert step == StepRows(7, [(3, 6.0, 7.0, "estimated", "ok", 2, 2, "", 0, -1)])
     assert isinstance(other, OtherRow)

@@ -24,7 +24,6 @@ from pathways_nb.errors import PlaceError
 from pathways_nb.runtime.cluster import lean_ray, open_ports, private_folder, ray_cluster, ray_link, ray_token
 from pathways_nb.runtime.cluster.private_folder import NotPrivateError, SessionFolder, folder_of_user, token_of_user
 from pathways_nb.runtime.hosts import intruders, meeting
-from pathways_nb.runtime.shared import controller_actor
 from tests.support.stranger import CAN_BE_ANOTHER, NOBODY, TRY, said_by_stranger
 from tests.support.waiting import until
 
@@ -271,15 +270,6 @@ def test_gloo_goes_where_its_host_is_if_jax_has_another_name_for_it(monkeypatch)
     monkeypatch.delattr(xla_bridge._jax, "make_gloo_tcp_collectives")
     with meeting._gloo_on_loopback():
         assert not hasattr(xla_bridge._jax, "make_gloo_tcp_collectives")
-
-
-def test_who_says_nothing_on_a_lifeline_is_not_waited_for(monkeypatch, watchdog) -> None:
-    monkeypatch.setattr(controller_actor, "_GRACE", 1e-3)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        actor: Any = SimpleNamespace(_tokens={"word": 1})
-        controller_actor.ControllerActor._hold(actor, ours)
-        assert theirs.recv(1) == b""
 
 
 def test_another_users_connection_is_noticed(monkeypatch, watchdog) -> None:

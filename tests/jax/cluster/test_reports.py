@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pathways_nb.runtime.hosts.messages import HostRow, RangeEnded, StepEnded
-from pathways_nb.runtime.hosts.reports import Reports
+from pathways_nb.runtime.hosts.reports import HostRow, RangeEnded, Reports, StepEnded
 
 ROW, RESULT, END = HostRow(1, "enqueue", 0.0, 1.0, 0), StepEnded(1, 3, 2.0), RangeEnded(1, 0, 4, 0.5)
 
