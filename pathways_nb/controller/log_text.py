@@ -73,6 +73,18 @@ def as_bytes(log: Log) -> bytes:
     return json.dumps(to_json(log), separators=(",", ":")).encode()
 
 
+def of_run(text: bytes, name: str) -> Log:
+    """Return the log of a saved run of this name.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        return from_bytes(text)
+    except DamagedError as error:
+        raise errors.UsageError(f"the log of the run {name!r} is damaged: {error}.") from None
+
+
 def from_bytes(data: bytes) -> Log:
     """Return the log that ``as_bytes`` wrote.
 

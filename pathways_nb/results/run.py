@@ -32,7 +32,6 @@ from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.overhead import Overhead
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.summary import Summary, summarise
-from pathways_nb.util.json_text import DamagedError
 from pathways_nb.util.words import counted
 
 if TYPE_CHECKING:
@@ -111,10 +110,7 @@ class Run:
         """
         # Read when it is asked for: few runs that are loaded are replayed, and a log may be the longest part.
         if isinstance(self.kept_log, bytes) and self.kept_log:
-            try:
-                self.kept_log = log_text.from_bytes(self.kept_log)
-            except DamagedError as error:
-                raise UsageError(f"the log of the run {self.name!r} is damaged: {error}.") from None
+            self.kept_log = log_text.of_run(self.kept_log, self.name)
         return None if isinstance(self.kept_log, bytes) else self.kept_log
 
     def add(self, execution: Execution) -> None:

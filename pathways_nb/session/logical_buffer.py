@@ -62,6 +62,8 @@ class LogicalBuffer:
             entry: of the logical buffer.
             kind: of the future.
         """
+        if kind.name != self._name:  # of a batch: it keeps the name of its own call
+            kind = self._session.kind(kind.aval, self._name, kind.sharding, kind.place, kind.where)
         # Its kind first: from the moment it is bound, another thread may pass it to a call, which asks where it lies.
         self._kind = kind
         self._entry = entry

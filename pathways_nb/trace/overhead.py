@@ -232,6 +232,7 @@ def _calls(events: Events) -> tuple[float | None, float]:
     is_alone = len(np.unique(client)) < 2  # otherwise nobody knows whose thread got a value
     asked = (events.stored("why")[after] == CALL) & (in_a_row | is_alone)
     asked &= ~(_last(events, COMPILING, start[after]) > since)
+    asked &= since <= start[after]  # else another of the client's threads called, and nobody knows which
     took = (start[after] - np.maximum(since, got))[asked]
     if not len(took):
         return None, 0.0
