@@ -133,7 +133,8 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
             builder.run(node)
     result = graph.nodes[-1]
     # (leaves of the result,) places: where each value was made; an argument has no home.
-    homes = [builder.home.get(value, _reader(builder, value, default.serial)) for value in result.inputs]
+    home = builder.home
+    homes = [home[v] if v in home else _reader(builder, v, default.serial) for v in result.inputs]
     # (leaves of the result,) slots, and behind them those of the copies.
     results = tuple(builder.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
     copies = tuple(builder.copies(results))

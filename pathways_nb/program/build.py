@@ -265,9 +265,11 @@ def build(
         used.update(value for item in group.items for value in item.values())
     nodes: list[Node] = []
     # One node for each parameter, not for each leaf: a model has hundreds of arrays.
-    for parameter in dict.fromkeys(parameters):
-        leaves = tuple(v for v, p in zip(flat.inputs, parameters, strict=True) if p == parameter)
-        nodes.append(Node(len(nodes), "argument", parameter, None, (), leaves))
+    leaves: dict[str, list[int]] = {}
+    for value, parameter in zip(flat.inputs, parameters, strict=True):
+        leaves.setdefault(parameter, []).append(value)
+    for parameter, values_of in leaves.items():
+        nodes.append(Node(len(nodes), "argument", parameter, None, (), tuple(values_of)))
     codes = {}
     for group in groups:
         code = _code(group, used, kept)

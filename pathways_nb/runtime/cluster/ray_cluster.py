@@ -30,7 +30,7 @@ from pathways_nb.runtime.cluster.probe import Watch, servers_of
 from pathways_nb.runtime.cluster.reaper import Reaper, marked
 from pathways_nb.util import forks
 from pathways_nb.util.json_text import shortened
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 
 HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
 NAMESPACE = "pathways_nb"
@@ -87,7 +87,7 @@ class Connection:
         if not self.own:
             again = f"You connected this kernel: call ray.shutdown() within a minute, else Ray ends it. {again}"
         self.lost = f"the Ray cluster ({self}) is lost: {why}. {again}"
-        to_standard_error(self.lost)
+        tell_reader(self.lost)
         try:
             for told in list(self.on_lost.values()):
                 with contextlib.suppress(Exception):  # one controller's error must not keep Ray from being left

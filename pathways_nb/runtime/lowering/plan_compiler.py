@@ -59,6 +59,7 @@ class PlanCompiler:
     ):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
+        self._arguments = {v: node.name for node in traced.graph.nodes if node.kind == "argument" for v in node.outputs}
         self.places = {place.serial: place for place in traced.places}
         placed = ((s, p) for s, p in plan.placements.items() if not p.is_host)
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in placed}
@@ -83,17 +84,17 @@ class PlanCompiler:
         Returns:
             The compiled plan.
         """
-        self.progress = Progress(say)
-        for index, step in enumerate(self.plan.steps):
-            if step.kind == "launch":
-                self._start(index, step, record)
-            elif step.kind == "host":
-                for slot in step.outputs:
-                    self.shardings[slot] = HOST
-            else:
-                self._transfer(index, step)
-        # In a second pass, which waits: by then all nodes are with the compiling threads.
-        actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
+        with Progress(say) as self.progress:
+            for index, step in enumerate(self.plan.steps):
+                if step.kind == "launch":
+                    self._start(index, step, record)
+                elif step.kind == "host":
+                    for slot in step.outputs:
+                        self.shardings[slot] = HOST
+                else:
+                    self._transfer(index, step)
+            # In a second pass, which waits: by then all nodes are with the compiling threads.
+            actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
         taken_over = frozenset(steps[makers[slot]].argument for slot in self.donations.slots) - {-1}
@@ -312,8 +313,7 @@ class PlanCompiler:
         target = self._place_name(step.place)
         if step.kind == "bring":
             value = self.plan.slots[step.outputs[0]].value
-            argument = next(n for n in self.traced.graph.nodes if n.kind == "argument" and value in n.outputs)
-            return f"{argument.name} → {target}"
+            return f"{self._arguments[value]} → {target}"
         return f"{self._place_name(self.plan.slots[step.inputs[0]].place)} → {target}"
 
     def _place_name(self, place: int) -> str:
