@@ -143,10 +143,9 @@ class Run:
             entry: the stored value; ignored if no program of this run made it.
             line: the line of Python.
         """
-        execution = entry.run
-        # A value from ``put``, or of a program that was called before the recording began.
-        if execution is not None and execution.record is self.record:
-            self._programs.need(execution, entry, line)
+        # Not a value from ``put``, or of a program that was called before the recording began.
+        if entry.run is not None and entry.run.record is self.record:
+            self._programs.need(entry.run, entry, line)
 
     def absorb(self, inner: Run) -> None:
         """Add everything that a run recorded within this one contains."""
@@ -338,8 +337,7 @@ class Run:
         kept = self.programs, self.stamps, {**self.about, **({"ops": ops.note} if ops.note else {})}, ops
         # A log that was loaded and never asked for is written as it was read.
         log = self.kept_log if isinstance(self.kept_log, bytes) else log_text.as_bytes(self.kept_log)
-        parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept, log)
-        saved_run.write(parts, path)
+        saved_run.write(saved_run.SavedRun(self.name, self.islands, self.events, *kept, log), path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise UsageError(
