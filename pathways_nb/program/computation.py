@@ -82,6 +82,8 @@ class Computation(Unique):
         """Calls made outside programs, traced at their lines, by signature."""
         self.batch_programs: OrderedDict[Any, Any] = OrderedDict()
         """Programs made of batched calls of which this is the newest computation."""
+        self.known_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        """By a session's epoch, what its calls have found; see ``session.calls.known_calls``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Add one node to the program under trace; outside any program, run.

@@ -100,6 +100,8 @@ class ProgramTracer(Unique):
         before anything is dispatched or donated, and may refuse the values. Inside another program it is called with
         traced values."""
         self._decided: set[Traced] = set()
+        self.known_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        """By a session's epoch, what its calls have found; see ``session.calls.known_calls``."""
 
     def __repr__(self) -> str:
         return f"<program {self.name}>"

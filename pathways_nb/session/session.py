@@ -46,10 +46,6 @@ _HISTORY = 2_000
 class Epoch:
     """The time between two changes of the devices; programs compiled in one epoch are not valid in the next."""
 
-    def __init__(self) -> None:
-        self.known_calls: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-        """By program or computation: what its calls have found, see ``calls.known_calls``."""
-
 
 class Pending(Protocol):
     """Calls of computations that are batched and not dispatched yet."""

@@ -88,7 +88,7 @@ def written(session: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def find(session: Session, target: Computation | ProgramTracer, key: Hashable) -> KnownCall | None:
     """Return what calls of a program or computation need that are equal to one that was made."""
-    known_calls = session.epoch.known_calls.get(target)
+    known_calls = target.known_calls.get(session.epoch)
     return None if known_calls is None else known_calls.get(key)
 
 
@@ -108,7 +108,8 @@ def remember(
     order = tuple([position.get(id(leaf), -1) for leaf in call.leaves])
     if made.key is None or -1 in order:  # an argument that was converted must be converted at each call
         return
-    known_calls = session.epoch.known_calls.setdefault(target, {})
+    # With the target and in no table of all: what is found may refer to the target, as its host work does.
+    known_calls = target.known_calls.setdefault(session.epoch, {})
     if len(known_calls) >= _MOST:
         known_calls.clear()
     known_calls[made.key] = replace(known, order=None if order == tuple(range(len(made.leaves))) else order)
@@ -134,4 +135,7 @@ def _kind_or_static(session: Session, leaf: Any) -> Any:
     """Return the same of a leaf of a model, or beside one; what is no array is told apart by its value."""
     if isinstance(leaf, (Future, jax.Array, np.ndarray, np.generic)):
         return _kind_of(session, leaf)
-    return None if isinstance(leaf, jax.core.Tracer) or hasattr(leaf, "shape") else static_part(leaf)
+    try:
+        return None if isinstance(leaf, jax.core.Tracer) or hasattr(leaf, "shape") else static_part(leaf)
+    except UsageError:  # it cannot be hashed, or is no argument at all
+        return None

@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import Any
 
+import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.session.calls import known_calls, program
-from tests.support.waiting import until
+from tests.support.waiting import until, until_freed
 
 X = np.arange(8, dtype=np.float32)
 SIZE = 8 * 4
@@ -118,12 +119,33 @@ def test_known_calls_keep_neither_programs_nor_controllers_alive() -> None:
     until(lambda: (gc.collect(), epoch() is None)[1])
 
 
+def test_what_is_known_of_a_call_may_refer_to_the_program(left) -> None:
+    def refers_to_itself() -> list[weakref.ref[Any]]:
+        programs: list[Any] = []
+        twice = pw.host(lambda x: (programs, x * 2)[1], on=left, out=jax.ShapeDtypeStruct(X.shape, X.dtype))
+        programs.append(pw.program(lambda x: twice(x), name="refers to itself"))
+        for _ in range(2):
+            np.testing.assert_array_equal(programs[0](X).result(), X * 2)
+            np.testing.assert_array_equal(twice(X).result(), X * 2)
+        return [weakref.ref(programs[0]), weakref.ref(twice)]
+
+    seen = refers_to_itself()
+    until_freed(lambda: [one() for one in seen] == [None, None])
+
+
+def test_what_is_no_argument_is_named_beside_a_model(left) -> None:
+    model = equinox.nn.Linear(8, 8, key=jax.random.key(0))
+    step = pw.program(lambda model, x: model(x), name="step")
+    with pytest.raises(pw.UsageError, match=r"step: argument x = \{1\} is a set, not an array"):
+        step(model, {1})
+
+
 def test_only_so_many_kinds_of_calls_are_remembered(left, controller, monkeypatch) -> None:
     monkeypatch.setattr(known_calls, "_MOST", 3)
     step = pw.jit(lambda x: x + 1, on=left)
     for length in range(1, 9):
         np.testing.assert_array_equal(step(np.zeros(length, np.float32)).result(), np.ones(length))
-    assert len(controller.epoch.known_calls[step]) <= 3
+    assert len(step.known_calls[controller.epoch]) <= 3
 
 
 def test_one_kept_leaf_keeps_none_of_the_others(controller) -> None:
