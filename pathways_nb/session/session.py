@@ -112,6 +112,8 @@ class Session(Unique):
         self.epoch = Epoch()
         self.opened: dict[str, object] = {}
         """The tenants that the event loop knows, by name, until a client of that name is closed."""
+        self.donations, self.donating = 0, threading.Lock()
+        """Calls that donated something, and what is held while one is submitted that must not read it."""
         self.kinds: dict[Any, FutureKind] = {}
         """What its futures are, each once, by its attributes."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()

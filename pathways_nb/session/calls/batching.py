@@ -80,7 +80,7 @@ class CallBatcher:
             self.batch.thread = threading.get_ident()
         self.batch.tenant, self.batch.contexts = tenant, call.contexts
         self._compete |= tenant is not None and threading.get_ident() != self._home
-        avals = call.avals()
+        avals, seen = call.avals(), self.session.donations
         check_futures(call)
         staged = traced_at_line(computation, call, avals, self.session)
         batch = self.batch
@@ -89,7 +89,11 @@ class CallBatcher:
             for i, (leaf, name) in enumerate(zip(call.leaves, computation.names_of(call), strict=True))
         )
         # At once, and not when the batch goes out: a later call of the same batch must not read what this one donates.
-        batch.consumed += consume(call.donated, call.leaves)
+        with self.session.donating:
+            if self.session.donations != seen:  # another thread may have donated the same meanwhile
+                check_futures(call)
+            batch.consumed += consume(self.session, call.donated, call.leaves)
+        batch.seen = seen if batch.seen is None else batch.seen
         index = len(batch.calls)
         futures = [Future(self.session.kind(leaf, computation.name)) for leaf in staged.outputs]
         for position, future in enumerate(futures):
@@ -127,7 +131,7 @@ class CallBatcher:
             program = program_of(batch, wanted)
             call, futures = program.signature(tuple(batch.outside), {}, contexts), batch.futures(self.session, wanted)
             with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
-                _, known = dispatch(self.session, program, call, futures)
+                _, known = dispatch(self.session, program, call, futures, batch.seen)
             if known is not None and len(batch.calls) == 1:
                 self.sent = call, replace(known, build=batch.calls[0].staged.build)
         except BaseException as error:

@@ -98,6 +98,8 @@ class CallBatch:
     """Futures of these calls, by identity."""
     donated: set[int] = field(default_factory=set)
     consumed: list[Future] = field(default_factory=list)
+    seen: int | None = None
+    """``Session.donations`` before the first call was checked."""
 
     def wire(self, leaf: Any, donated: bool, name: str) -> Wire:
         """Add a leaf from outside to ``outside``, if it is one.

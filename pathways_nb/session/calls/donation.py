@@ -7,13 +7,14 @@ is marked at once, before the program runs, and names the line that donated it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pathways_nb.errors import LostError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.signature import Signature
 from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
 
 
 def check_futures(call: Signature) -> None:
@@ -23,12 +24,7 @@ def check_futures(call: Signature) -> None:
         LostError: an argument was donated by an earlier call.
         UsageError: an argument is donated and passed twice.
     """
-    for index, leaf in enumerate(call.leaves):
-        if isinstance(leaf, Future):
-            try:
-                leaf.check_usable()
-            except LostError as error:
-                raise LostError(f"{call.name(index)}: {error}") from None
+    check_usable(call.leaves, call.name)
     passed = Counter(map(id, call.leaves)) if call.donated else Counter[int]()
     for index in call.donated:
         leaf = call.leaves[index]
@@ -36,10 +32,30 @@ def check_futures(call: Signature) -> None:
             raise UsageError(f"{call.name(index)} is donated and passed twice in one call.")
 
 
-def consume(donated: Sequence[int], leaves: Sequence[Any]) -> list[Future]:
-    """Mark the donated futures of a call, so that later uses name its line.
+def check_usable(leaves: Sequence[Any], name: Callable[[int], str], donated: Sequence[int] = ()) -> None:
+    """Check that no argument was donated.
 
     Args:
+        leaves: all arguments.
+        name: returns what errors call one.
+        donated: positions of those that this call has donated itself.
+
+    Raises:
+        LostError: one was donated by an earlier call.
+    """
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, Future) and index not in donated:
+            try:
+                leaf.check_usable()
+            except LostError as error:
+                raise LostError(f"{name(index)}: {error}") from None
+
+
+def consume(session: Session, donated: Sequence[int], leaves: Sequence[Any]) -> list[Future]:
+    """Mark the donated futures of a call, so that later uses name its line; ``session.donating`` is held.
+
+    Args:
+        session: the controller.
         donated: positions of the donated arguments.
         leaves: all arguments.
 
@@ -52,4 +68,5 @@ def consume(donated: Sequence[int], leaves: Sequence[Any]) -> list[Future]:
     futures = [leaves[index] for index in donated if isinstance(leaves[index], Future)]
     for future in futures:
         future._consumed, future._known = where, None  # spelled out: a training step donates hundreds
+    session.donations += 1  # last: who reads the new number finds them marked
     return futures

@@ -111,12 +111,13 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
         The outputs as futures.
     """
     session, is_program = default_controller.get(), isinstance(target, ProgramTracer)
+    seen = session.donations
     at_once = is_program or not session.recordings
     made = written(session, args, kwargs) if at_once and not target.statics.has_static else None
     if made is not None and made.key is not None and (known := find(session, target, made.key)) is not None:
         with calling(session, target.name):
             session.flush()
-            return _repeat(session, known, made.leaves)
+            return _repeat(session, known, made.leaves, seen)
     call = target.signature(args, kwargs)
     refuse_tracers(call)
     with calling(session, target.name):
@@ -137,12 +138,12 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
         return result
 
 
-def _repeat(session: Session, known: KnownCall, leaves: list[Any]) -> Any:
-    """Submit a call of which all is known but its arguments, and return its outputs as futures."""
+def _repeat(session: Session, known: KnownCall, leaves: list[Any], seen: int) -> Any:
+    """Submit a call of which all is known but its arguments, and return its outputs as futures; ``seen`` as there."""
     session.driver.event_loop.refuse_policies()
     if known.order is not None:
         leaves = [leaves[at] for at in known.order]
-    made, _ = submit.submit(session, known, leaves, lambda at: f"{known.name}: argument {at}")
+    made, _ = submit.submit(session, known, leaves, lambda at: f"{known.name}: argument {at}", seen)
     return known.build(made)
 
 

@@ -31,7 +31,7 @@ from pathways_nb.runtime.lowering.layouts import Layouts
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls import stored_values
-from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.calls.donation import check_futures, check_usable, consume
 from pathways_nb.session.calls.known_calls import KnownCall
 from pathways_nb.session.exclusive import Exclusive
 from pathways_nb.session.futures import Future, made_anew
@@ -60,7 +60,11 @@ def _alone(session: Session, made_once: ProgramTracer | Traced, make: Callable[.
 
 
 def dispatch(
-    session: Session, program: ProgramTracer, call: Signature, futures: Sequence[Future] | None = None
+    session: Session,
+    program: ProgramTracer,
+    call: Signature,
+    futures: Sequence[Future] | None = None,
+    seen: int | None = None,
 ) -> tuple[Any, KnownCall | None]:
     """Trace and compile what is new, and submit the call.
 
@@ -70,6 +74,7 @@ def dispatch(
         call: its arguments.
         futures: those of batched calls that the program stands for, in the order of its results. Such calls were
             checked and have donated already. For any other program, futures are made.
+        seen: of batched calls, ``session.donations`` before they were checked.
 
     Returns:
         The program's output tree, with a future for each array, and what equal calls need; ``None`` if they need more.
@@ -80,6 +85,7 @@ def dispatch(
     # A policy is called while the core decides: a call from within it would wait for that decision for ever.
     session.driver.event_loop.refuse_policies()
     avals = call.avals()
+    seen = session.donations if seen is None else seen
     if futures is None:
         check_futures(call)
     record = session.active_record()
@@ -91,7 +97,7 @@ def dispatch(
         conclude()
     kinds = stored_values.kinds_of(session, ready, traced.cropped)
     known = KnownCall(program.name, ready, tuple(kinds), call.donated, None, traced.build)
-    made, run = submit(session, known, call.leaves, call.name, futures)
+    made, run = submit(session, known, call.leaves, call.name, seen, futures)
     if not ready.plan.again:  # else it hangs on the copies that there are
         known = replace(known, moved=run.moved)
     # After the simulated call: if that is refused, nothing is computed either.
@@ -153,6 +159,7 @@ def submit(
     known: KnownCall,
     leaves: Sequence[Any],
     name: Callable[[int], str],
+    seen: int,
     futures: Sequence[Future] | None = None,
 ) -> tuple[Sequence[Future], Execution]:
     """Queue a call of which all is known but its arguments.
@@ -162,10 +169,14 @@ def submit(
         known: what equal calls share.
         leaves: its arguments.
         name: returns what errors call an argument.
+        seen: ``session.donations`` before it was checked that no argument was donated.
         futures: as in ``dispatch``.
 
     Returns:
         The futures of its results, and the run.
+
+    Raises:
+        LostError: another thread has donated an argument meanwhile.
     """
     driver, ready, record = session.driver, known.compiled_plan, session.active_record()
     tenant = tenant_scope.current()
@@ -177,11 +188,15 @@ def submit(
         record.add(Row(label, session.clock() - waited, session.clock(), quality=driver.quality))
     buffers, temporary = stored_values.hold(session, ready.plan, leaves, client, name)
     held = [*(futures or ()), *made_anew(len(known.kinds) - len(futures or ()))]
-    execution, entries = driver.submit(ready, buffers, held, record, client, known.moved)
+    with session.donating:
+        # A call that takes an argument over waits for its readers: one that came behind it would wait for it in turn.
+        if session.donations != seen:
+            check_usable(leaves, name, () if futures is None else known.donated)
+        execution, entries = driver.submit(ready, buffers, held, record, client, known.moved)
+        if futures is None:
+            consume(session, known.donated, leaves)
     del temporary  # their buffers live on while the call needs them
     driver.check_held(entries)
-    if futures is None:
-        consume(known.donated, leaves)
     for recording, _ in session.recordings[-1:]:
         # The innermost alone: at its end it hands on what it has to the one around it.
         recording.add(execution)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import threading
@@ -39,6 +40,7 @@ class World:
         left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
         self.left, self.f, self.g = left, pw.jit(lambda x: x * 2 + 1, on=left), pw.jit(lambda x: x + 3, on=right)
         self.program = pw.program(lambda x: self.g(self.f(x)), name="both")
+        self.takes = pw.program(lambda x: self.f(x), name="takes", donate_argnums=0)
         self.value = self.program(M)
         self.value.wait()
         self.operations: dict[str, Work] = {
@@ -48,6 +50,7 @@ class World:
             "put": lambda: pw.put(M, on=left, shardings=pw.P("x")).wait(),
             "drop": lambda: [self.program(M) for _ in range(3)].clear(),
             "gather": self._gather,
+            "donate": self._donate,
             "tenant": self._tenant,
             "trace": self._trace,
             "compile": self._compile,
@@ -75,6 +78,17 @@ class World:
         with pw.record():
             y = self.g(self.f(M))
         self._right(y)
+
+    def _donate(self) -> None:
+        y = self.program(M)
+        try:
+            z = self.takes(y)
+        except KeyboardInterrupt:
+            with contextlib.suppress(pw.LostError):  # whichever of both came first, and never another value
+                self._right(y)
+            raise
+        if not self.simulated:
+            close(z.result(), M * 4 + 9)
 
     def _tenant(self) -> None:
         with pw.client("ann"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.session.calls import known_calls, program
+from pathways_nb.session.calls import known_calls, program, stored_values
 from tests.support.waiting import until, until_freed
 
 X = np.arange(8, dtype=np.float32)
@@ -87,6 +88,28 @@ def test_what_was_donated_is_named_by_the_call_that_is_repeated(left) -> None:
     with pytest.raises(pw.LostError, match="was donated at test_known_calls.py"):
         step(y)
     np.testing.assert_array_equal(step(pw.put(X, on=left)).result(), X + 1)
+
+
+@pytest.mark.parametrize(("donated", "is_known"), [((0,), True), ((), True), ((), False)])
+def test_what_another_thread_donates_meanwhile_is_not_read(left, monkeypatch, donated, is_known) -> None:
+    """The call that takes it over waits for its readers: one that came behind it would wait for it in turn."""
+    take = pw.jit(lambda x: x + 1, on=left, donate_argnums=0)
+    other = pw.jit(lambda x: x + 2, on=left, donate_argnums=donated)
+    for _ in range(is_known):
+        pw.wait([take(pw.put(X, on=left)), other(pw.put(X, on=left))])
+    y, taken, hold = pw.put(X, on=left), [], stored_values.hold
+
+    def hold_later(*args: Any) -> Any:
+        monkeypatch.setattr(stored_values, "hold", hold)
+        between = threading.Thread(target=lambda: taken.append(take(y)))
+        between.start()
+        between.join()
+        return hold(*args)
+
+    monkeypatch.setattr(stored_values, "hold", hold_later)  # which is called when the arguments were checked
+    with pytest.raises(pw.LostError, match="was donated at"):
+        other(y)
+    np.testing.assert_array_equal(taken[0].result(), X + 1)
 
 
 def test_a_reset_forgets_what_was_known(controller) -> None:
