@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathways_nb.plan.plan import Placement
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class FutureKind:
     """What is equal for many futures; equal ones of a session are one object.
 

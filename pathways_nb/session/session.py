@@ -114,8 +114,8 @@ class Session(Unique):
         """The tenants that the event loop knows, by name, until a client of that name is closed."""
         self.donations, self.donating = 0, threading.Lock()
         """Calls that donated something, and what is held while one is submitted that must not read it."""
-        self.kinds: dict[Any, FutureKind] = {}
-        """What its futures are, each once, by its attributes."""
+        self.kinds: weakref.WeakValueDictionary[Any, FutureKind] = weakref.WeakValueDictionary()
+        """What its futures are, each once, by its attributes, while a future or a known call needs it."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
     def _machine(self) -> StateMachine:
@@ -201,7 +201,7 @@ class Session(Unique):
     def begin_epoch(self) -> None:
         """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""
         self.epoch = Epoch()
-        self.kinds = {}
+        self.kinds = weakref.WeakValueDictionary()
 
     def kind(
         self, aval: Aval, name: str, sharding: Any = None, place: int | None = None, where: Placement | None = None

@@ -204,6 +204,15 @@ def test_leaves_die_one_by_one_and_memory_says_so(controller) -> None:
     until(lambda: not controller.machine.store.buffers and not controller.driver.entries)
 
 
+def test_what_futures_were_is_forgotten_with_them(controller) -> None:
+    def put_somewhere_else(length: int) -> None:
+        pw.put(np.zeros(length, np.float32), on=pw.virtual_slice(1, island=0)).wait()
+
+    for length in range(1, 4):
+        put_somewhere_else(length)
+    until_freed(lambda: not controller.kinds)
+
+
 def test_what_many_calls_read_keeps_none_of_them(left, controller) -> None:
     data, step = pw.put(X, on=left), pw.jit(lambda x, n: x * n, on=left)
     runs = weakref.WeakSet[Any]()
