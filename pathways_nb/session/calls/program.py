@@ -20,6 +20,7 @@ from pathways_nb.plan.memory_categories import check
 from pathways_nb.program import context
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program_tracer import ProgramTracer
+from pathways_nb.program.signature import Signature
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -117,7 +118,7 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
     if made is not None and made.key is not None and (known := find(session, target, made.key)) is not None:
         with calling(session, target.name):
             session.flush()
-            return _repeat(session, known, made.leaves, seen)
+            return _repeat(session, known, made.leaves, seen, lambda: target.signature(args, kwargs))
     call = target.signature(args, kwargs)
     refuse_tracers(call)
     with calling(session, target.name):
@@ -138,12 +139,27 @@ def _call(target: Computation | ProgramTracer, args: tuple[Any, ...], kwargs: di
         return result
 
 
-def _repeat(session: Session, known: KnownCall, leaves: list[Any], seen: int) -> Any:
-    """Submit a call of which all is known but its arguments, and return its outputs as futures; ``seen`` as there."""
+def _repeat(session: Session, known: KnownCall, given: list[Any], seen: int, signature: Callable[[], Signature]) -> Any:
+    """Submit a call of which all is known but its arguments.
+
+    Args:
+        session: the controller.
+        known: what equal calls share.
+        given: its leaves, as it was written.
+        seen: as in ``submit.submit``.
+        signature: binds the arguments to parameters, to name one in an error.
+
+    Returns:
+        Its outputs as futures.
+    """
     session.driver.event_loop.refuse_policies()
-    if known.order is not None:
-        leaves = [leaves[at] for at in known.order]
-    made, _ = submit.submit(session, known, leaves, lambda at: f"{known.name}: argument {at}", seen)
+    leaves = given if known.order is None else [given[at] for at in known.order]
+
+    def name(at: int) -> str:
+        call = signature()
+        return call.name(next(i for i, leaf in enumerate(call.leaves) if leaf is leaves[at]))
+
+    made, _ = submit.submit(session, known, leaves, name, seen)
     return known.build(made)
 
 

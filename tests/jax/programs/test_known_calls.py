@@ -222,3 +222,14 @@ def test_what_many_calls_read_keeps_none_of_them(left, controller) -> None:
         result.wait()
         del result
     until(lambda: (gc.collect(), not runs)[1])
+
+
+def test_a_lost_argument_is_named_by_its_parameter_in_a_repeated_call(left) -> None:
+    double, step = pw.jit(lambda x: x * 2, on=left), pw.jit(lambda a, b: a - b, on=left)
+    mine = double(X)
+    step(mine, double(X)).wait()
+    with pw.client("bob"):
+        hers = double(X)
+        step(mine, hers).wait()
+    with pytest.raises(pw.LostError, match=r"^(<lambda>|step): argument b: .*bob"):
+        step(mine, hers)
