@@ -168,10 +168,19 @@ def _add_simulated(parser: _Parser) -> None:
         help="on a Ray cluster: seconds after which a silent host is dead",
     )
     parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
+    parser.option("host", type=_costs, metavar="launch=1e-4,…", help="simulated: seconds of the controller and hosts")
     parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: spread of the log of durations")
     parser.option("seed", type=int, default=0, metavar="N", help="simulated: seed of that noise")
     parser.option("values", action="store_true", help="simulated: compute values on CPU devices, too")
     parser.option("compiler", default="auto", choices=("auto", "own", "cpu"), help="simulated: whose compiler")
+
+
+def _costs(text: str) -> dict[str, float]:
+    """Return the seconds in ``launch=1e-4,call=2e-5`` by name."""
+    try:
+        return {name.strip(): float(seconds) for name, seconds in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write seconds by name, such as launch=1e-4,call=2e-5") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -54,7 +54,8 @@ const fitToWidth = (doc) => {
     for (const one of overTime(doc)) one.below[0].ticker.desired_num_ticks = Math.max(2, Math.min(10, Math.floor(one.inner_width / APART)))
     fit()
   }
-  figure.properties.inner_width.change.connect(ticks)
+  // Each has its own width, which may change after that of the first.
+  for (const one of overTime(doc)) one.properties.inner_width.change.connect(ticks)
   range?.change.connect(() => { if (Math.abs(figure.inner_width / (range.end - range.start) / scale - 1) > 0.01) fit() })
   ticks()
   return fit
