@@ -178,4 +178,4 @@ def test_picking_a_node_marks_its_bars_and_the_other_way_round(opened: Callable[
     middle = (timeline["left"][bar] + timeline["right"][bar]) / 2
     click("timeline", float(middle), float(timeline["top"][bar] + 1.2), "stage0 (bwd)")
     tab.screenshot(path=str(tmp_path / "linked.png"))
-    click("graph", 5, 5)
+    click("graph", 5, 30)  # beside all nodes
