@@ -99,8 +99,7 @@ def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> M
         quick: whether to take fewer classes, sizes and repeats.
         say: called with lines of progress.
     """
-    with Progress(say) as progress:
-        return _MeasuredPrograms(controller, quick, progress).measured()
+    return _MeasuredPrograms(controller, quick, Progress(say)).measured()
 
 
 class _MeasuredPrograms:

@@ -22,11 +22,9 @@ def frozen() -> None:
 
 @pytest.fixture
 def a(left: pw.VirtualSlice) -> pw.Computation:
-    double = on(left, lambda v: v * 2)
-    return double
+    return on(left, lambda v: v * 2)
 
 
 @pytest.fixture
 def b(right: pw.VirtualSlice) -> pw.Computation:
-    increment = on(right, lambda v: v + 1)
-    return increment
+    return on(right, lambda v: v + 1)

@@ -132,11 +132,8 @@ class RunLike(Protocol):
     def op_graph(self) -> OpGraph:
         """The graph of its ops, of an adopted step; empty for other runs."""
 
-    def headline(self) -> str:
-        """Return the sentence above the figures: what matters; empty for none."""
-
     def summary_line(self) -> str:
-        """Return the numbers under the figures, in one line."""
+        """Return the text under the figures, in one line."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,6 @@ class Moment:
     finished: bool
     events: Events
     summary: str
-    sentence: str = ""
     ops: Ops = field(default_factory=Ops)
     op_graph: OpGraph = field(default_factory=OpGraph)
 
@@ -179,12 +175,7 @@ class Moment:
             Drawn(one.graph, one.where, one.routes, one.layouts, one.runs, dict(one.needed)) for one in run.programs
         )
         where = run.islands, run.island_names, run.hbm
-        said = run.summary_line(), run.headline()
-        return cls(run.name, *where, programs, finished, run.events, *said, run.ops, run.op_graph)
-
-    def headline(self) -> str:
-        """Return the sentence above the figures."""
-        return self.sentence
+        return cls(run.name, *where, programs, finished, run.events, run.summary_line(), run.ops, run.op_graph)
 
     def summary_line(self) -> str:
         """Return the summary of this moment."""
@@ -195,7 +186,7 @@ class Moment:
         """A value that changes whenever there is something new to draw."""
         # Lengths and counts only: comparing a million events would take longer than drawing them.
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
-        return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary, self.sentence
+        return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary
 
 
 class Drawing(ABC):
