@@ -333,7 +333,7 @@ class Driver(ABC):
             made = promised(run, buffers, compiled_plan.result_steps, shardings, tokens, self.event_loop.inbox.put)
             run.results, run.moved = ResultEntries(made, compiled_plan.result_positions), moved
             will_move(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
-            read = [entries[argument] for argument in compiled_plan.distinct_brought]
+            read = [entries[argument] for argument in compiled_plan.bringing]
             readers = [entry.with_reader(run.unread) for entry in read]
             sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
             event = Submitted(run.serial, client, plan, tuple(arguments), buffers, sizes, footprint, moved)

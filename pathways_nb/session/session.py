@@ -43,7 +43,7 @@ _HISTORY = 2_000
 """Events kept of what runs outside any recording."""
 
 
-class Epoch:
+class _Epoch:
     """The time between two changes of the devices; programs compiled in one epoch are not valid in the next."""
 
 
@@ -109,7 +109,7 @@ class Session(Unique):
         self.recordings: list[tuple[Run, Pending]] = []
         self.scopes: list[Session | None] = []
         """For each ``with`` block entered, the session to restore; the session itself if it was current before."""
-        self.epoch = Epoch()
+        self.epoch = _Epoch()
         self.opened: dict[str, object] = {}
         """The tenants that the event loop knows, by name, until a client of that name is closed."""
         self.donations, self.donating = 0, threading.Lock()
@@ -200,7 +200,7 @@ class Session(Unique):
 
     def begin_epoch(self) -> None:
         """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""
-        self.epoch = Epoch()
+        self.epoch = _Epoch()
         self.kinds = weakref.WeakValueDictionary()
 
     def kind(

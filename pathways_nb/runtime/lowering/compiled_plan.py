@@ -132,11 +132,6 @@ class CompiledPlan:
         return found
 
     @cached_property
-    def distinct_brought(self) -> tuple[int, ...]:
-        """The arguments that any step brings, each once."""
-        return tuple(self.bringing)
-
-    @cached_property
     def bringing(self) -> dict[int, list[int]]:
         """By argument, the steps that bring it."""
         found: dict[int, list[int]] = {}

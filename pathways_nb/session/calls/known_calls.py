@@ -38,7 +38,6 @@ class KnownCall:
     """What equal calls share.
 
     Args:
-        name: of the program. It is not the program itself, by which what is known is kept: that would keep it alive.
         compiled_plan: its compiled plan.
         kinds: of its results, and after them of the copies that it leaves at other places.
         donated: positions of donated arguments.
@@ -47,7 +46,6 @@ class KnownCall:
         order: for each argument, its position among the leaves of the call as it was written.
     """
 
-    name: str
     compiled_plan: CompiledPlan
     kinds: tuple[FutureKind, ...]
     donated: tuple[int, ...]

@@ -96,7 +96,7 @@ def dispatch(
     if conclude is not None:
         conclude()
     kinds = stored_values.kinds_of(session, ready, traced.cropped)
-    known = KnownCall(program.name, ready, tuple(kinds), call.donated, None, traced.build)
+    known = KnownCall(ready, tuple(kinds), call.donated, None, traced.build)
     made, run = submit(session, known, call.leaves, call.name, seen, futures)
     if not ready.plan.again:  # else it hangs on the copies that there are
         known = replace(known, moved=run.moved)
@@ -184,7 +184,7 @@ def submit(
     if tenant is not None and tenant.memory:
         _refuse_too_large(ready, [tenant.memory] * len(session.islands), f"give {client!r} a larger memory=")
     if (waited := driver.wait_for_capacity(client)) > NOTABLE:
-        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", known.name, client)
+        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", ready.name, client)
         record.add(Row(label, session.clock() - waited, session.clock(), quality=driver.quality))
     buffers, temporary = stored_values.hold(session, ready.plan, leaves, client, name)
     held = [*(futures or ()), *made_anew(len(known.kinds) - len(futures or ()))]
