@@ -78,9 +78,11 @@ def cross_entropy(y, targets):
     return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(y), targets[..., None], -1))
 
 
-def actions_run(run: pw.Run, pipe: pw.Pipeline) -> list[list[str]]:
-    """The actions of each device of the schedule, in the order in which the run launched them."""
+def actions_run(run: pw.Run, pipe: pw.Pipeline, call: int | None = None) -> list[list[str]]:
+    """The actions of each device of the schedule, in the order in which the run launched them; those of one call."""
     events = run.events.of_kind("compute", "collective")
+    if call is not None:
+        events = events.select(events["run"] == call)
     order = np.argsort(events["start"], kind="stable")
     found: list[list[str]] = [[] for _ in pipe.on]
     for name, stage in zip(events["name"][order].tolist(), events["stage"][order].tolist(), strict=True):

@@ -6,6 +6,7 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import pathways_nb as pw
@@ -61,15 +62,18 @@ def test_the_order_holds_while_another_tenant_competes(controller) -> None:
     params, x, targets = mlp_model(4)
     busy = pw.program(pw.work(2e-3, on=pw.virtual_slice(2, island=1)), name="busy")
     pw.wait((busy(), pipe.value_and_grad(params, x, targets)))
-    with pw.record() as run, pw.client("other") as other:
+    other = pw.client("other")
+    with pw.record() as run:
         found = []
         for _ in range(3):
             with other.acting():
                 found += [busy() for _ in range(4)]
             found.append(pipe.value_and_grad(params, x, targets))
         pw.wait(found)
-    rows = actions_planned(pipe)
-    assert actions_run(run, pipe) == [row * 3 for row in rows]
+    # By call: while clients compete, an island that would stand still may begin the next call of a client.
+    calls = np.unique(run.events["run"][run.events["client"] != "other"])
+    rows = [actions_run(run, pipe, call) for call in calls if call >= 0]
+    assert rows == [actions_planned(pipe)] * 3
 
 
 def test_each_action_says_what_it_is(controller) -> None:
