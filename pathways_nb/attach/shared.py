@@ -88,7 +88,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
         """Return the driver of this kernel, which joins the controller."""
         link = RayControllerLink(connection.ray, actor, connection.gate)
         # Removed before this kernel joined: its own resource manager must not place anything there.
-        for where in link.welcome.gone:
+        for where in link.welcome.lost_devices:
             session.resources.remove(where)
         islands = tuple(link.island(view) for view in link.welcome.islands)
         driver = SharedDriver(
@@ -101,7 +101,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
             lambda where: elasticity.follow_loss(session, where),
             lambda island: elasticity.follow_return(session, island),
             lambda island, budget: elasticity.follow_joining(session, island, budget),
-            link.welcome.gone,
+            link.welcome.lost_devices,
         )
         driver.on_standstill = partial(tell_standstill, session)
         connection.on_lost[actor] = partial(lose_cluster, session, driver)

@@ -81,7 +81,7 @@ class Resources:
         """Slices that were moved by a loss, and may return when devices come back."""
         self._load = [Counts(count) for count in self.islands]
         """By island: number of slices on each device."""
-        self._gone = [Counts(count) for count in self.islands]
+        self._lost = [Counts(count) for count in self.islands]
         """By island: 1 for each device that is lost."""
 
     @contextmanager
@@ -111,8 +111,8 @@ class Resources:
         with self._lock:
             return [
                 Placement(island, first, count)
-                for island, gone in enumerate(self._gone)
-                for first, count, lost in gone.ranges()
+                for island, counts in enumerate(self._lost)
+                for first, count, lost in counts.ranges()
                 if lost
             ]
 
@@ -146,13 +146,13 @@ class Resources:
 
     def remove(self, where: Placement) -> None:
         """Mark devices as lost; slices that touch them are placed elsewhere when they are needed next."""
-        gone, after = self._gone[where.island], where.first + where.count
+        counts, after = self._lost[where.island], where.first + where.count
         with self._up_to_date():
-            for first, count, lost in tuple(gone.ranges()):
+            for first, count, lost in tuple(counts.ranges()):
                 begin, end = max(first, where.first), min(first + count, after)
                 # Devices may be reported as lost twice, and count once.
                 if begin < end and not lost:
-                    gone.add(begin, end - begin, 1)
+                    counts.add(begin, end - begin, 1)
             for serial in [serial for serial, placement in self._placements.items() if overlap(placement, where)]:
                 self._drop(serial)
                 self._moved.add(serial)
@@ -160,7 +160,7 @@ class Resources:
     def restore(self, island: int) -> None:
         """Mark all devices of an island as present."""
         with self._up_to_date():
-            self._gone[island] = Counts(self.islands[island])
+            self._lost[island] = Counts(self.islands[island])
             self._spread_again()
 
     def add(self, devices: int) -> None:
@@ -168,7 +168,7 @@ class Resources:
         with self._up_to_date():
             self.islands = (*self.islands, devices)
             self._load.append(Counts(devices))
-            self._gone.append(Counts(devices))
+            self._lost.append(Counts(devices))
             self._spread_again()
 
     def _spread_again(self) -> None:
@@ -179,7 +179,7 @@ class Resources:
         for serial in self._moved:
             self._drop(serial)
         # While others are still lost, a slice may move once more when those come back.
-        if not any(gone.total for gone in self._gone):
+        if not any(counts.total for counts in self._lost):
             self._moved.clear()
 
     def _choose(self, slice_: VirtualSlice) -> Placement:
@@ -207,11 +207,11 @@ class Resources:
         Only windows that begin or end at the edge of a range count. Between such edges the load of a moving window
         changes by the same amount from step to step, so one of its ends is as good as any position.
         """
-        gone, last = self._gone[island], self.islands[island] - size
+        counts, last = self._lost[island], self.islands[island] - size
         # Both: the first or last devices that a loss left must be tried, too.
-        edges = {*self._load[island].edges, *gone.edges}
+        edges = {*self._load[island].edges, *counts.edges}
         firsts = sorted({first for edge in edges for first in (edge, edge - size) if 0 <= first <= last})
-        return [first for first in firsts if not gone.total or not gone.most_and_sum(first, size)[0]]
+        return [first for first in firsts if not counts.total or not counts.most_and_sum(first, size)[0]]
 
     def _asked(self, slice_: VirtualSlice) -> Sequence[int]:
         """Return the islands on which a slice may be placed."""
@@ -232,7 +232,7 @@ class Resources:
         return have
 
     def _does_not_fit(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
-        left = {i: [count for _, count, times in gone.ranges() if not times] for i, gone in enumerate(self._gone)}
+        left = {i: [count for _, count, times in counts.ranges() if not times] for i, counts in enumerate(self._lost)}
         total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
         if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
             fixes = f"Leave out island={slice_.island} to place it on another, "

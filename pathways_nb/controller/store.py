@@ -103,7 +103,7 @@ class Store:
         """Buffers of which another one is the same array, or will be."""
         self.void: set[int] = set()
         """Buffers that hold no value any more."""
-        self.gone: list[Placement] = []
+        self.lost_devices: list[Placement] = []
         """Devices that are lost."""
         self.same: dict[int, set[int]] = {}
         """By buffer: all buffers that are the same array, where there are several."""
@@ -171,7 +171,7 @@ class Store:
 
     def remove(self, where: Placement) -> list[Instruction]:
         """Return what was lost with these devices."""
-        self.gone.append(where)
+        self.lost_devices.append(where)
         lying = {number for number, allocation in self._allocations() if overlap(allocation.placement, where)}
         # The same array under another number is lost as well.
         lost = lying.union(*(self.same.get(number, ()) for number in lying))
@@ -180,7 +180,7 @@ class Store:
 
     def restore(self, island: int) -> None:
         """Forget that devices of this island were lost."""
-        self.gone = [where for where in self.gone if where.island != island]
+        self.lost_devices = [where for where in self.lost_devices if where.island != island]
 
     def at(self, where: Placement) -> Iterator[tuple[Buffer, int]]:
         """Yield each buffer with memory on a placement, and its bytes per device."""
@@ -204,7 +204,10 @@ class Store:
         footprint = event.footprint
         if not event.results or not footprint.results:
             return []
-        if not (footprint.handed_back or self.gone or not self.void.isdisjoint(event.results)) and event.plan.distinct:
+        if (
+            not (footprint.handed_back or self.lost_devices or not self.void.isdisjoint(event.results))
+            and event.plan.distinct
+        ):
             group = self.groups[event.results[0]]
             group.allocations.update(zip(event.results, footprint.results, strict=False))
             self._enter(group, footprint.result_counts, 1)
@@ -225,7 +228,7 @@ class Store:
                 continue
             self._occupy(buffer, allocation)
             # Lost while the call was under way. It was entered all the same, so that losing it gives back as much.
-            if any(overlap(allocation.placement, where) for where in self.gone):
+            if any(overlap(allocation.placement, where) for where in self.lost_devices):
                 lost += self._lose([buffer], f"was computed on {allocation.placement}, which was lost. Run it again")
         return lost
 

@@ -496,9 +496,9 @@ class Driver(ABC):
                 self.memory_events.change(instruction)
             case Waited(run, since, reason):
                 self._causes.waited(instruction)
-                under_way = self.runs[run]
-                label = label_of("stall", reason, under_way.compiled_plan.name, under_way.client)
-                under_way.record.add(Row(label, since, self.clock(), run, "exact"))
+                waited = self.runs[run]
+                label = label_of("stall", reason, waited.compiled_plan.name, waited.client)
+                waited.record.add(Row(label, since, self.clock(), run, "exact"))
             case Grant(buffer, since):
                 self._answer(buffer, since)
             case Refuse(buffer, since, error):

@@ -17,13 +17,13 @@ class InjectedFault(Exception):  # noqa: N818  (it is what the user asked for)
     """The error of a node that ``pw.inject_fault`` made fail."""
 
 
-def check_devices(label: Label, gone: Collection[int]) -> None:
+def check_devices(label: Label, lost_devices: Collection[int]) -> None:
     """Refuse to run on devices of an island that are ``gone``.
 
     Raises:
         LostError: naming the lost devices.
     """
-    lost = sorted(device for device in gone if label.device <= device < label.device + label.devices)
+    lost = sorted(device for device in lost_devices if label.device <= device < label.device + label.devices)
     if lost:
         raise LostError(f"device {', '.join(map(str, lost))} of island {label.island} was lost")
 

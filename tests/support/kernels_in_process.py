@@ -97,14 +97,14 @@ class Lab:
 
         def start(session: Any) -> SharedDriver:
             links.append(KernelLink(self.shared))
-            for where in self.shared.gone:
+            for where in self.shared.lost_devices:
                 session.resources.remove(where)
             islands = tuple(links[-1].island(view) for view in self.shared.views())
             return SharedDriver(
                 HostAttachment(islands, Guest(self.shared, self.cluster)), session.machine, session.clock, links[-1],
                 session.note, partial(elasticity.withdraw, session), partial(elasticity.follow_loss, session),
                 partial(elasticity.follow_return, session),
-                lambda island, budget: elasticity.follow_joining(session, island, budget), tuple(self.shared.gone),
+                lambda island, budget: elasticity.follow_joining(session, island, budget), tuple(self.shared.lost_devices),
             )  # fmt: skip
 
         sizes = tuple(len(island.devices) for island in self.shared.islands)

@@ -101,7 +101,7 @@ class ClusterDriver(Driver):
         self.reports = RunReports(lambda: self.islands, self.event_loop, self.ended)
         self.cluster_lost = ""
         """Why nothing will ever run on these islands again."""
-        self._gone: dict[int, frozenset[int]] = {}
+        self._lost_devices: dict[int, frozenset[int]] = {}
         """By island, devices that were removed."""
         self.messenger = (
             messenger(self)
@@ -260,7 +260,7 @@ class ClusterDriver(Driver):
 
     def renewed(self, island: int) -> None:
         """Tell new hosts that they have no devices."""
-        self.messenger.post(island, messages.Devices(self._gone[island]))
+        self.messenger.post(island, messages.Devices(self._lost_devices[island]))
 
     def changed(self) -> None:
         """Wake who waits for devices."""
@@ -317,19 +317,19 @@ class ClusterDriver(Driver):
         return abstract_places.is_at(entry, compiled_plan, position)
 
     def _lost(self, where: Placement) -> None:
-        gone = self._gone.get(where.island, frozenset()) | set(range(where.first, where.first + where.count))
-        self._gone[where.island] = frozenset(gone)
-        self.messenger.post(where.island, messages.Devices(self._gone[where.island]))
+        lost = self._lost_devices.get(where.island, frozenset()) | set(range(where.first, where.first + where.count))
+        self._lost_devices[where.island] = frozenset(lost)
+        self.messenger.post(where.island, messages.Devices(self._lost_devices[where.island]))
 
     def remove(self, where: Placement) -> None:
         """Remove devices; hosts of which none is left have a moment to end what they compute, and are then replaced."""
         super().remove(where)
         island = self.islands[where.island]
-        if len(self._gone[where.island]) == len(island.devices) and not island.lost:
+        if len(self._lost_devices[where.island]) == len(island.devices) and not island.lost:
             self.messenger.withdraw(where.island)
 
     def _restored(self, island: int) -> None:
-        self._gone[island] = frozenset()
+        self._lost_devices[island] = frozenset()
         self.messenger.bring_back(island)
         self.messenger.post(island, messages.Devices(frozenset()))
 

@@ -226,7 +226,7 @@ class Host:
             self._plans.pop(digest, None)
 
     def _set_devices(self, message: Devices) -> None:
-        self.dispatcher.runner.gone = set(message.gone)
+        self.dispatcher.runner.lost_devices = set(message.lost_devices)
 
     def _island_lost(self, message: IslandLost) -> None:
         if self.route is not None:
@@ -322,7 +322,7 @@ class Host:
         """Forget everything but what was compiled; nothing may be under way."""
         for holder in (self.entries, self.runs, self._plans, self._waiting):
             holder.clear()
-        self.arrivals, self.dispatcher.runner.gone = Arrivals(), set()
+        self.arrivals, self.dispatcher.runner.lost_devices = Arrivals(), set()
         self.reports.reset()
 
     def close(self) -> None:

@@ -142,7 +142,7 @@ class ForgetPlans:
 class Devices:
     """From now on exactly these devices of this island are lost."""
 
-    gone: frozenset[int]
+    lost_devices: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,10 @@ class LocalDriver(Driver):
         return lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
 
     def _lost(self, where: Placement) -> None:
-        self._dispatchers[where.island].runner.gone |= set(range(where.first, where.first + where.count))
+        self._dispatchers[where.island].runner.lost_devices |= set(range(where.first, where.first + where.count))
 
     def _restored(self, island: int) -> None:
-        self._dispatchers[island].runner.gone = set()
+        self._dispatchers[island].runner.lost_devices = set()
 
     def _joined(self, island: int) -> None:
         self._dispatchers.append(self._dispatcher(self.attachment.islands[island]))

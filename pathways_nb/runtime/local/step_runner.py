@@ -34,7 +34,7 @@ class StepRunner:
 
     def __init__(self, island: int, devices: int, clock: Clock, inputs: StepInputs, lane: EnqueueLane):
         self.island, self.clock, self.inputs, self.lane = island, clock, inputs, lane
-        self.gone: set[int] = set()
+        self.lost_devices: set[int] = set()
         """Devices that are lost."""
         self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, devices)
         self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
@@ -43,7 +43,7 @@ class StepRunner:
 
     def use_all_in_place(self, run: Execution) -> int:
         """Use all arguments of the island as they are if they lie at their places, and return how many."""
-        return 0 if self.gone or self.inputs.has_remote(run) else run.bring_all(self.island)
+        return 0 if self.lost_devices or self.inputs.has_remote(run) else run.bring_all(self.island)
 
     def use_in_place(self, run: Execution, step: int) -> bool:
         """Use an argument that lies at its place already, without any event.
@@ -54,7 +54,7 @@ class StepRunner:
             Whether it does.
         """
         action = run.compiled_plan.actions[step]
-        if action.step.argument < 0 or step in run.compiled_plan.awaited or self.gone:
+        if action.step.argument < 0 or step in run.compiled_plan.awaited or self.lost_devices:
             return False
         entry = run.arguments[action.step.argument]
         array = entry.array
@@ -85,7 +85,7 @@ class StepRunner:
         run, computing, clock = launch_range.run, self.computing, self.clock
         slots, errors, flight, faults = run.slots, run.errors, computing.flight, self.inputs.faults(run)
         for launch in launches:
-            if (run.stopped or errors or faults or self.gone) and not is_checked:
+            if (run.stopped or errors or faults or self.lost_devices) and not is_checked:
                 return launch
             inputs = launch.read(slots)
             if not launch.is_certain and any(one is None for one in inputs):
@@ -173,7 +173,7 @@ class StepRunner:
         run = launch_range.run
         if (error := run.reason_to_skip(step)) is not None:
             return error
-        check_devices(action.label, self.gone)
+        check_devices(action.label, self.lost_devices)
         self.inputs.strike(run, step)
         launch = self.inputs.steps(run).launches[step]
         self.launch_all(launch_range, iter((launch,)), is_checked=True)
@@ -189,7 +189,7 @@ class StepRunner:
             error = entry.error or run.reason_to_skip(step)
             if error is not None:
                 return error
-            check_devices(action.label, self.gone)
+            check_devices(action.label, self.lost_devices)
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
             source = entry.located if moved else None  # what is at its place is copied whole, if at all
@@ -216,7 +216,7 @@ class StepRunner:
         try:
             if (error := run.reason_to_skip(step)) is not None:
                 return error
-            check_devices(action.label, self.gone)
+            check_devices(action.label, self.lost_devices)
             dispatched = self.clock()
             array = delivered(run.slots[slot], action.target)
         finally:  # a result's memory may be taken over now
@@ -229,7 +229,7 @@ class StepRunner:
     def _expect(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> None:
         """Take a value from another process when it comes; the steps after it go on."""
         run = launch_range.run
-        check_devices(action.label, self.gone)
+        check_devices(action.label, self.lost_devices)
 
         def arrived(arrival: Arrival | PathwaysError) -> None:
             if isinstance(arrival, PathwaysError):

@@ -108,7 +108,7 @@ class ControllerActor:
         self._by_ray[number] = queue.SimpleQueue()
         self._expected.add(number)
         threading.Timer(10 * _GRACE, self._expire, (number,)).start()
-        return Welcome(number, self._controller.views(), tuple(self._controller.gone), self._door)
+        return Welcome(number, self._controller.views(), tuple(self._controller.lost_devices), self._door)
 
     def _expire(self, number: int) -> None:
         """Let a kernel go that has joined and died before its channel was there."""

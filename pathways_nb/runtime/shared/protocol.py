@@ -93,7 +93,7 @@ class Welcome:
 
     kernel: int
     islands: tuple[IslandView, ...]
-    gone: tuple[Placement, ...]
+    lost_devices: tuple[Placement, ...]
     door: Door
     """Where its channel is taken."""
 

@@ -111,7 +111,7 @@ class SharedController:
     ):
         self.machine, self.islands, self.budgets, self._view = machine, list(islands), list(budgets), view
         self.kernels: dict[int, _Kernel] = {}
-        self.gone: list[Placement] = []
+        self.lost_devices: list[Placement] = []
         """Lost devices."""
         self._numbers = itertools.count(1)
         self._taking = threading.Lock()
@@ -216,18 +216,18 @@ class SharedController:
         if hasattr(event, "client"):
             event = replace(event, client=self._named(number, event.client))
         if isinstance(event, Removed):
-            self.gone.append(event.where)
+            self.lost_devices.append(event.where)
             self._tell_all(Removed(event.where), but=number)
-            if len(self._gone_of(event.where.island)) == len(self.islands[event.where.island].devices):
+            if len(self._lost_devices_of(event.where.island)) == len(self.islands[event.where.island].devices):
                 self.messenger.withdraw(event.where.island)
         elif isinstance(event, Added):
-            self.gone = [where for where in self.gone if where.island != event.island]
+            self.lost_devices = [where for where in self.lost_devices if where.island != event.island]
             self.messenger.bring_back(event.island)
             self._tell_all(protocol.Rebuilt(self._view(self.islands[event.island], event.budget)), but=number)
         self.event_loop.tell(event)
 
-    def _gone_of(self, island: int) -> frozenset[int]:
-        lost = (range(where.first, where.first + where.count) for where in self.gone if where.island == island)
+    def _lost_devices_of(self, island: int) -> frozenset[int]:
+        lost = (range(where.first, where.first + where.count) for where in self.lost_devices if where.island == island)
         return frozenset(chain.from_iterable(lost))
 
     def _named(self, number: int, client: str) -> str:
@@ -315,13 +315,13 @@ class SharedController:
     def rebuilt(self, island: int) -> None:
         """Take an island's devices in again."""
         devices = len(self.islands[island].devices)
-        self.gone = [where for where in self.gone if where.island != island]
+        self.lost_devices = [where for where in self.lost_devices if where.island != island]
         self.event_loop.tell(Added(island, devices, self.budgets[island]))
         self._tell_all(protocol.Rebuilt(self._view(self.islands[island], self.budgets[island])))
 
     def renewed(self, island: int) -> None:
         """Tell new hosts that they have no devices, and kernels of the hosts."""
-        self.messenger.post(island, Devices(self._gone_of(island)))
+        self.messenger.post(island, Devices(self._lost_devices_of(island)))
         self._tell_all(protocol.Renewed(self._view(self.islands[island], self.budgets[island])))
 
     def changed(self) -> None:

@@ -64,7 +64,7 @@ class SharedDriver(ClusterDriver):
         on_removed: called in a thread of its own with devices that are gone, as all of a lost island are.
         on_rebuilt: called likewise with an island that has all its devices again, mostly on new hosts.
         on_joined: called likewise with an island that was added, and its budget.
-        gone: devices that were removed before.
+        lost_devices: devices that were removed before.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SharedDriver(ClusterDriver):
         on_removed: Callable[[Placement], None],
         on_rebuilt: Callable[[int], None],
         on_joined: Callable[[HostIsland, int], None],
-        gone: Sequence[Placement] = (),
+        lost_devices: Sequence[Placement] = (),
     ):
         self.link = link
         self._on_joined = on_joined
@@ -91,8 +91,8 @@ class SharedDriver(ClusterDriver):
         self._numbers = itertools.count(link.kernel << CALL_BITS)
         self._buffers = itertools.count(link.kernel << BUFFER_BITS)
         self.plans.salt = f"kernel {link.kernel}"
-        for where in gone:
-            self._mark_gone(where)
+        for where in lost_devices:
+            self._mark_lost(where)
         for island in attachment.islands:
             if island.lost:  # they are being rebuilt, and this kernel heard of it only now
                 self.messenger.rebuilding.add(island.index)
@@ -145,10 +145,10 @@ class SharedDriver(ClusterDriver):
             case protocol.StandsStill():
                 pass
             case Removed(where):
-                self._mark_gone(where)
+                self._mark_lost(where)
                 self._aside(lambda: self._on_removed(where))
             case protocol.Rebuilt(view):
-                self._gone.pop(view.index, None)
+                self._lost_devices.pop(view.index, None)
                 self._renew(view)
                 self._aside(lambda: self._back(view.index))
             case protocol.Renewed(view):
@@ -167,9 +167,9 @@ class SharedDriver(ClusterDriver):
             if not self.closed:
                 self._carry_out(instruction)
 
-    def _mark_gone(self, where: Placement) -> None:
+    def _mark_lost(self, where: Placement) -> None:
         taken = range(where.first, where.first + where.count)
-        self._gone[where.island] = self._gone.get(where.island, frozenset()).union(taken)
+        self._lost_devices[where.island] = self._lost_devices.get(where.island, frozenset()).union(taken)
 
     def _aside(self, work: Callable[[], None]) -> None:
         """Do work that may wait for calls under way, which wait for this stream; one after the other."""

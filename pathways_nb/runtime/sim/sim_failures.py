@@ -27,16 +27,16 @@ class Failures:
 
     def __init__(self, faults: Sequence[Fault], clock: Callable[[], float]):
         self.faults, self.clock = faults, clock
-        self.gone: defaultdict[int, set[int]] = defaultdict(set)
+        self.lost_devices: defaultdict[int, set[int]] = defaultdict(set)
         """By island: the lost devices."""
 
     def lose(self, where: Placement) -> None:
         """Make every step fail that begins on these devices from now on."""
-        self.gone[where.island] |= set(range(where.first, where.first + where.count))
+        self.lost_devices[where.island] |= set(range(where.first, where.first + where.count))
 
     def restore(self, island: int) -> None:
         """Let all devices of an island run steps again."""
-        self.gone.pop(island, None)
+        self.lost_devices.pop(island, None)
 
     def stop(self, run: Execution, index: int, label: Label) -> bool:
         """Return whether a step that is about to begin is not carried out, and record the reason in its run.
@@ -50,7 +50,7 @@ class Failures:
             return True
         if run.compiled_plan.plan.steps[index].argument >= 0 and self._is_missing(run, index):
             return True
-        return bool(self.gone or self.faults) and self._is_struck(run, index, label)
+        return bool(self.lost_devices or self.faults) and self._is_struck(run, index, label)
 
     def _is_given_up(self, run: Execution, index: int) -> bool:
         """Return whether the run was cancelled, or an input of the step will never exist."""
@@ -71,7 +71,7 @@ class Failures:
     def _is_struck(self, run: Execution, index: int, label: Label) -> bool:
         """Return whether a step fails because its devices are lost or a fault was injected, and record the failure."""
         try:
-            check_devices(label, self.gone.get(label.island, ()))
+            check_devices(label, self.lost_devices.get(label.island, ()))
             for fault in self.faults if label.kind != "transfer" else ():
                 fault.strike(label, run.client)
         except (InjectedFault, LostError) as cause:

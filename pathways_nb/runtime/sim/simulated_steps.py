@@ -100,7 +100,7 @@ class SimulatedSteps:
         seconds = task.ongoing.run.timed.seconds[task.index]
         if callable(declared := run.compiled_plan.actions[task.index].seconds):
             seconds = 0.0 if run.stopped or run.errors else check_seconds(task.label.name, declared())
-        if run.stopped or run.errors or self.failures.gone or self.failures.faults or not task.queues:
+        if run.stopped or run.errors or self.failures.lost_devices or self.failures.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
         if self._interference and self._on_devices(task):
             if seconds and self._is_interfered(task.ongoing.launch.island):
@@ -161,7 +161,7 @@ class SimulatedSteps:
     def may_pass(self, task: Task) -> bool:
         """Return whether nothing has failed, is random, or interferes with others, and no other run waits."""
         run: Execution = task.ongoing.run.execution
-        hindered = run.stopped or run.errors or self.failures.gone or self.failures.faults
+        hindered = run.stopped or run.errors or self.failures.lost_devices or self.failures.faults
         return not (hindered or self._chance.noise or self._interference or self._expecting)
 
     def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:

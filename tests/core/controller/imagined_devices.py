@@ -90,7 +90,7 @@ class Devices:
         self.now = 0.0
         self.wake: float | None = None
         """When the controller wants to be woken."""
-        self.gone: list[Placement] = []
+        self.lost_devices: list[Placement] = []
         self.submitted: dict[int, Submitted] = {}
         self.sizes: dict[int, Sizes] = {}
         self.order: dict[int, list[tuple[Launch, int]]] = {}
@@ -317,7 +317,7 @@ class Devices:
         what = event.plan.steps[step]
         if run in self.stopped or any((run, producer) not in self.made for producer in what.producers):
             return False
-        if any(overlap(event.plan.placements[what.place], where) for where in self.gone):
+        if any(overlap(event.plan.placements[what.place], where) for where in self.lost_devices):
             return False
         if what.kind != "bring":
             return True

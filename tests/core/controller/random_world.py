@@ -165,18 +165,18 @@ class World(RuleBasedStateMachine):
     def lose(self, place: int) -> None:
         """Devices go: what lay there is lost, and what is to run there fails."""
         where = self.place(place)
-        self.devices.gone.append(where)
+        self.devices.lost_devices.append(where)
         waited = set(self.devices.reserving)  # these may be put there yet
         self.send(Removed(where))
         for entry in (entry for buffer, entry in self.machine.store.buffers.items() if buffer not in waited):
             assert not (entry.allocation and overlap(entry.allocation.placement, where))
 
-    @precondition(lambda self: self.devices.gone)
+    @precondition(lambda self: self.devices.lost_devices)
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
         """They are there again, empty."""
-        island = data.draw(st.sampled_from(sorted({where.island for where in self.devices.gone})))
-        self.devices.gone = [where for where in self.devices.gone if where.island != island]
+        island = data.draw(st.sampled_from(sorted({where.island for where in self.devices.lost_devices})))
+        self.devices.lost_devices = [where for where in self.devices.lost_devices if where.island != island]
         self.send(Added(island, DEVICES, self.devices.budgets[island]))
 
     @precondition(lambda self: len(self.machine.memory.islands) < MOST_ISLANDS)

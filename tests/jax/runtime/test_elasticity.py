@@ -115,12 +115,12 @@ def test_a_program_under_way_on_lost_devices_fails_by_name_and_others_go_on(cont
 
     for future in crossing(v):
         future.wait()
-    dispatchers(controller)[1].runner.gone = {2}  # what a remove does, without the new epoch
+    dispatchers(controller)[1].runner.lost_devices = {2}  # what a remove does, without the new epoch
     here, there = crossing(v)
     with pytest.raises(pw.NodeError, match=r"crossing, run 1, failed on right .*device 2 of island 1 was lost"):
         there.result()
     np.testing.assert_array_equal(here.result(), v + 1)
-    dispatchers(controller)[1].runner.gone = set()
+    dispatchers(controller)[1].runner.lost_devices = set()
 
 
 def test_an_island_more_runs_what_there_was_no_room_for(controller) -> None:

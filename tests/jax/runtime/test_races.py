@@ -193,10 +193,10 @@ def test_what_lost_devices_were_to_read_may_be_taken_over_afterwards(controller,
     takes = pw.program(on(right, lambda x: x * 2), name="takes", donate_argnums=0)
     x = pw.put(v, on=right, shardings=pw.P("x"))
     reads(x).wait()
-    dispatchers(controller)[0].runner.gone = {1}  # what a remove does, without the new epoch
+    dispatchers(controller)[0].runner.lost_devices = {1}  # what a remove does, without the new epoch
     with pytest.raises(pw.NodeError, match="device 1 of island 0 was lost"):
         reads(x).result()
-    dispatchers(controller)[0].runner.gone = set()
+    dispatchers(controller)[0].runner.lost_devices = set()
     np.testing.assert_array_equal(takes(x).result(), v * 2)
 
 
