@@ -41,6 +41,7 @@ _EARLIER = {
     "pathways_nb.controller.state.RunState": "pathways_nb.controller.state.CallState",
     "pathways_nb.controller.state_machine.StateMachine.runs": "pathways_nb.controller.state_machine.StateMachine.calls",
     "pathways_nb.controller.store.Buffer.runs": "pathways_nb.controller.store.Buffer.calls",
+    "pathways_nb.controller.store.Store.gone": "pathways_nb.controller.store.Store.lost_devices",
 }
 """Modules, classes and attributes under the names that logs have that were saved before they were renamed."""
 _RESTORED: tuple[Callable[..., Any], ...] = (*POLICIES.values(), DeviceBytes.copy)

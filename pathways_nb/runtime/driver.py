@@ -7,11 +7,9 @@ passes, is each driver's own: ``local`` has threads and real time, ``sim`` a vir
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, islice, repeat
 from typing import Any
@@ -31,40 +29,37 @@ from pathways_nb.controller.events_and_instructions import (
     Lose,
     MemoryHeld,
     Opened,
-    PutRequested,
     Refuse,
     Released,
     Removed,
     Skip,
-    Stored,
     Submitted,
     Waited,
 )
-from pathways_nb.controller.state_machine import NOTABLE, StateMachine
-from pathways_nb.errors import CancelledError, LostError, UsageError
-from pathways_nb.plan.footprint import Allocation
-from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.program.program_tracer import Traced
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.errors import LostError, UsageError
+from pathways_nb.plan.plan import Placement
 from pathways_nb.program.signature import Deferred, snapshot
-from pathways_nb.runtime.entries import Entry, ResultEntries, promised, stored, will_move
+from pathways_nb.runtime.buffer_table import BufferTable
+from pathways_nb.runtime.device_layer import DeviceLayer
+from pathways_nb.runtime.entries import Entry, ResultEntries, promised, will_move
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.launch_causes import LaunchCauses
 from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
-from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Record
-from pathways_nb.trace.rows import Cause, Row, label_of
+from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util.waiting import Condition
 
 QUEUED = 64
 """Programs that a client may have queued before its next call waits (client back-pressure)."""
 
 
-class Driver(ABC):
+class Driver(BufferTable, DeviceLayer):
     """Carries out one controller's instructions on its islands.
 
     Args:
@@ -88,213 +83,20 @@ class Driver(ABC):
         event_loop: type[EventLoop] = EventLoop,
     ):
         self.attachment: Attachment = attachment
-        self.machine, self.clock, self.dcn_latency = machine, clock, dcn_latency
-        self.launched, self.ended = Condition(), ended
-        self.entries: dict[int, Entry] = {}
+        super().__init__(clock, ended, MemoryEvents(clock, note))
+        self.machine, self.dcn_latency = machine, dcn_latency
+        self.launched = Condition()
         self.runs: dict[int, Execution] = {}
         self._queued: dict[str, dict[int, Execution]] = {}
         """The same runs by client; a client's are forgotten when it closes."""
-        self._requested_puts: dict[int, PutRequested] = {}
-        """By buffer, the requests for device memory that the controller has not answered yet."""
         self.closed = False
         self._numbers = itertools.count()
-        self._buffers = itertools.count()
         self._submitting = threading.Lock()
         self.faults: list[Fault] = []
-        self.memory_events = MemoryEvents(clock, note)
         self._causes = LaunchCauses(self.runs, machine)
         self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all, self._released)
 
-    quality = "exact"
-    """The quality of stamps that are read from the clock."""
-    priced = ""
-    """One line that says what decides how long simulated nodes take; empty where devices run them."""
-    compiled_by = ""
-    """The compiler of the simulated chip that compiles nodes, with its version; empty without one."""
-
-    # ---- what each does in its own way
-
-    @abstractmethod
-    def lower(
-        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
-    ) -> CompiledPlan:
-        """Compile a plan for this driver's devices.
-
-        Args:
-            traced: the program's trace.
-            plan: its plan.
-            targets: the layouts in which arguments are brought.
-            record: where compiling is recorded.
-            say: shows progress.
-        """
-
-    @abstractmethod
-    def location(self, value: Any) -> Hashable:
-        """Return where and in which layout an entry or argument lies, for ``sharding_for``; ``None`` on no device."""
-
-    @abstractmethod
-    def sharding_for(self, location: Any, argument: Undeclared) -> Any:
-        """Return the sharding in which an argument at this location is used: its own if it lies at the place."""
-
-    @abstractmethod
-    def take(self, leaf: Any, name: str) -> Any:
-        """Convert a value from outside into the form in which it is kept until a program brings it to its place.
-
-        Args:
-            leaf: the value.
-            name: its name in errors.
-        """
-
-    @abstractmethod
-    def put(self, value: Any, sharding: Any) -> Any:
-        """Put a value onto devices and return the array."""
-
-    @abstractmethod
-    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
-        """Begin to carry out a range of a run's order, for a reason."""
-
-    @abstractmethod
-    def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
-        """Return whether an argument lies where the bring at ``position`` among the plan's brings it."""
-
-    @abstractmethod
-    def _lost(self, where: Placement) -> None:
-        """Make everything that runs on these devices from now on fail."""
-
-    @abstractmethod
-    def _restored(self, island: int) -> None:
-        """Let an island's devices run again."""
-
-    @abstractmethod
-    def _joined(self, island: int) -> None:
-        """Take in another island, which the attachment has by now."""
-
-    @abstractmethod
-    def _end(self, patience: float) -> None:
-        """End all threads of this driver."""
-
-    def enter(self) -> None:  # noqa: B027  (real time passes anyway)
-        """Count this thread as a client until it leaves: simulated time advances only while it waits."""
-
-    def leave(self) -> None:  # noqa: B027
-        """End a block that this thread entered."""
-
-    def calling(self, client: str, name: str = "") -> contextlib.AbstractContextManager[None]:
-        """Return a context in which this thread makes a call; in simulated time threads take turns.
-
-        Args:
-            client: for which it calls.
-            name: of what it calls.
-        """
-        return contextlib.nullcontext()
-
-    def poll(self) -> None:  # noqa: B027
-        """Let simulated time advance: this thread asks whether something is done, and may ask again for ever."""
-
-    def spend(self, budget: float) -> None:  # noqa: B027  (most have no watchers)
-        """Limit the share of time for which a watcher may keep a core busy; 0 looks only as flow control needs it."""
-
-    def wait_for_devices(self) -> bool:
-        """Wait for devices that are on their way back, and return whether there were any."""
-        return False
-
-    def wait_for_island(self, island: int) -> int:
-        """Wait until an island has been added by another process, and return its index."""
-        return island
-
-    def hosts(self) -> list[dict[str, Any]]:
-        """Return a row for each host that is a process of its own; none if the devices are this process's."""
-        return []
-
-    def waits(self) -> list[str]:
-        """Return what is waited for, a line each, of which the programs under way do not tell; takes no lock."""
-        return []
-
-    def _prepare(self, run: Execution, arguments: Sequence[int]) -> None:  # noqa: B027
-        """Take note of a run, whose arguments are in these logical buffers, before the controller knows it."""
-
-    @property
-    @abstractmethod
-    def sampled(self) -> float:
-        """The share of launches whose end was watched; the stamps of the others are interpolated."""
-
     # ---- for the client
-
-    def store(self, value: Any, size: int, client: str, token: object, name: str = "") -> Entry:
-        """Put a value that lies on no device into the store, and return its entry; ``token`` holds it."""
-        # The user may hold other names of an array: only a copy of it may be taken over.
-        shared, sharding = isinstance(value, jax.Array), getattr(value, "sharding", None)
-        entry = self._entry(token, array=value, shared=shared, sharding=sharding)
-        event = Stored(entry.buffer, client, size, name)
-        self.event_loop.store(event, map(self.entries.__setitem__, (entry.buffer,), (entry,)))
-        return entry
-
-    def _entry(self, token: object, **fields: Any) -> Entry:
-        """Return a new entry that ``token`` holds; see ``entries.stored``."""
-        return stored(buffer=next(self._buffers), token=token, put=self.event_loop.inbox.put, **fields)
-
-    def reserve(self, where: Allocation, size: int, client: str, token: object, name: str) -> Entry:
-        """Wait until devices have memory for a value, which ``fill`` puts there later, or ``abandon`` gives up.
-
-        Args:
-            where: the devices, and bytes on each.
-            size: bytes of the whole value.
-            client: who puts it there.
-            token: what holds it.
-            name: of the value, in errors and pictures.
-
-        Returns:
-            The entry of its logical buffer.
-
-        Raises:
-            OutOfMemoryError: there is too little memory, and nothing under way will free any.
-            LostError: the client was closed while the value waited for memory.
-            CancelledError: the controller was closed meanwhile.
-        """
-        entry = self._entry(token)
-        try:
-            self._wait_for_memory(PutRequested(entry.buffer, client, size, name, where), entry)
-        except BaseException:
-            del token  # now: the traceback may keep this frame
-            raise
-        return entry
-
-    def fill(self, entry: Entry, where: Placement, array: Any) -> None:
-        """Put an array that lies on the devices of ``where`` into a reserved buffer."""
-        entry.array, entry.sharding, entry.where = array, array.sharding, where
-
-    def abandon(self, buffer: int) -> None:
-        """Forget a value that nobody will have, whether its memory was granted or not. Safe in finalizers."""
-        self.event_loop.ask(lambda: self._abandon(buffer))
-
-    def _wait_for_memory(self, event: PutRequested, entry: Entry) -> None:
-        """Wait until the controller grants memory."""
-        buffer = (event.buffer,)
-        entered = map(self.entries.__setitem__, buffer, (entry,))
-        self._request_put(event, chain(entered, map(self._requested_puts.__setitem__, buffer, (event,))))
-        self.ended.wait(lambda: event.buffer not in self._requested_puts or self.broken)
-        self.check()
-        if self.closed:
-            raise CancelledError(f"{event.name} waited for memory when its controller was closed. Attach again.")
-        if entry.error is not None:
-            raise entry.error
-
-    def _request_put(self, event: PutRequested, changes: Iterable[object]) -> None:
-        """Ask the controller for memory, and make changes together with that."""
-        self.event_loop.store(event, changes)
-
-    def _abandon(self, buffer: int) -> None:
-        """Carry out ``abandon`` in the event loop."""
-        self.event_loop.obey(Released((buffer,)))
-        self._requested_puts.pop(buffer, None)
-        self.entries.pop(buffer, None)
-
-    def _released(self, buffers: list[int]) -> list[int]:
-        """Return which buffers, whose tokens are gone, are to be released: a call may never have been handed over."""
-        for buffer in self._requested_puts.keys() & buffers if self._requested_puts else ():
-            self.abandon(buffer)  # its request may come to the core later than a release would
-            buffers.remove(buffer)
-        return [buffer for buffer in buffers if buffer in self.entries]
 
     def submit(
         self,
@@ -355,17 +157,6 @@ class Driver(ABC):
             if compiled_plan.targets[position] is not HOST
             and not self._is_at(entries[argument], compiled_plan, position)
         )
-
-    def entry_of(self, buffer: int) -> Entry:
-        """Return the entry of a logical buffer; if another thread has closed its client, an entry with that error."""
-        why = "This belonged to a client that another thread has closed. Fetch what you need before it does."
-        return self.entries.get(buffer) or stored(error=LostError(why))
-
-    def check_held(self, entries: Sequence[Entry]) -> None:
-        """Give new entries the reason why they hold nothing, if another thread closed their client meanwhile."""
-        if entries and self.entries.get(entries[0].buffer) is not entries[0]:  # the others went with it
-            for entry in entries:
-                entry.error = self.entry_of(entry.buffer).error
 
     def cancel(self, runs: Sequence[int]) -> None:
         """Cancel runs: none of their steps is dispatched any more."""
@@ -516,14 +307,6 @@ class Driver(ABC):
                 self._causes.finished(ended, self.event_loop.event)
                 del ended.siblings[run]
                 ended.finish()
-
-    def _answer(self, buffer: int, since: float) -> None:
-        """End the wait of a put that was granted or refused."""
-        event = self._requested_puts.pop(buffer)
-        if self.clock() - since > NOTABLE:
-            label = label_of("stall", f"back-pressure: memory for {event.name}", client=event.client)
-            self.memory_events.note(Row(label, since, self.clock(), quality=self.quality))
-        self.ended.notify_all()
 
     def _note_failed(self, run: Execution, error: Exception) -> None:
         """Record a program that fails as a whole, without a failed node, as an event without duration."""

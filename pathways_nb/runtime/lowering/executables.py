@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -83,6 +83,13 @@ class CompileRequest:
     def key(self) -> Hashable:
         """Return a key that is equal for requests with the same executable, within one trace."""
         return shape_key(self.code), self.mesh, self.arriving, self.donated, self.structs
+
+
+class ExecutableMaker(Protocol):
+    """Makes an executable of a node, or in the simulator an estimate that stands for one."""
+
+    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
+        """Return a promise of the executable."""
 
 
 class Executables:

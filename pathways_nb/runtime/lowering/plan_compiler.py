@@ -9,7 +9,7 @@ resharding happens inside the consumer's executable, by the compiler's collectiv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -25,7 +25,7 @@ from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.donations import Donations
-from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.executables import CompileRequest, Executable, ExecutableMaker
 from pathways_nb.runtime.lowering.host_steps import HOST, host_call
 from pathways_nb.runtime.lowering.layouts import Targets
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
@@ -34,13 +34,6 @@ from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label
 from pathways_nb.util.progress import Progress
 from pathways_nb.util.waiting import Promise
-
-
-class ExecutableMaker(Protocol):
-    """Makes an executable of a node, or in the simulator an estimate that stands for one."""
-
-    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
-        """Return a promise of the executable."""
 
 
 class PlanCompiler:

@@ -191,7 +191,7 @@ class PlanEstimates:
         self._estimator, self._is_wanted = estimator, True
 
     def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
-        """See ``runtime.lowering.plan_compiler.ExecutableMaker``."""
+        """See ``runtime.lowering.executables.ExecutableMaker``."""
         return self._estimator.get(request, lambda: self._is_wanted)
 
     def end(self) -> None:

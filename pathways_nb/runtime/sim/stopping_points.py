@@ -18,11 +18,26 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from queue import SimpleQueue
+from typing import Literal, Protocol
 
 from pathways_nb.errors import UsageError
+from pathways_nb.runtime.event_loop import Item
 from pathways_nb.runtime.sim.pool_items import serial_of
 from pathways_nb.timing.event_queue import EventQueue
+
+
+class TurnGiver(Protocol):
+    """What ``Turns`` needs of the event loop in whose thread it releases client threads."""
+
+    thread: threading.Thread
+    inbox: SimpleQueue[Item]
+    """Items for that thread; while it has any, no client thread is released."""
+    failure: BaseException | None
+    """The error that stopped the event loop, if any."""
+
+    def standing(self, client: str) -> tuple[float, int]:
+        """Return when a client's thread reaches its next call, and how many of its calls come at that time."""
 
 
 @dataclass(eq=False)

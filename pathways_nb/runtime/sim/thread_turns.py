@@ -21,36 +21,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from queue import SimpleQueue
 from types import FrameType
-from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime.event_loop import Item
 from pathways_nb.runtime.sim import held_up, pool_items
 from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
 from pathways_nb.runtime.sim.held_up import HeldUp, Say
-from pathways_nb.runtime.sim.stopping_points import Point, in_order, pass_time
+from pathways_nb.runtime.sim.stopping_points import Point, TurnGiver, in_order, pass_time
 from pathways_nb.timing.event_queue import EventQueue
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition, interruptible
 
 OURS = "pathways-"
 """Prefix of the names of the controller's own threads, which are never clients."""
-
-
-class TurnGiver(Protocol):
-    """What ``Turns`` needs of the event loop in whose thread it releases client threads."""
-
-    thread: threading.Thread
-    inbox: SimpleQueue[Item]
-    """Items for that thread; while it has any, no client thread is released."""
-    failure: BaseException | None
-    """The error that stopped the event loop, if any."""
-
-    def standing(self, client: str) -> tuple[float, int]:
-        """Return when a client's thread reaches its next call, and how many of its calls come at that time."""
 
 
 class Turns(Condition):

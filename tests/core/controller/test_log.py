@@ -235,7 +235,7 @@ def test_a_log_with_the_names_of_earlier_versions_opens_and_replays() -> None:
     text = log_text.as_bytes(book.end(start)).decode()
     for now, before in (
         ("events_and_instructions", "messages"), ("ContendedTurns", "Turns"), ("CallState", "RunState"),
-        ('"ranges"', '"runs"'), ('"calls"', '"runs"'),
+        ('"ranges"', '"runs"'), ('"calls"', '"runs"'), ('"lost_devices"', '"gone"'),
     ):  # fmt: skip
         assert now in text
         text = text.replace(now, before)
