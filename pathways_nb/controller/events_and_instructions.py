@@ -19,6 +19,10 @@ from pathways_nb.plan.plan import Placement, Plan
 # ---- events: in
 
 
+NOTABLE = 1e-3
+"""Seconds of waiting from which on a wait is recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A client opened, or its terms changed.

@@ -79,15 +79,20 @@ class Log:
             for now, event, made in self.noted
         ]
 
-    def replay(self) -> Iterator[tuple[LoggedEvent, list[Instruction], StateMachine]]:
+    def replay(
+        self, machine: StateMachine | None = None
+    ) -> Iterator[tuple[LoggedEvent, list[Instruction], StateMachine]]:
         """Yield each entry with the instructions that the core gives again, and its state then.
+
+        Args:
+            machine: what decides, as ``snapshot.machine()`` returns it; a new one if left out.
 
         Raises:
             UsageError: the log cannot be played again, or the core answers otherwise, with the first such event.
         """
         if self.why_not:
             raise UsageError(f"this log cannot be played again: {self.why_not}.")
-        machine = self.snapshot.machine()
+        machine = machine or self.snapshot.machine()
         for number, entry in enumerate(self.entries):
             made, found = list[Instruction](), ""
             try:
@@ -96,13 +101,13 @@ class Log:
             except Exception as error:
                 found = f"{_RAISED}{type(error).__name__}"
                 if entry.digest != found:
-                    where = f"event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s,"
+                    where = f"event {number} of {len(self.entries)}, {event_words(entry.event)} at {entry.now:.6f} s,"
                     why = f"{type(error).__name__}: {error}"
                     raise UsageError(f"replay: {where} cannot be handled ({why}): {_OTHER}.") from error
             # An empty digest: nothing was recorded when the core answered, so there is nothing to compare.
             if entry.digest and found != entry.digest:
                 raise UsageError(
-                    f"replay: event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s, "
+                    f"replay: event {number} of {len(self.entries)}, {event_words(entry.event)} at {entry.now:.6f} s, "
                     f"is answered otherwise ({names_of(made)}, digest {found}, not {entry.digest}): {_OTHER}."
                 )
             yield entry, made, machine
@@ -133,7 +138,8 @@ def names_of(instructions: Sequence[Instruction]) -> str:
     return ", ".join(type(one).__name__ for one in instructions) or "nothing"
 
 
-def _event_words(event: Event) -> str:
+def event_words(event: Event) -> str:
+    """Return what happened in a few words: the kind of event, and the number of the call that it is about."""
     call = getattr(event, "run", None)
     return f"{type(event).__name__}{f' of run {call_number(call)}' if isinstance(call, int) else ''}"
 

@@ -72,18 +72,27 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
     if state.given_up:
         return _rest(next(iter(state.given_up.values())))
     short: dict[CallState, Shortage] = {}
-    # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
-    contended = state.active > 1 or now < state.left_at + SOON or (not state.in_order and len(state.calls) > 1)
     # Without competition there is nothing to decide between gangs, so the whole program is enqueued on all its islands
     # in one step: one launch for each island, whatever the number of nodes.
-    if state.dispatch == "parallel" and not contended:
+    if state.dispatch == "parallel" and not is_contended(state, now):
         call = _next_whole(state, short)
         # What lacks memory must be blocked first, or it would be tried again at every event and never count as waiting.
         return ShortOfMemory(short) if short else _rest(call) if call is not None else None
-    ready = _ready_in_sequence(state, short) if state.dispatch == "sequential" else _ready_first(state, short)
+    ready = ready_gangs(state, short)
     if short:
         return ShortOfMemory(short)
     return _ask(state, ready, now) if ready else None
+
+
+def is_contended(state: ControllerState, now: float) -> bool:
+    """Return whether programs are enqueued gang by gang, since more than one client or program may come first."""
+    # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
+    return state.active > 1 or now < state.left_at + SOON or (not state.in_order and len(state.calls) > 1)
+
+
+def ready_gangs(state: ControllerState, short: dict[CallState, Shortage]) -> dict[int, Gang]:
+    """Return the gangs of which the next one is chosen, by call; ``short`` receives calls that lack memory."""
+    return _ready_in_sequence(state, short) if state.dispatch == "sequential" else _ready_first(state, short)
 
 
 def _next_whole(state: ControllerState, short: dict[CallState, Shortage]) -> CallState | None:
@@ -139,7 +148,7 @@ def _ready_first(state: ControllerState, short: dict[CallState, Shortage]) -> di
     """Return the gangs that could be enqueued on the first island with capacity for any, by call."""
     # The first island with capacity is enough: the controller asks again until nothing can be enqueued.
     for island in range(len(state.devices)):
-        if _has_capacity(state, island, NEAR) and (ready := _ready(state, island, short)):
+        if has_capacity(state, island) and (ready := _ready(state, island, short)):
             return ready
     return {}
 
@@ -190,22 +199,20 @@ def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice |
 def _show(state: ControllerState, call: CallState, gang: Gang) -> ReadyGang:
     """Return what a policy is shown of a gang; kept while the same gang is next."""
     # Other policies weigh expected seconds, which change while the gang waits.
-    if call.shown is not None and state.in_order:
-        return call.shown
-    graph = call.plan.graph
-    name = graph.names.get(gang.node, "")
-    expected = call.estimates.seconds[gang.island][call.next_gang[gang.island]]
-    event = call.submitted
-    call.shown = ReadyGang(event.client, graph.name, name, gang.devices, expected, call.since, event.run)
+    if call.shown is None or not state.in_order:
+        call.shown = as_shown(call, gang)
     return call.shown
 
 
-def _has_capacity_for(state: ControllerState, call: CallState) -> bool:
-    """Return whether every island of a call has capacity."""
-    return all(_has_capacity(state, island, FAR) for island in call.launched)
+def as_shown(call: CallState, gang: Gang) -> ReadyGang:
+    """Return what a policy is shown of a call's next gang."""
+    graph, event = call.plan.graph, call.submitted
+    expected = call.estimates.seconds[gang.island][call.next_gang[gang.island]]
+    name = graph.names.get(gang.node, "")
+    return ReadyGang(event.client, graph.name, name, gang.devices, expected, call.since, event.run)
 
 
-def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
+def has_capacity(state: ControllerState, island: int, ahead: float = NEAR) -> bool:
     """Return whether less than ``ahead`` seconds of work are enqueued on an island.
 
     Two ranges always fit, however long they are estimated to take.
@@ -217,3 +224,8 @@ def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
         return True
     # Where hosts and not devices are the limit, what waits at hosts is out of the policy's reach, too.
     return queue.work < ahead * state.devices[island] and len(queue.in_flight) * queue.pace < ahead
+
+
+def _has_capacity_for(state: ControllerState, call: CallState) -> bool:
+    """Return whether every island of a call has capacity."""
+    return all(has_capacity(state, island, FAR) for island in call.launched)

@@ -21,6 +21,7 @@ from typing import Any
 
 from pathways_nb.controller.controller_state import ControllerState
 from pathways_nb.controller.events_and_instructions import (
+    NOTABLE,
     Added,
     Cancelled,
     Closed,
@@ -44,15 +45,12 @@ from pathways_nb.controller.events_and_instructions import (
 )
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.requests import PutRequest, Request
-from pathways_nb.controller.scheduler import PolicyFailed, ShortOfMemory, choose
+from pathways_nb.controller.scheduler import Choice, PolicyFailed, ShortOfMemory, choose
 from pathways_nb.controller.state import CallState, ClientState, IslandQueue
 from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang
-
-NOTABLE = 1e-3
-"""Seconds of waiting from which on a wait is recorded."""
 
 
 @dataclass
@@ -70,8 +68,7 @@ class StateMachine(ControllerState):
             Instructions, to be carried out in this order.
         """
         out = _HANDLERS[type(event)](self, event, now)
-        # Last, so that memory that went up and back down within one event is not reported.
-        if self.memory.changed:
+        if self.memory.changed:  # last: what went up and back down within one event is not reported
             out += self.memory.changes()
         return out
 
@@ -210,13 +207,17 @@ class StateMachine(ControllerState):
             self.admission.note_failed(request, now)
             out += self._fail(request, error)
 
+    def choose(self, now: float) -> Choice | PolicyFailed | ShortOfMemory | None:
+        """Return what to enqueue next, before it is carried out; see ``scheduler.choose``."""
+        return choose(self, now)
+
     def _next(self, now: float) -> list[Instruction] | None:
         """Return the instructions of the next decision; ``None`` if nothing can be decided now."""
         # Values before programs, since a caller is blocked until the answer. ``most_passed`` keeps them from starving
         # programs.
         if self.put_requests.waiting and (answered := self.put_requests.next(now)) is not None:
             return answered
-        choice = choose(self, now)
+        choice = self.choose(now)
         if choice is None:
             return None
         if isinstance(choice, ShortOfMemory):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
 from pathways_nb.controller import log_text
+from pathways_nb.controller.decisions import Decision, steps_of
 from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
 from pathways_nb.results import saved_run
@@ -100,17 +101,24 @@ class Run:
     def log(self) -> Log | None:
         """What the controller was told during the run, and answered, from a copy of its state before; once it is over.
 
-        ``log.replay()`` lets the controller's core answer again, without devices. Its first ``log.before`` entries came
-        before the run, and of a long run the first ``log.missing`` events are forgotten. ``None`` within the recording,
-        of a run whose controller is another process's or was replaced meanwhile, and of an older file.
+        ``log.replay()`` lets the core answer again. The first ``log.before`` entries came before the run, and of a long
+        one the first ``log.missing`` are forgotten. ``None`` within the recording, of a run whose controller is another
+        process's or was replaced meanwhile, and of an older file.
 
         Raises:
             UsageError: the log in the file that was loaded is damaged.
         """
-        # Read when it is asked for: few runs that are loaded are replayed, and a log may be the longest part.
         if isinstance(self.kept_log, bytes) and self.kept_log:
             self.kept_log = log_text.of_run(self.kept_log, self.name)
         return None if isinstance(self.kept_log, bytes) else self.kept_log
+
+    def steps(self) -> list[Decision]:
+        """Return what the controller decided, one decision at a time, with the rule and what else it could have chosen.
+
+        Raises:
+            UsageError: the run has no log, or one that cannot decide again.
+        """
+        return steps_of(self.log, self.about.get("began", self.record.origin))
 
     def add(self, execution: Execution) -> None:
         """Record that a program of this run was submitted."""
@@ -281,7 +289,6 @@ class Run:
         Raises:
             ValueError: there is no such view; the nearest one is named.
         """
-        # Imported here, as in ``savefig``: scripts that show nothing load no Bokeh.
         from pathways_widgets.figures.live import DEFAULT_SHOW, LiveDisplay
 
         display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW)
@@ -327,10 +334,10 @@ class Run:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
         ops = self.ops
-        kept = self.programs, self.stamps, {**self.about, **({"ops": ops.note} if ops.note else {})}, ops
-        # A log that was loaded and never asked for is written as it was read.
+        about = {"began": self.record.origin, **self.about, **({"ops": ops.note} if ops.note else {})}
         log = self.kept_log if isinstance(self.kept_log, bytes) else log_text.as_bytes(self.kept_log)
-        saved_run.write(saved_run.SavedRun(self.name, self.islands, self.events, *kept, log), path)
+        parts = self.name, self.islands, self.events, self.programs, self.stamps, about, ops, log
+        saved_run.write(saved_run.SavedRun(*parts), path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise UsageError(

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.controller.events_and_instructions import PutRequested, Released, Stored
-from pathways_nb.controller.state_machine import NOTABLE
+from pathways_nb.controller.events_and_instructions import NOTABLE, PutRequested, Released, Stored
 from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement

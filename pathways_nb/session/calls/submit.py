@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 
-from pathways_nb.controller.state_machine import NOTABLE
+from pathways_nb.controller.events_and_instructions import NOTABLE
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.plan import Plan

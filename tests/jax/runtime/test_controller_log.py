@@ -81,3 +81,15 @@ def test_an_older_file_has_no_log_and_a_damaged_one_says_so(tmp_path) -> None:
     with pytest.raises(pw.UsageError, match="the log of the run 'run' is damaged: "):
         _ = loaded.log
     assert loaded.critical_path().segments, "all else can be used"
+
+
+def test_a_runs_decisions_are_the_same_from_its_file(watchdog, tmp_path) -> None:
+    with pw.attach("sim", **DRIVERS["sim"]):
+        run = busy()
+    found = run.steps()
+    assert {one.client for one in found} >= {"ann", "bob"}
+    assert {name for one in found for names in one.enqueued.values() for name in names} >= {"<lambda>"}
+    starts = run.events.select(run.events.is_("client", "ann"))["start"]
+    assert 0 <= min(one.at for one in found if one.client == "ann") <= starts.min()
+    run.save(tmp_path / "busy.run")
+    assert pw.load(tmp_path / "busy.run").steps() == found
