@@ -7,7 +7,7 @@ make the same choices again; what it could choose from is read from its state ju
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 from pathways_nb.controller.events_and_instructions import (
@@ -16,6 +16,7 @@ from pathways_nb.controller.events_and_instructions import (
     Closed,
     Completed,
     Event,
+    Instruction,
     Opened,
     PutRequested,
     Released,
@@ -127,45 +128,52 @@ def decisions(log: Log, began: float = 0.0) -> Iterator[Decision]:
     Raises:
         UsageError: the log cannot be played again, or the core answers otherwise now.
     """
-    machine = _Watched.of(log)
-    for number, (entry, _, _) in enumerate(log.replay(machine)):
+    machine = WatchedCore.of(log, began)
+    for number, _ in enumerate(log.replay(machine)):
         if number >= log.before:
-            yield from (replace(one, at=one.at - began, event=_words(entry.event)) for one in machine.found)
+            yield from machine.found
         machine.found.clear()
 
 
-class _Watched(StateMachine):
+class WatchedCore(StateMachine):
     """A core that notes what it decides."""
 
     found: list[Decision]
+    _began: float
+    _event: Event
 
     @classmethod
-    def of(cls, log: Log) -> _Watched:
+    def of(cls, log: Log, began: float) -> WatchedCore:
         """Return a core in the state before a log's first event."""
         machine = object.__new__(cls)
-        vars(machine).update(vars(log.snapshot.machine()), found=[])
+        vars(machine).update(vars(log.snapshot.machine()), found=[], _began=began)
         return machine
+
+    def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
+        """Apply one event, and note it for what is decided then."""
+        self._event = event
+        return super().handle(event, now)
 
     def choose(self, now: float) -> Choice | PolicyFailed | ShortOfMemory | None:
         """Return what to enqueue next, and note it."""
         choice = super().choose(now)
         if choice is not None:
-            self.found.append(_decision(self, choice, now))
+            self.found.append(_decision(self, choice, now, _words(self._event), now - self._began))
         return choice
 
 
-def steps_of(log: Log | None, began: float) -> list[Decision]:
-    """Return the decisions of a recording; see ``decisions``.
+def log_or_error(log: Log | None) -> Log:
+    """Return a run's log.
 
     Raises:
-        UsageError: there is no log, or it cannot be played again.
+        UsageError: it has none.
     """
     if log is None:
         raise UsageError(
             "this run has no log of its controller: it still goes on, its controller is another process's or was "
             "attached anew meanwhile, or its file is of an older version."
         )
-    return list(decisions(log, began))
+    return log
 
 
 def _words(event: Event) -> str:
@@ -189,8 +197,10 @@ def _words(event: Event) -> str:
     return "time has passed"
 
 
-def _decision(state: StateMachine, choice: Choice | PolicyFailed | ShortOfMemory, now: float) -> Decision:
-    """Return what is about to be carried out, read from the state before it."""
+def _decision(
+    state: StateMachine, choice: Choice | PolicyFailed | ShortOfMemory, now: float, event: str, at: float
+) -> Decision:
+    """Return what is about to be carried out after an event, read from the state before it."""
     if isinstance(choice, Choice):
         call, gangs, rule = choice.call, choice.gangs, _rule(state, now)
     elif isinstance(choice, ShortOfMemory):
@@ -202,9 +212,8 @@ def _decision(state: StateMachine, choice: Choice | PolicyFailed | ShortOfMemory
         rule = "only"
     names = {island: _names(call, group) for island, group in gangs.items()}
     shown = tuple(ready) or tuple(as_shown(call, group[0]) for group in islice(gangs.values(), 1))
-    others = tuple(_waiting(state, call, now))
-    event, graph = call.submitted, call.plan.graph
-    return Decision(now, "", rule, call_number(event.run), graph.name, event.client, names, shown, others)
+    of, name = call.submitted, call.plan.graph.name
+    return Decision(at, event, rule, call_number(of.run), name, of.client, names, shown, tuple(_waiting(state, call)))
 
 
 def _rule(state: StateMachine, now: float) -> str:
@@ -225,7 +234,7 @@ def _names(call: CallState, gangs: Sequence[Gang]) -> tuple[str, ...]:
     return tuple(names.get(gang.node, "") for gang in gangs)
 
 
-def _waiting(state: StateMachine, chosen: CallState, now: float) -> Iterator[WaitingCall]:
+def _waiting(state: StateMachine, chosen: CallState) -> Iterator[WaitingCall]:
     """Yield the oldest calls of each client that are not chosen."""
     for client, calls in state.waiting.items():
         for call in islice(calls.values(), CANDIDATES):

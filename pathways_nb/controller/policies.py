@@ -189,7 +189,7 @@ def policy_of(policy: str | Policy) -> Policy:
         raise UsageError(f"policy={policy!r} is neither a name nor a function policy(ready, state).")
     if keeps_order(policy) and (later := _later_choice(policy)):
         raise UsageError(
-            f"policy {_name(policy)} ({_line(policy)}) says keeps_order=True, but of two programs of one client it "
+            f"policy {name_of(policy)} ({_line(policy)}) says keeps_order=True, but of two programs of one client it "
             f"chose the later one where {later}. Leave keeps_order= out, or choose the smallest gang.serial of each."
         )
     return policy
@@ -236,13 +236,13 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
         chosen = policy(ready, state)
     except BaseException as error:  # any error of a user's policy, even SystemExit, must not stop the controller
         raise PolicyError(
-            f"policy {_name(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
+            f"policy {name_of(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
             f"programs that it was to choose from have failed; fix it and attach again."
         ) from error
     # By identity: a user's ``__eq__`` could say yes to anything.
     if not any(chosen is gang for gang in ready):
         raise PolicyError(
-            f"policy {_name(policy)} ({_line(policy)}) returned {a_type_of(chosen)} that is not one of the "
+            f"policy {name_of(policy)} ({_line(policy)}) returned {a_type_of(chosen)} that is not one of the "
             f"{counted(len(ready), 'gang')} in ready. Return one of those it is given."
         )
     return chosen
@@ -255,7 +255,8 @@ def _said(error: BaseException) -> str:
         return ""
 
 
-def _name(policy: Policy) -> str:
+def name_of(policy: Policy) -> str:
+    """Return the name of a policy's function or class."""
     return getattr(policy, "__name__", type(policy).__name__)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
 from pathways_nb.controller import log_text
-from pathways_nb.controller.decisions import Decision, steps_of
 from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
 from pathways_nb.results import saved_run
+from pathways_nb.results.controller_history import ControllerHistory
 from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
 from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
@@ -30,7 +30,7 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.overhead import Overhead
-from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.record import Record
 from pathways_nb.trace.summary import Summary, summarise
 from pathways_nb.util.words import counted
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Run:
+class Run(ControllerHistory):
     """A recorded execution of a cell, a block or one program.
 
     Args:
@@ -96,29 +96,6 @@ class Run:
     @ops.setter
     def ops(self, ops: Ops) -> None:
         self._ops = -1, ops
-
-    @property
-    def log(self) -> Log | None:
-        """What the controller was told during the run, and answered, from a copy of its state before; once it is over.
-
-        ``log.replay()`` lets the core answer again. The first ``log.before`` entries came before the run, and of a long
-        one the first ``log.missing`` are forgotten. ``None`` within the recording, of a run whose controller is another
-        process's or was replaced meanwhile, and of an older file.
-
-        Raises:
-            UsageError: the log in the file that was loaded is damaged.
-        """
-        if isinstance(self.kept_log, bytes) and self.kept_log:
-            self.kept_log = log_text.of_run(self.kept_log, self.name)
-        return None if isinstance(self.kept_log, bytes) else self.kept_log
-
-    def steps(self) -> list[Decision]:
-        """Return what the controller decided, one decision at a time, with the rule and what else it could have chosen.
-
-        Raises:
-            UsageError: the run has no log, or one that cannot decide again.
-        """
-        return steps_of(self.log, self.about.get("began", self.record.origin))
 
     def add(self, execution: Execution) -> None:
         """Record that a program of this run was submitted."""
@@ -189,11 +166,6 @@ class Run:
     def programs(self) -> list[ExecutedProgram]:
         """The programs that ran, in the order of their first call."""
         return list(self._programs.by_plan.values())
-
-    @property
-    def events(self) -> Events:
-        """All events as columns; times in seconds since the run began."""
-        return self.record.events()
 
     def summary(self) -> Summary:
         """Return makespan, utilisation, dispatch time, peak memory and other totals."""
@@ -334,7 +306,7 @@ class Run:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
         ops = self.ops
-        about = {"began": self.record.origin, **self.about, **({"ops": ops.note} if ops.note else {})}
+        about = {**self.about, "began": self.began, **({"ops": ops.note} if ops.note else {})}
         log = self.kept_log if isinstance(self.kept_log, bytes) else log_text.as_bytes(self.kept_log)
         parts = self.name, self.islands, self.events, self.programs, self.stamps, about, ops, log
         saved_run.write(saved_run.SavedRun(*parts), path)

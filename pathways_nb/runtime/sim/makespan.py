@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from pathways_nb.controller.controller_state import Dispatch
-from pathways_nb.controller.events_and_instructions import Completed, Event, Launch, Submitted
+from pathways_nb.controller.events_and_instructions import Completed, Event, Instruction, Launch, Submitted
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task, VirtualRun
@@ -33,14 +33,15 @@ class MakespanSimulator:
         self.machine, self.seconds, self.dcn_latency = machine, seconds, dcn_latency
         self.agenda = EventQueue()
         self._islands = Islands(self.agenda, self)
-        self._runs: list[VirtualRun] = []
+        self._runs: dict[int, VirtualRun] = {}
 
     def submit(self, plan: Plan) -> None:
         """Submit a run of a plan at the current time."""
         runs = ("launch", "host")
         lasts = [self.seconds[step.node] if step.kind in runs else 0.0 for step in plan.steps]
-        self._runs.append(VirtualRun(len(self._runs), TimedPlan(plan, lasts)))
-        self._tell(Submitted(self._runs[-1].serial, "", plan, (), (), ()))
+        serial = len(self._runs)
+        self._runs[serial] = VirtualRun(serial, TimedPlan(plan, lasts))
+        self._tell(Submitted(serial, "", plan, (), (), ()))
 
     def run(self) -> float:
         """Advance time until nothing is under way, and return the seconds since the start."""
@@ -50,9 +51,13 @@ class MakespanSimulator:
     def _tell(self, event: Event) -> None:
         """Let the core handle an event, and carry out the launches that it answers with."""
         for instruction in self.machine.handle(event, self.agenda.now):
-            if isinstance(instruction, Launch):
-                arrives = self.agenda.now + self.dcn_latency
-                self.agenda.at(arrives, self._islands.arrive, self._runs[instruction.run], instruction)
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        """Send a launch to its island; what else the core says takes no time."""
+        if isinstance(instruction, Launch):
+            arrives = self.agenda.now + self.dcn_latency
+            self.agenda.at(arrives, self._islands.arrive, self._runs[instruction.run], instruction)
 
     # ---- ``IslandsOwner`` of the islands
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from pathways_nb.controller.decisions import Decision, decisions, steps_of
+from pathways_nb.controller.decisions import Decision, decisions, log_or_error
 from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Event, Opened, Submitted
 from pathways_nb.controller.log import Logbook
 from pathways_nb.controller.state_machine import StateMachine
@@ -94,4 +94,4 @@ def test_a_recording_begins_with_its_own_decisions() -> None:
 
 def test_a_run_without_a_log_says_so() -> None:
     with pytest.raises(UsageError, match="this run has no log of its controller: it still goes on, its controller is"):
-        steps_of(None, 0.0)
+        log_or_error(None)

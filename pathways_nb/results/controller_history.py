@@ -1,0 +1,77 @@
+"""What a run's controller was told and decided: its log, its decisions, and what another policy would have decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pathways_nb.controller import log_text
+from pathways_nb.controller.decisions import Decision, decisions, log_or_error
+from pathways_nb.controller.log import Log
+from pathways_nb.controller.policies import Policy, name_of, policy_of
+from pathways_nb.runtime.sim.policy_replay import PolicyReplay, replayed
+from pathways_nb.trace.record import Events, Record
+
+
+class ControllerHistory:
+    """The part of a run that its controller's log answers."""
+
+    name: str
+    record: Record
+    about: dict[str, Any]
+    kept_log: Log | bytes
+
+    @property
+    def events(self) -> Events:
+        """All events as columns; times in seconds since the run began."""
+        return self.record.events()
+
+    @property
+    def began(self) -> float:
+        """When the recording began, in seconds of its controller's clock."""
+        return float(self.about.get("began", self.record.origin))
+
+    @property
+    def log(self) -> Log | None:
+        """What the controller was told during the run, and answered, from a copy of its state before; once it is over.
+
+        ``log.replay()`` lets the controller's core answer again, without devices. Its first ``log.before`` entries came
+        before the run, and of a long run the first ``log.missing`` events are forgotten. ``None`` within the recording,
+        of a run whose controller is another process's or was replaced meanwhile, and of an older file.
+
+        Raises:
+            UsageError: the log in the file that was loaded is damaged.
+        """
+        # Read when it is asked for: few runs that are loaded are replayed, and a log may be the longest part.
+        if isinstance(self.kept_log, bytes) and self.kept_log:
+            self.kept_log = log_text.of_run(self.kept_log, self.name)
+        return None if isinstance(self.kept_log, bytes) else self.kept_log
+
+    def steps(self) -> list[Decision]:
+        """Return what the controller decided, one decision at a time, with the rule and what else it could have chosen.
+
+        Raises:
+            UsageError: the run has no log, or one that cannot decide again.
+        """
+        return list(decisions(log_or_error(self.log), self.began))
+
+    def replay(self, policy: str | Policy) -> PolicyReplay:
+        """Let another policy decide on the same calls, in simulated time, and compare it with the recorded one.
+
+        Clients call at the recorded times. Nodes take the time that was recorded for them, transfers and enqueues none.
+
+        Args:
+            policy: name of a policy, or a function ``policy(ready, state)``, as for ``pw.attach``.
+
+        Returns:
+            The decisions of both, the first that differs, and when each call ends under both.
+
+        Raises:
+            UsageError: the run has no log, one that cannot decide again, or clients waited for memory for values that
+                they put; or there is no such policy.
+        """
+        chosen, log = policy_of(policy), log_or_error(self.log)
+        names = name_of(log.snapshot.machine().policy), name_of(chosen)
+        found = self.events.of_kind("compute", "collective", "host")
+        calls, nodes, seconds = found["run"].tolist(), found["node"].tolist(), (found["end"] - found["start"]).tolist()
+        lasted = dict(zip(zip(calls, nodes, strict=True), seconds, strict=True))
+        return replayed(log, lambda call, node: lasted.get((call, node)), chosen, names, self.began)

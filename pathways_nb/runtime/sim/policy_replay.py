@@ -1,0 +1,272 @@
+"""What another policy would have decided on the calls of a run, by the controller's own core on a simulated clock.
+
+Clients call at the recorded times, whatever the policy does: one that would have called earlier, since its result came
+earlier, does not. Computations take the time that was recorded for them; transfers and enqueues take none, so the
+recorded policy is simulated, too, and both are compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
+
+from pathways_nb.controller.decisions import Decision, WatchedCore
+from pathways_nb.controller.events_and_instructions import (
+    Completed,
+    Event,
+    Fail,
+    Finish,
+    Instruction,
+    Launch,
+    PutRequested,
+    Skip,
+    Submitted,
+    Wake,
+    Woke,
+)
+from pathways_nb.controller.log import Log
+from pathways_nb.controller.policies import Policy, keeps_order
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.call_numbers import call_number
+from pathways_nb.plan.plan import Plan
+from pathways_nb.runtime.sim.makespan import MakespanSimulator
+from pathways_nb.runtime.sim.simulated_islands import Task, VirtualRun
+from pathways_nb.runtime.sim.timed_plan import TimedPlan
+
+NodeSeconds = Callable[[int, int], float | None]
+"""Returns how long a node of a call took, by the call's serial and the node's id; ``None`` if that is not recorded."""
+
+
+class Ends(NamedTuple):
+    """When one call ended, in seconds since the recording began.
+
+    Args:
+        program: its name.
+        client: who called it.
+        recorded_policy: under the policy of the recording, simulated.
+        other_policy: under the other.
+    """
+
+    program: str
+    client: str
+    recorded_policy: float
+    other_policy: float
+
+
+@dataclass(frozen=True)
+class PolicyReplay:
+    """What two policies decide on the same calls.
+
+    Args:
+        names: of the recorded policy and of the other.
+        decisions: of the recorded policy.
+        others: of the other policy.
+        ends: by call number.
+    """
+
+    names: tuple[str, str]
+    decisions: tuple[Decision, ...]
+    others: tuple[Decision, ...]
+    ends: dict[int, Ends]
+
+    @property
+    def first_difference(self) -> tuple[Decision | None, Decision | None] | None:
+        """The first decision of each that differs in what is enqueued; ``None`` if none does."""
+        pairs = zip_longest(self.decisions, self.others)
+        return next((pair for pair in pairs if _enqueued(pair[0]) != _enqueued(pair[1])), None)
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """When the last call ends, under each."""
+        kept = self.ends.values()
+        return max((e.recorded_policy for e in kept), default=0.0), max((e.other_policy for e in kept), default=0.0)
+
+    def mean_end(self, client: str) -> tuple[float, float]:
+        """Return when a client's calls end on average, under each policy, in seconds since the recording began.
+
+        Raises:
+            UsageError: it made no call.
+        """
+        of_client = [ends for ends in self.ends.values() if ends.client == client]
+        if not of_client:
+            made = ", ".join(sorted({repr(ends.client) for ends in self.ends.values()})) or "nobody"
+            raise UsageError(f"mean_end({client!r}): no such client called; {made} did.")
+        befores, afters = zip(*((ends.recorded_policy, ends.other_policy) for ends in of_client), strict=True)
+        return sum(befores) / len(befores), sum(afters) / len(afters)
+
+    def __str__(self) -> str:
+        one, other = self.names
+        ends = "the last call ends after {:.6f} s under {}, {:.6f} s under {} (both simulated)"
+        before, after = self.seconds
+        lines = [ends.format(before, one, after, other)]
+        for client in sorted({ends.client for ends in self.ends.values()}):
+            was, becomes = self.mean_end(client)
+            lines.append(f"  {client or 'no client'}: on average after {was:.6f} s and {becomes:.6f} s")
+        if self.first_difference is None:
+            return "\n".join([*lines, "no decision differs"])
+        for name, decision in zip(self.names, self.first_difference, strict=True):
+            said = str(decision).partition("\n")[0] if decision else "no more decisions"
+            lines.append(f"first difference, {name}: {said}")
+        return "\n".join(lines)
+
+
+def replayed(log: Log, seconds: NodeSeconds, policy: Policy, names: tuple[str, str], began: float) -> PolicyReplay:
+    """Return what the recorded policy and another one decide on a log's calls.
+
+    Args:
+        log: of a recording.
+        seconds: how long nodes took.
+        policy: the other policy.
+        names: of both, in words.
+        began: when the recording began, in seconds of the controller's clock.
+
+    Raises:
+        UsageError: the log cannot be played again, or clients waited for memory for values that they put.
+    """
+    if log.why_not:
+        raise UsageError(f"replay(policy=): this log cannot be played again: {log.why_not}.")
+    recorded, other = (_LoggedCalls(log, seconds, one, began) for one in (None, policy))
+    ends = {
+        call_number(serial): Ends(*recorded.called[serial], end - began, other.ends[serial] - began)
+        for serial, end in recorded.ends.items()
+        if serial in other.ends
+    }
+    return PolicyReplay(names, tuple(recorded.decisions), tuple(other.decisions), ends)
+
+
+class _LoggedCalls(MakespanSimulator):
+    """A core that is given a log's calls at their times, on islands whose nodes take recorded seconds."""
+
+    def __init__(self, log: Log, seconds: NodeSeconds, policy: Policy | None, began: float):
+        core = WatchedCore.of(log, began)
+        if policy is not None:
+            core.policy, core.in_order = policy, keeps_order(policy)
+        super().__init__(core, {})
+        self._seconds, self._shares = seconds, _shares(log, core)
+        self.ends: dict[int, float] = {}
+        """By serial, when each call ended."""
+        self.called: dict[int, tuple[str, str]] = {}
+        """By serial, program and client of the recording's own calls."""
+        self._makers: dict[int, tuple[VirtualRun, int]] = {}
+        self._arguments: dict[int, tuple[int, ...]] = {}
+        self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
+        self._skipped: set[int] = set()
+        self.agenda.now = log.entries[0].now if log.entries else 0.0
+        self._take_up(core)
+        for number, entry in enumerate(log.entries):
+            if not isinstance(entry.event, Completed | Woke):
+                self.agenda.at(entry.now, self._happens, entry.event, number >= log.before)
+        self.run()
+        self.decisions = [one for one in core.found if one.at >= 0]
+
+    def _take_up(self, core: WatchedCore) -> None:
+        """Let what was under way before the log began go on."""
+        for call in core.calls.values():
+            run = self._begin(call.submitted)
+            for island, order in call.plan.orders.items():
+                for step in order[: call.done[island]]:
+                    run.done[step] = 1
+        for island, queue in core.queues.items():
+            starts = {serial: core.calls[serial].done[island] for serial, _ in queue.in_flight}
+            for serial, stop in tuple(queue.in_flight):
+                ended = core.calls[serial].ended.get(island, {})
+                while starts[serial] in ended:
+                    starts[serial] = ended[starts[serial]]
+                self._carry_out(Launch(serial, island, starts[serial], stop))
+                starts[serial] = stop
+
+    def _begin(self, event: Submitted) -> VirtualRun:
+        plan = event.plan
+        timed = TimedPlan(plan, [self._step_seconds(event.run, plan, step) for step in range(len(plan.steps))])
+        run = self._runs[event.run] = VirtualRun(event.run, timed)
+        maker = {slot: index for index, step in enumerate(plan.steps) for slot in step.outputs}
+        for buffer, slot in zip(event.results, plan.results, strict=True):
+            self._makers[buffer] = run, maker[slot]
+        self._arguments[event.run] = event.arguments
+        return run
+
+    def _step_seconds(self, serial: int, plan: Plan, index: int) -> float:
+        step = plan.steps[index]
+        if step.kind not in ("launch", "host"):
+            return 0.0
+        recorded = self._seconds(serial, step.node)
+        return self._shares.get((serial, index), 0.0) if recorded is None else recorded
+
+    def _happens(self, event: Event, in_recording: bool) -> None:
+        if isinstance(event, PutRequested) and self.machine.memory.limited:
+            raise UsageError(
+                f"replay(policy=): {event.name} waited for memory when it was put, and under another policy it would "
+                f"wait for another time, with the calls that read it. Record without hbm=."
+            )
+        if isinstance(event, Submitted):
+            self._begin(event)
+            if in_recording:
+                self.called[event.run] = event.plan.graph.name, event.client
+        self._tell(event)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        """Launch, wake, skip, or note the end of a call."""
+        match instruction:
+            case Wake(at):
+                self.agenda.at(at, self._tell, Woke())
+            case Skip(run) | Fail(run):
+                self._skipped.add(run)
+            case Finish(run):
+                if run in self.called:
+                    self.ends[run] = self.agenda.now
+            case _:
+                super()._carry_out(instruction)
+
+    # ---- ``IslandsOwner`` of the islands
+
+    def prepared(self, task: Task) -> int:
+        """Return 1 if a task brings a result of another call that is not computed yet, else 0."""
+        run = task.ongoing.run
+        position = run.timed.plan.steps[task.index].argument
+        if position < 0:
+            return 0
+        made = self._makers.get(self._arguments[run.serial][position])
+        if made is None or made[0].done[made[1]]:
+            return 0
+        self._expecting[made[0].serial, made[1]].append(task)
+        return 1
+
+    def lasts(self, task: Task) -> float:
+        """Return the seconds of a step; 0 of one that is skipped."""
+        return 0.0 if task.ongoing.run.serial in self._skipped else super().lasts(task)
+
+    def step_ended(self, task: Task) -> None:
+        """Add the step's device time to its launch, and let go on what waited for it."""
+        super().step_ended(task)
+        for waiting in self._expecting.pop((task.ongoing.run.serial, task.index), ()):
+            self._islands.supply(waiting)
+
+    def may_pass(self, task: Task) -> bool:
+        """Return whether no other call waits for a step, and none is skipped."""
+        return not (self._expecting or self._skipped)
+
+
+def _shares(log: Log, core: WatchedCore) -> dict[tuple[int, int], float]:
+    """Return an equal share of a range's recorded device-seconds for each of its steps, by call and step."""
+    plans: dict[int, Plan] = {serial: call.plan for serial, call in core.calls.items()}
+    found: dict[tuple[int, int], float] = {}
+    for entry in log.entries:
+        event = entry.event
+        if isinstance(event, Submitted):
+            plans[event.run] = event.plan
+        elif isinstance(event, Completed) and (plan := plans.get(event.run)) is not None:
+            mine: Sequence[int] = [
+                step
+                for step in plan.orders[event.island][event.start : event.stop]
+                if plan.steps[step].kind in ("launch", "host")
+            ]
+            devices = sum(plan.placements[plan.steps[step].place].count for step in mine)
+            found.update(((event.run, step), event.device_seconds / devices) for step in mine if devices)
+    return found
+
+
+def _enqueued(decision: Decision | None) -> object:
+    return decision and (decision.call, decision.enqueued)

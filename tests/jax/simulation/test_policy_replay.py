@@ -1,0 +1,91 @@
+"""What another policy would have decided: beside a controller that has that policy, and closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.errors import UsageError
+
+LENGTHS = (8e-3, 1e-3, 4e-3, 2e-3, 6e-3, 3e-3)
+SIM: dict[str, Any] = {"chip": "tpu_v5p", "islands": 2, "devices_per_island": 1}
+
+
+def of_two_clients(policy: str) -> pw.Run:
+    """Programs of several lengths on one device, of two clients in turn, all known to the controller."""
+    with pw.attach("sim", policy=policy, **SIM):
+        here = pw.virtual_slice(1, island=0)
+        programs = [pw.program(pw.work(each, on=here), name=f"{each * 1e3:g} ms") for each in LENGTHS]
+        for program in programs:
+            pw.wait(program())
+        ann, bob = pw.client("ann"), pw.client("bob")
+        with pw.record() as run:
+            found = []
+            for number, program in enumerate(programs):
+                with (ann, bob)[number % 2].acting():
+                    found += [program(), program()]
+            pw.wait(found)
+    return run
+
+
+def order(decisions: Any) -> list[tuple[str, str]]:
+    return [(one.client, one.program) for one in decisions]
+
+
+@pytest.mark.parametrize("other", ["shortest", "fifo", "stride"])
+def test_another_policy_decides_as_a_controller_that_has_it(watchdog, other: str) -> None:
+    replay, real = of_two_clients("fifo").replay(other), of_two_clients(other)
+    assert order(replay.others) == order(real.steps())
+    ends = real.events.of_kind("compute")
+    assert replay.seconds[1] == pytest.approx(ends["end"].max(), abs=5e-4)
+    for client in ("ann", "bob"):
+        assert replay.mean_end(client)[1] == pytest.approx(ends["end"][ends["client"] == client].mean(), abs=5e-4)
+
+
+def test_the_recorded_policy_decides_the_same_and_the_text_says_what_differs(watchdog) -> None:
+    run = of_two_clients("fifo")
+    again, shortest = run.replay("fifo"), run.replay("shortest")
+    assert order(again.decisions) == order(again.others) == order(run.steps())
+    assert again.first_difference is None
+    assert again.seconds[0] == again.seconds[1] == pytest.approx(2 * sum(LENGTHS), abs=5e-4)
+    assert str(again).endswith("no decision differs")
+    was, becomes = shortest.first_difference or (None, None)
+    assert was is not None
+    assert becomes is not None
+    assert was.program != becomes.program
+    first = str(shortest).splitlines()[0]
+    assert first.startswith("the last call ends after 0.048")
+    assert first.endswith("s under shortest (both simulated)")
+    assert shortest.mean_end("bob")[1] < shortest.mean_end("bob")[0]
+
+
+def test_a_call_waits_for_what_it_reads_on_another_island(watchdog) -> None:
+    with pw.attach("sim", **SIM):
+        f, g = (pw.work(5e-3, on=pw.virtual_slice(1, island=island)) for island in (0, 1))
+        first, second = pw.program(lambda x: f(x), name="first"), pw.program(lambda x: g(x), name="second")
+        pw.wait(second(first(1.0)))
+        with pw.record() as run:
+            pw.wait(second(first(1.0)))
+    ends = {each.program: each.other_policy for each in run.replay("shortest").ends.values()}
+    assert ends["first"] == pytest.approx(5e-3, abs=5e-4)
+    assert ends["second"] - ends["first"] == pytest.approx(5e-3, abs=1e-9)
+
+
+def test_a_saved_run_is_replayed_and_unknown_names_are_refused(watchdog, tmp_path) -> None:
+    run = of_two_clients("stride")
+    run.save(tmp_path / "two.run")
+    assert str(pw.load(tmp_path / "two.run").replay("fifo")) == str(run.replay("fifo"))
+    with pytest.raises(UsageError, match="policy='shortst': choose one of"):
+        run.replay("shortst")
+    with pytest.raises(UsageError, match=r"mean_end\('carol'\): no such client called; 'ann', 'bob' did."):
+        run.replay("fifo").mean_end("carol")
+
+
+def test_values_that_wait_for_memory_are_not_replayed(watchdog) -> None:
+    with pw.attach("sim", hbm=1e6, **SIM), pw.record() as run:
+        pw.put(np.ones((64, 64), np.float32), on=pw.virtual_slice(1, island=0))
+    with pytest.raises(UsageError, match=r"replay\(policy=\): .* waited for memory when it was put, and under another"):
+        run.replay("fifo")
