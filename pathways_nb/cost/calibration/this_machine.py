@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pathways_nb.cost.calibration.fitted import MachineFit
-from pathways_nb.cost.calibration.samples import Measured
+from pathways_nb.cost.calibration.samples import Measured, Sample
 from pathways_nb.cost.collectives.kinds import BY_NAME, KINDS
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
 from pathways_nb.cost.hardware.chips import Chip
@@ -74,7 +74,17 @@ def _memory(fitted: MachineFit) -> float:
     """Return the bytes/s that the fastest class of operations reaches on a device that works alone."""
     # Fitted seconds are those of a device among busy ones; times the oversubscription, it is one that works alone.
     rates = [_rate(line.per_byte, _moved(fitted, kind)) for kind, line in fitted.rooflines.items()]
-    return max((fitted.oversubscription * rate for rate in rates), default=1e9)
+    # On a machine so busy that nodes alone seem to take all the time, no fit has seconds of anything; then what the
+    # best sample moved in all its seconds is a lower bound.
+    fastest = max(rates, default=1e9) or max(
+        _whole_rate(one) for kind in fitted.rooflines for one in fitted.measured.samples[kind]
+    )
+    return fitted.oversubscription * fastest
+
+
+def _whole_rate(sample: Sample) -> float:
+    """Return the bytes/s of a sample in all its seconds."""
+    return (sample.work.read + sample.work.written) / sample.seconds
 
 
 def _moved(fitted: MachineFit, kind: str) -> float:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathways_nb.cost.calibration.fitted import Check
+from pathways_nb.cost.calibration.samples import Parted
 from pathways_nb.cost.calibration.this_machine import fit, model_of
 from pathways_nb.cost.jaxpr.node_work import Work
 from tests.support import measured_machine as machines
@@ -105,6 +106,15 @@ def test_one_island_of_one_device_has_neither_links_nor_neighbours() -> None:
     assert model.efficiency.at_once == 1
     assert str(model.network.origin("rtt")) == "assumed: not measured here; there is one island; as memory"
     assert model.chip.origin("link_bw").kind == "assumed"
+
+
+def test_a_machine_so_busy_that_nodes_seem_to_take_all_the_time_still_has_a_model() -> None:
+    found = fit(replace(measured(islands=1), parted=Parted(2, 1e-3, 1e3)))
+    assert not any(line.per_byte or line.per_flop for line in found.rooflines.values())
+    model = model_of(found, "busy")
+    samples = [sample for kind in LINES for sample in found.measured.samples[kind]]
+    moved = max((sample.work.read + sample.work.written) / sample.seconds for sample in samples)
+    assert model.chip.hbm_bw == model.network.host_bw == pytest.approx(found.oversubscription * moved)
 
 
 def test_without_noise_nothing_is_held_against_the_fit() -> None:
