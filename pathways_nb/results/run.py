@@ -299,6 +299,23 @@ class Run(ControllerHistory):
 
         write(self, path, width, show)
 
+    def to_html(self, path: str | Path, *views: str) -> None:
+        """Write the figure of the run to one HTML file, which needs neither a kernel nor a network.
+
+        Zoom, hover, legends and links between views work in it; no more detail is drawn after a zoom.
+
+        Args:
+            path: path of the file, which ends in ``.html``.
+            *views: as for ``show``.
+
+        Raises:
+            ValueError: the ending or a view is unknown.
+        """
+        from pathways_widgets.figures.live import DEFAULT_SHOW
+        from pathways_widgets.figures.page import write_run
+
+        write_run(self, path, ",".join(views) or DEFAULT_SHOW)
+
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` reads on any machine.
 

@@ -68,6 +68,7 @@ def test_pictures_escape_characters_that_they_cannot_hold(tmp_path: Path, name: 
         for view in ("timeline", "graph"):
             run.savefig(tmp_path / "run.png", show=view)
             run.savefig(tmp_path / "run.svg", show=view)
+            run.to_html(tmp_path / "run.html", view)
             drawn = xml.dom.minidom.parse(str(tmp_path / "run.svg"))
             texts += [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild]
         assert any(shown in text for text in texts), texts

@@ -16,9 +16,10 @@ from typing import Any
 from bokeh.util.paths import bokehjs_path
 
 from pathways_widgets.drawing.palette import THEMES
-from pathways_widgets.figures.panel import figure_of
+from pathways_widgets.drawing.views import RunLike
+from pathways_widgets.figures.panel import DEFAULT_SHOW, check_show, figure_of
 
-__all__ = ["bokeh_source", "figure_html", "figure_of", "figure_script", "page"]
+__all__ = ["bokeh_source", "figure_html", "figure_of", "figure_script", "page", "write_run"]
 
 _FRAME = """<!doctype html>
 <html lang="en">
@@ -59,6 +60,24 @@ def page(title: str, parts: Sequence[str | dict[str, Any]]) -> str:
     # An HTML parser ends the element at this text, even within a string of the script.
     bokeh = bokeh_source().replace("</script", "<\\/script")
     return _FRAME.format(title=escape(title), body=body, script=figure_script(), bokeh=bokeh, **THEMES)
+
+
+def write_run(run: RunLike, path: str | Path, show: str | Sequence[str] = DEFAULT_SHOW) -> None:
+    """Write one HTML file with the figure of a run as it is now.
+
+    Args:
+        run: what to draw.
+        path: path of the file, which ends in ``.html``.
+        show: names of views.
+
+    Raises:
+        ValueError: the file's ending or a view is unknown.
+    """
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise ValueError(
+            f"to_html({str(path)!r}): the file's name must end in .html; run.savefig writes .svg and .png."
+        )
+    Path(path).write_text(page(run.name, [figure_of(run, check_show(show))]), "utf-8")
 
 
 @cache
