@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ def test_a_run_is_written_as_one_page(a: pw.Computation, tmp_path: Path) -> None
     text = (tmp_path / "one.html").read_text("utf-8")
     assert f"<title>{run.name}</title>" in text
     assert text.count("data-figure>") == 1
-    assert run.summary_line().partition(",")[0] in text
+    assert json.dumps(run.summary_line().partition(",")[0]).strip(chr(34)) in text
     assert "<script src" not in text
     run.save(tmp_path / "one.run")
     pw.load(tmp_path / "one.run").to_html(tmp_path / "two.HTML", "timeline")
