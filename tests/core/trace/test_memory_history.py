@@ -253,7 +253,6 @@ def test_a_chrome_trace_has_a_counter_for_devices_with_the_same_memory(tmp_path:
     found: dict[tuple[int, str], list[tuple[float, dict[str, float]]]] = {}
     for row in rows:
         found.setdefault((row["pid"], row["name"]), []).append((row["ts"], row["args"]))
-    print(found)
     assert found[2000, "memory of dev 2–3: ann"] == [
         (0.0, {"bytes": 4_000_000}), (1e6, {"bytes": 4_000_000}), (2e6, {"bytes": 0}), (3e6, {"bytes": 0})
     ]  # fmt: skip
