@@ -21,11 +21,10 @@ from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.memory_history import memory_of
 from pathways_nb.trace.metrics import BUSY, busy_devices, client_name
 from pathways_nb.trace.record import Events
-from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
-from pathways_widgets.timeline.lanes import CONTROLLER_ROWS
+from pathways_nb.trace.rows import CONTROLLER_ROWS, GAUGE_KINDS, HOST_KIND
 
 _CONTROLLER_TRACKS = ("compile and dispatch", "programs that wait", "waits of Python")
-"""Names of the controller's tracks, by row of its lane (``timeline.lanes.CONTROLLER_ROWS``).
+"""Names of the controller's tracks, by row of its lane (``CONTROLLER_ROWS``).
 
 Perfetto sorts some tracks by their names, so all names here are in the order of our lanes by the alphabet as well.
 """

@@ -102,7 +102,8 @@ class Summary:
         if self.compile:
             words.append(f"compiling {duration(self.compile)}")
         if self.interpolated:
-            words.append(f"{1 - self.interpolated / self.launches:.0%} of ends watched, the rest interpolated")
+            watched = f"{1 - self.interpolated / self.launches:.0%} of launches had their end measured"
+            words.append(f"{watched}, those of the rest are interpolated")
         if self.failed:
             words.append(f"{self.failed} failed")
         if len(self.clients) > 1:
