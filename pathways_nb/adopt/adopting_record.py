@@ -13,8 +13,10 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.errors import UsageError
 from pathways_nb.results.run import Run
 from pathways_nb.session.calls import client
+from pathways_nb.util.option_names import checked_options
 
 
+@checked_options()
 @contextlib.contextmanager
 def record(
     name: str = "run",

@@ -29,10 +29,12 @@ from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, Si
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, interrupts, limits
+from pathways_nb.util.option_names import checked_options
 
 KINDS = ("auto", "cpu", "gpu", "tpu", "sim", "ray")
 
 
+@checked_options()
 def attach(
     kind: Literal["auto", "cpu", "gpu", "tpu", "sim", "ray"] | str = "auto",
     *,
@@ -114,8 +116,8 @@ def attach(
 
     Raises:
         PlaceError: the numbers do not fit the devices, or exceed what was seen to work (``util.limits``).
-        UsageError: an unknown kind or dispatch mode, or a meaningless ``hbm``, latency, noise or cost; Ray is not
-            installed, this process is connected to another cluster, or the controller of that ``name`` has other
+        UsageError: an unknown option, kind or dispatch mode, or a meaningless ``hbm``, latency, noise or cost; Ray is
+            not installed, this process is connected to another cluster, or the controller of that ``name`` has other
             options.
     """
     forks.refuse()

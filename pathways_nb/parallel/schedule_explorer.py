@@ -6,10 +6,11 @@ Schedules are kept per size, timings per choice of times, so that returning to a
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import traitlets as t
@@ -90,6 +91,7 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
     laid = t.Instance(
         RunOverSchedule, allow_none=True, help="The run that is drawn below, in place of a schedule."
     ).tag(recompute=True)
+    notes: ClassVar[Mapping[str, str]] = {"times": "times in one unit of your choice, which is that of the axis, too"}
     buttons = ExplorerButton("CSV", "to_csv", "schedules.csv"), ExplorerButton("SVG", "savefig", "schedules.svg")
 
     def __init__(self, **choices: Any):

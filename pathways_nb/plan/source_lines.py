@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TOOLS = os.path.join(_PACKAGE, "util", "")
+_IPYTHON = f"{os.sep}site-packages{os.sep}IPython{os.sep}"
 # Those of other machines as well, since a compiled text may come from there: Debian has ``dist-packages``.
 _LIBRARIES = (
     *(_PACKAGE, "/site-packages/", "/dist-packages/", f"{os.sep}site-packages{os.sep}", "/lib/python3."),
@@ -86,25 +87,51 @@ def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return _of_entries(entries)
 
 
-def short_traceback(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback in which one entry stands for all those between two lines of the user that begin in here.
+def shown_traceback(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback as a notebook shows it: where this package is among its entries, the user's lines alone.
 
-    It is the innermost one of this package, without its tools for waiting and interrupts; libraries that the user's
-    code calls keep their entries.
+    Where it is not, as in a library that the user's code calls, all entries but IPython's own and those of the tools
+    for waiting and interrupts.
     """
-    entries, own = list[TracebackType](), list[TracebackType]()
+    entries = list[TracebackType]()
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
-        if is_users(filename):
-            # Of the package's frames since the user's last one, the innermost stands for all.
-            entries += [*own[-1:], traceback]
-            own = []
-        elif filename.startswith(_PACKAGE) and not filename.startswith(_TOOLS):
-            own.append(traceback)
-        elif not own and not filename.startswith(_TOOLS):
+        if not filename.startswith(_TOOLS) and _IPYTHON not in filename:
             entries.append(traceback)
         traceback = traceback.tb_next
-    return _of_entries([*entries, *own[-1:]])
+    files = [entry.tb_frame.f_code.co_filename for entry in entries]
+    if any(file.startswith(_PACKAGE) for file in files):
+        users = [entry for entry, file in zip(entries, files, strict=True) if is_users(file)]
+        entries = users or entries[-1:]  # an error needs a line, be it ours
+    return _of_entries(entries)
+
+
+def ipython_traceback(error: BaseException) -> list[str]:
+    """Return the traceback of an error and its causes as IPython shows it, each cut by ``shown_traceback``.
+
+    The error keeps all its entries, for a debugger.
+    """
+    chain: list[BaseException] = [error]
+    while True:
+        last = chain[-1]
+        cause = last.__cause__ if last.__cause__ or last.__suppress_context__ else last.__context__
+        if cause is None or cause in chain:
+            break
+        chain.append(cause)
+    whole = [one.__traceback__ for one in chain]
+    style = sys.modules["IPython"].get_ipython().InteractiveTB
+    try:
+        for one in chain:
+            one.__traceback__ = shown_traceback(one.__traceback__)
+        lines: list[str] = style.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
+        return lines
+    finally:
+        for one, traceback in zip(chain, whole, strict=True):
+            one.__traceback__ = traceback
+
+
+# IPython asks an error for its traceback by this name.
+PathwaysError._render_traceback_ = ipython_traceback  # type: ignore[attr-defined]
 
 
 def _of_entries(entries: Sequence[TracebackType]) -> TracebackType | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 from pathways_nb.errors import is_index
+from pathways_nb.util.option_names import checked_options
 from pathways_nb.util.unique import Unique
 
 _serials = itertools.count()
@@ -100,6 +101,7 @@ def keep_for(jaxpr: object, place: VirtualSlice) -> None:
     _used[jaxpr] = place
 
 
+@checked_options()
 def virtual_slice(
     shape: int | Sequence[int], axes: Sequence[str] | None = None, island: int | None = None, name: str = ""
 ) -> VirtualSlice:

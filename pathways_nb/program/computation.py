@@ -27,6 +27,7 @@ from pathways_nb.program.edge import cross
 from pathways_nb.program.models import with_static_parts, without_static_parts
 from pathways_nb.program.signature import Signature
 from pathways_nb.program.static_arguments import Statics
+from pathways_nb.util.option_names import checked_options
 from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import a_type_of, counted
 
@@ -35,6 +36,8 @@ _NAME = re.compile(r"pw__(\d+)(?:~([^_#]+))?(?:#(\d+))?__(.*)", re.DOTALL)
 _options: list[dict[str, Any]] = [{}]
 """All compiler options in use. Names carry their positions, because JAX refuses options on a jit within another."""
 
+_ON = "the virtual slice to run on, such as on=pw.virtual_slice(4)"
+_SPECS = "which axes of the slice divide each array, such as pw.P('x'), or pw.P() for none"
 _serials = itertools.count()
 NOT_PICKLED = (
     "cannot be pickled: it holds Python functions and their traces. Define it in a module that the other process "
@@ -284,6 +287,7 @@ def _make(
     return make if fn is None else make(fn)
 
 
+@checked_options(on=_ON)
 def jit(
     fn: Callable[..., Any] | None = None,
     *,
@@ -316,12 +320,13 @@ def jit(
 
     Raises:
         ShardingError: a spec names an axis the slice lacks (here), or does not divide an argument (at the call).
-        UsageError: ``on`` is not a virtual slice.
+        UsageError: ``on`` is missing or is not a virtual slice, or there is no such option.
     """
     statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
     return _make(fn, "jit", on, compiler_options, in_shardings, out_shardings, statics)
 
 
+@checked_options(on=_ON, in_specs=_SPECS, out_specs=_SPECS)
 def shard_map(
     fn: Callable[..., Any] | None = None,
     *,

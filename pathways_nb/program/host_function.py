@@ -22,6 +22,7 @@ from pathways_nb.program.signature import Aval, Signature, aval_of, snapshot
 from pathways_nb.program.static_arguments import Statics
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST
+from pathways_nb.util.option_names import checked_options
 from pathways_nb.util.words import a_type_of
 
 
@@ -106,6 +107,7 @@ def _declared(name: str, out: Any) -> tuple[tuple[Aval, ...], tuple[str, ...]]:
     return tuple(avals), tuple(paths)
 
 
+@checked_options(on="the virtual slice whose host runs the function, such as on=pw.virtual_slice(4)")
 def host(
     fn: Callable[..., Any] | None = None,
     *,

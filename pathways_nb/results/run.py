@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 from pathways_nb.controller import log_text
 from pathways_nb.controller.log import Log
 from pathways_nb.errors import UsageError
-from pathways_nb.results import saved_run
+from pathways_nb.results import chrome_trace, perfetto_trace, saved_run
 from pathways_nb.results.controller_history import ControllerHistory
 from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
 from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
@@ -282,7 +282,11 @@ class Run(ControllerHistory):
 
     def to_chrome(self, path: str | Path) -> None:
         """Write a Chrome trace for https://ui.perfetto.dev; compressed if ``path`` ends in ``.gz``."""
-        formats.to_chrome(self.events, self.islands, path)
+        chrome_trace.to_chrome(self.events, self.islands, path)
+
+    def to_perfetto(self, path: str | Path) -> None:
+        """Write the same in Perfetto's own format; it needs ``pip install 'pathways_nb[perfetto]'``."""
+        perfetto_trace.to_perfetto(self.events, self.islands, path)
 
     def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("graph", "timeline")) -> None:
         """Write a picture with legends and summary, without a browser: SVG or PNG, by the ending of ``path``.

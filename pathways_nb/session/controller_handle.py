@@ -12,6 +12,29 @@ from pathways_nb.errors import UsageError
 from pathways_nb.session import default_controller, elasticity, tenant_scope
 from pathways_nb.session.session import Session
 from pathways_nb.session.status import as_html, status_of
+from pathways_nb.util.words import counted
+
+
+class AddedIsland(int):
+    """The index of an island that was added; shown in a cell with the devices that it has, in place of a bare number.
+
+    Args:
+        index: of the island.
+        devices: number of its devices.
+    """
+
+    devices: int
+
+    def __new__(cls, index: int, devices: int) -> AddedIsland:
+        """Return the number; a subclass of ``int`` is made here, not in ``__init__``."""
+        made = super().__new__(cls, index)
+        made.devices = devices
+        return made
+
+    def __repr__(self) -> str:
+        return f"island {int(self)} with {counted(self.devices, 'device')}"
+
+    __str__ = int.__repr__  # in a text it stays the number
 
 
 class Controller(Session):
@@ -38,7 +61,7 @@ class Controller(Session):
         """
         elasticity.remove(self, island, first, count)
 
-    def add(self, devices: int | None = None, island: int | None = None) -> int:
+    def add(self, devices: int | None = None, island: int | None = None) -> AddedIsland:
         """Add an island of virtual devices, or return an island's removed devices to it.
 
         Args:
@@ -46,13 +69,14 @@ class Controller(Session):
             island: index of an island that gets its own devices back. Give one of the two.
 
         Returns:
-            The island's index.
+            The island's index, a number that a cell shows as ``island 2 with 4 devices``.
 
         Raises:
             PlaceError: there is no such island.
             UsageError: both arguments are given, or the devices are accelerators, of which there are no more.
         """
-        return elasticity.add(self, devices, island)
+        index = elasticity.add(self, devices, island)
+        return AddedIsland(index, self.islands[index])
 
     def cancel(self, client: str | tenant_scope.Tenant) -> None:
         """Cancel a client's programs: none of their nodes is dispatched any more.

@@ -85,13 +85,9 @@ def _after_cell(result: Any) -> None:
 
 
 def _rendered() -> list[str]:
-    """Return the traceback of an interrupt as IPython shows it: the user's lines, one of this package below each."""
-    kind, error, traceback = sys.exc_info()
-    style = _shell().InteractiveTB
-    lines: list[str] = style.structured_traceback(
-        kind, error, source_lines.short_traceback(traceback), tb_offset=style.tb_offset
-    )
-    return lines
+    """Return the traceback of an interrupt as IPython shows it."""
+    error = sys.exc_info()[1]
+    return source_lines.ipython_traceback(error) if error is not None else []
 
 
 def watch_cells() -> None:

@@ -43,7 +43,7 @@ def status_of(session: Session) -> str:
             rows.append(f"  place {by_serial(serial).label}: {placement}")
     rows += _clients(session)
     rows += _store(session)
-    watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of ends watched"
+    watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of launches have their end measured"
     rows.append(f"  {counted(len(driver.runs), 'program')} under way{watched}")
     if driver.quality != "simulated":  # there, a program's seconds are not this process's
         rows += _long(session)

@@ -98,6 +98,24 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
     return np.diff(total)
 
 
+def busy_devices(events: Events, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return when the number of busy devices of an island changes, in seconds, and what it is from then on.
+
+    Args:
+        events: busy events of the island.
+        devices: number of devices of the island.
+    """
+    parts = [(np.concatenate([start, end]), (high - low) * np.repeat([1, -1], len(start)))
+             for low, high, start, end in _busy(events, devices)]  # fmt: skip
+    if not parts:
+        return np.zeros(0), np.zeros(0, int)
+    times, at = np.unique(np.concatenate([stamps for stamps, _ in parts]), return_inverse=True)
+    # (times,) how many devices more are busy from each time on than before it.
+    change = np.zeros(len(times), int)
+    np.add.at(change, at, np.concatenate([steps for _, steps in parts]))
+    return times[change != 0], change[change != 0].cumsum()
+
+
 def device_ranges(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yield ranges of devices that have the same events: first device, device after the last, events' positions."""
     first = events["device"]

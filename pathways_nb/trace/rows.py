@@ -27,6 +27,8 @@ STATUSES = ("ok", "draining", "failed")
 """How an event ended; see ``Row.status``. Columns store positions in this tuple."""
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
 """Kinds that are drawn on the controller's lane; the others happen on devices, or on an island's host (``"host"``)."""
+CONTROLLER_ROWS = {"stall": 1, "wait": 2, "fetch": 2}
+"""Row of a kind of event in the controller's lane; kinds that are not listed are in row 0."""
 HOST_KIND = "host"
 """The kind of host work: it happens on an island's host, on no device."""
 WINDOW_FULL = "as many launches under way as may be"

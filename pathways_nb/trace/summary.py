@@ -26,9 +26,9 @@ from pathways_nb.trace.record import Events
 from pathways_nb.util.words import counted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
-    """Totals of one run.
+    """Totals of one run; printed in a line, and as the last expression of a cell one fact a line.
 
     Args:
         makespan: seconds from the first event on a device or a host, its dispatch or its message, to the last end.
@@ -75,7 +75,13 @@ class Summary:
         """Seconds during which at least one island's dispatcher was launching; 0 where that was not measured."""
         return self.overhead.dispatch or 0.0
 
+    def __repr__(self) -> str:
+        return "\n".join(self._facts())
+
     def __str__(self) -> str:
+        return " · ".join(self._facts())
+
+    def _facts(self) -> list[str]:
         shares = ", ".join(f"island {i} {share:.0%}" for i, share in enumerate(self.utilisation))
         words = [
             f"{'simulated ' * self.simulated}makespan {duration(self.makespan)}",
@@ -96,7 +102,8 @@ class Summary:
         if self.compile:
             words.append(f"compiling {duration(self.compile)}")
         if self.interpolated:
-            words.append(f"{1 - self.interpolated / self.launches:.0%} of ends watched, the rest interpolated")
+            watched = f"{1 - self.interpolated / self.launches:.0%} of launches had their end measured"
+            words.append(f"{watched}, those of the rest are interpolated")
         if self.failed:
             words.append(f"{self.failed} failed")
         if len(self.clients) > 1:
@@ -106,7 +113,7 @@ class Summary:
             parts = (f"{duration(seconds)} ({reason})" for reason, seconds in reasons.items())
             who = f"{client_name(client)} " if client or len(self.clients) > 1 else ""
             words.append(f"{who}waited {', '.join(parts)}")
-        return " · ".join(words)
+        return words
 
 
 def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -> Summary:

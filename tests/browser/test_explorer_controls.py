@@ -76,13 +76,15 @@ def test_what_is_no_number_is_put_back_and_nothing_is_lost(explorer: pw.Schedule
     sent = columns_sent(panel.figure, "schedules_caps")
     panel.controls["cap"].value = "much"
     assert (explorer.cap, panel.controls["cap"].value) == (5, "5")
-    assert panel.message.value == "memory cap: 'much' is no number"
+    beside = panel.refusals["times"]
+    assert beside.value == "memory cap: 'much' is no number"
+    assert any({panel.controls["cap"], beside} <= set(getattr(row, "children", ())) for row in panel.children)
     panel.controls["chunks"].value = "1.5"
     assert (explorer.chunks, panel.controls["chunks"].value) == (None, "")
     assert columns_sent(panel.figure, "schedules_caps") == sent
     panel.controls["cap"].value = ""
     assert explorer.cap is None
-    assert panel.message.value == "", "what was said is over"
+    assert [label.value for label in panel.refusals.values()] == ["", ""], "what was said is over"
 
 
 @pytest.mark.parametrize("cap", ["-2", "nan"])
@@ -131,6 +133,12 @@ def test_buttons_write_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             button.click()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["schedules.csv", "schedules.svg"]
     assert panel.message.value == "wrote schedules.svg"
+    before = (tmp_path / "schedules.svg").read_bytes()
+    for number in (2, 3):
+        next(one for one in panel.children[-1].children if getattr(one, "description", "") == "SVG").click()
+        assert panel.message.value == f"wrote schedules {number}.svg; schedules.svg stays as it was"
+        assert (tmp_path / f"schedules {number}.svg").exists()
+    assert (tmp_path / "schedules.svg").read_bytes() == before
 
 
 def test_a_schedule_that_is_registered_now_can_be_chosen(own_schedules: None, panel: ControlsPanel) -> None:

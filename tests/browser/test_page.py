@@ -11,6 +11,7 @@ import pytest
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import figure_of, page
+from pathways_widgets.drawing import style
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun, fake_run
@@ -39,6 +40,20 @@ def test_a_page_paints_without_network_or_errors(opened: Callable[..., Any], tmp
     until(lambda: painted_colours(tab) > 8)
     assert "59 events on 8 devices, bubble < 12 %" in tab.inner_text("body")
     tab.screenshot(path=str(tmp_path / f"page-{scheme}.png"))
+
+
+@pytest.mark.browser
+def test_the_summary_is_as_large_as_the_style_says(opened: Callable[..., Any]) -> None:
+    sizes = {}
+    try:
+        for name in ("screen", "projector"):
+            style.choose(name)
+            tab = opened(figure_of(fake_run()), height=900)
+            summary = tab.get_by_text("59 events on 8 devices").first
+            sizes[name] = float(summary.evaluate("(one) => parseFloat(getComputedStyle(one).fontSize)"))
+    finally:
+        style.choose("screen")
+    assert sizes == {"screen": 12.0, "projector": 17.0}
 
 
 @pytest.mark.browser

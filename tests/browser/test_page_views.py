@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import figure_of, tradeoff
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.terms import TERMS
 from pathways_widgets.drawing.views import FULL_WIDTH
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.shardings.sharding_display import ShardingFigure, columns_of
-from tests.core.widgets.fake_run import fake_run, memory_run
+from pathways_widgets.timeline.lanes import Lanes
+from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run
 from tests.core.widgets.test_memory_view import drawn
 from tests.core.widgets.test_timeline_clients import shared
 from tests.core.widgets.test_tradeoff_plot import POINTS
@@ -148,6 +152,24 @@ def tip_at(tab: Any, figure: str, x: float, y: float) -> str:
     tip = tab.locator(".bk-Tooltip").first
     tip.wait_for()
     return re.sub(r"\s+", " ", tip.evaluate("(element) => (element.shadowRoot ?? element).textContent"))
+
+
+@pytest.mark.browser
+def test_words_of_the_field_are_said_in_plain_words(opened: Callable[..., Any]) -> None:
+    rows = [
+        Row(Label("stall", "its turn", "p"), 0.0, 1.0),
+        Row(Label("transfer", "left → right", "p", island=1, devices=1, bytes=8, route="DCN"), 1.0, 2.0),
+        Row(Label("compute", "f", "p", island=0, devices=1), 0.0, 2.0),
+    ]
+    run = FakeRun([], Events.from_rows(rows), (1, 1))
+    tab, lanes = opened(figure_of(run, ("timeline",)), height=600), Lanes((1, 1))
+    for (kind, island), said in (
+        (("stall", -1), f"that is: {TERMS['stall']}"),
+        (("transfer", 1), f"over: {TERMS['DCN']}"),
+    ):
+        at = 0.5 if kind == "stall" else 1.5
+        assert said in tip_at(tab, "timeline", at, sum(lanes.band(kind, island, 0, 1)) / 2)
+    assert "that is" not in tip_at(tab, "timeline", 0.5, sum(lanes.band("compute", 0, 0, 1)) / 2), "everybody knows"
 
 
 @pytest.mark.browser

@@ -17,8 +17,10 @@ from pathways_nb.parallel.fsdp.tracing import StepOptions
 from pathways_nb.parallel.parameter_trees import struct_of
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.util.option_names import checked_options
 
 
+@checked_options(on="the virtual slice to train on, such as on=pw.virtual_slice(4)")
 @source_lines.users_view
 def fsdp(
     loss_fn: Callable[..., Any],

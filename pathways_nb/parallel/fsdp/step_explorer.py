@@ -78,6 +78,7 @@ class FsdpExplorer(Explorer[StepPicture]):
     buttons = (
         ExplorerButton("search", "search", help="Search for the best plan for these choices; it takes seconds",
                busy="searching …"),
+        ExplorerButton("keep beside", "keep_beside", help="Keep this plan's numbers below, beside those of others"),
         ExplorerButton("save", "save", "plan.json"),
         ExplorerButton("SVG", "savefig", "plan.svg"),
     )  # fmt: skip
@@ -88,6 +89,8 @@ class FsdpExplorer(Explorer[StepPicture]):
         self._searched_for: tuple[Any, ...] = ()
         self._shown_text: tuple[StepPicture | None, str] = None, ""
         self._search_lines: list[str] = []
+        self.kept_plans: dict[str, FsdpPlan] = {}
+        """Plans that were kept, by what their pictures said."""
         super().__init__(mode=variants.step.mode, devices=variants.devices, chip=variants.model.name)
         # Observed before the first values are set: explore_fsdp(buckets=…) chooses the user's own buckets, too.
         self.observe(self._buckets_typed, "buckets")
@@ -180,6 +183,10 @@ class FsdpExplorer(Explorer[StepPicture]):
             self.wrapping = "searched"
             self.searches += 1
 
+    def keep_beside(self) -> None:
+        """Keep the present plan and its numbers beside those of others, in ``kept_plans``; raises as ``plan`` does."""
+        self.kept_plans["\n".join(self._valid_picture.headings)] = self.plan
+
     def save(self, path: str | Path) -> None:
         """Save the plan as JSON, which ``FsdpPlan.load`` reads."""
         self.plan.save(path)
@@ -203,7 +210,8 @@ class FsdpExplorer(Explorer[StepPicture]):
         from pathways_widgets.explorers.step_tables import LETTERS, collective_lines, pass_lines
 
         collectives = counted(len(self.picture.collectives), "collective"), collective_lines(self.picture)
-        return collectives, (f"schedule after each pass: {LETTERS}", pass_lines(self.picture))
+        kept = counted(len(self.kept_plans), "plan") + " kept beside this one", "\n\n".join(self.kept_plans).split("\n")
+        return collectives, (f"schedule after each pass: {LETTERS}", pass_lines(self.picture)), kept
 
     # ---- what the choices mean
 

@@ -260,5 +260,5 @@ def _time_words(timeline: StepTimeline, bound: float) -> str:
 def _memory_words(timeline: StepTimeline, limit: float) -> str:
     peak = timeline.memory.peak
     parts = (f"{name} {size(held)}" for name, held in timeline.memory.at_peak().items() if held > _SMALL * peak)
-    over = f" of {size(limit)}, TOO MUCH" if 0 < limit < peak else f" of {size(limit)}" if limit else ""
+    over = f" of {size(limit)}, ⚠ TOO MUCH" if 0 < limit < peak else f" of {size(limit)}" if limit else ""
     return f"peak memory {size(peak)}{over} · {' · '.join(parts)}"

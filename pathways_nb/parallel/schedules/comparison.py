@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pathways_nb.errors import three_digits
 from pathways_nb.parallel.schedules.actions import OPERATIONS
 from pathways_nb.parallel.schedules.boxes import boxes_of
 from pathways_nb.parallel.schedules.picture import SchedulePicture
@@ -103,7 +104,7 @@ class ScheduleComparison:
     def summary_line(self) -> str:
         """Return both makespans, bubbles and peaks with F = I = W = 1, and how many actions match."""
         words = [
-            f"{name} {one.makespan():g} (bubble {one.bubble:.1%}, peak {one.peak:g})"
+            f"{name} {one.makespan():g} (bubble {one.bubble:.1%}, peak {three_digits(one.peak)})"
             for name, one in zip(self._names, (self.a, self.b), strict=True)
         ]
         found = self.difference()

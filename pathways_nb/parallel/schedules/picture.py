@@ -15,7 +15,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pathways_nb.errors import UsageError, is_number
+from pathways_nb.errors import UsageError, is_number, three_digits
 from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, ScheduleSize, Times
 from pathways_nb.parallel.schedules.registry import ScheduleKind
@@ -202,7 +202,7 @@ def _bubble_form(form: ClosedForm | None, size: ScheduleSize, times: Times | Non
 def _peak_form(form: ClosedForm | None, size: ScheduleSize, device: int) -> str:
     """Return the value of a closed form of the peak on one device in words."""
     held = form.at(size, device) if form else None
-    return _beside(form, None if held is None else f"{held:g}")
+    return _beside(form, None if held is None else three_digits(held))
 
 
 def _beside(form: ClosedForm | None, says: str | None) -> str:

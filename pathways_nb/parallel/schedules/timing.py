@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import UsageError, three_digits
 from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import ScheduleSize
 from pathways_nb.parallel.schedules.tasks import Tasks
@@ -28,7 +28,7 @@ RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
 
 def activations(held: float) -> str:
     """Return an amount of memory in words, such as ``"2.5 microbatches of activations"``."""
-    return f"{held:g} {plural(held, 'microbatch', 'es')} of activations"
+    return f"{three_digits(held)} {plural(held, 'microbatch', 'es')} of activations"
 
 
 class IdleSplit(NamedTuple):

@@ -31,6 +31,7 @@ from pathways_nb.session.calls.client import record, wait
 from pathways_nb.session.calls.known_calls import KnownCall, find, remember, written
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
+from pathways_nb.util.option_names import checked_options
 from pathways_nb.util.words import a_type_of
 
 
@@ -166,6 +167,7 @@ def _repeat(session: Session, known: KnownCall, given: list[Any], seen: int, sig
 context.carry_out_calls_by(_call)
 
 
+@checked_options()
 def program(
     fn: Callable[..., Any] | None = None,
     *,

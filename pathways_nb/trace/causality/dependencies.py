@@ -73,7 +73,7 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
     """
     # (events on devices,) positions among all events; the same in all functions below.
     rows = np.flatnonzero(events.is_("kind", *WORK))
-    data, order = _data(events, rows), Edges.concatenate(_device_order(events), _link_order(events))
+    data, order = data_edges(events), Edges.concatenate(_device_order(events), _link_order(events))
     dispatch, brought_by = _dispatch(events, rows, Edges.concatenate(data, order))
     # What the controller sent first for each event: a message, else an enqueue, else the event itself.
     heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
@@ -111,8 +111,13 @@ def _window(events: Events) -> Edges:
     return Edges.of(freed, enqueues[waited_full], np.where(told[waited_full] == WINDOW, WINDOW, LANE))
 
 
-def _data(events: Events, rows: np.ndarray) -> Edges:
-    """Return the edges from a node's producers, and from transfers made for it, to the node."""
+def data_edges(events: Events) -> Edges:
+    """Return the edges from a node's producers, and from transfers made for it, to the node.
+
+    Args:
+        events: in the order of their starts.
+    """
+    rows = np.flatnonzero(events.is_("kind", *WORK))
     # (pairs, 2) labels: a node and one of its producers, sorted so that those of a node lie together. Labels, not
     # events: a loop of thousands of steps has the same few.
     pairs = np.array(sorted(_pairs(events.labels)), np.int64).reshape(-1, 2)

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 import pathways_nb as pw
+from pathways_nb.results.chrome_trace import from_chrome
 from pathways_nb.timing.waits import WHY
-from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import COLUMNS, STORED
 from pathways_widgets.drawing.views import Moment
 from pathways_widgets.graph.graph_view import GraphView

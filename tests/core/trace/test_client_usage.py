@@ -23,6 +23,7 @@ def test_device_time_is_split_by_client_over_all_islands() -> None:
     summary = summarise(Events.from_rows(rows), (2, 1))
     assert summary.clients == pytest.approx({"ann": 2 / 11, "bob": 7 / 11, "": 2 / 11})
     assert "ann 18%, bob 64%, no client 18% of device time" in str(summary)
+    assert repr(summary) == str(summary).replace(" · ", "\n"), "one fact a line as the last expression of a cell"
     assert summary.utilisation == pytest.approx((1.0, 0.75)), "which is over all of the time, this is of the busy time"
 
 

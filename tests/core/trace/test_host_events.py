@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pathways_nb.results.chrome_trace import from_chrome, to_chrome
 from pathways_nb.trace.causality.breakdown import breakdown, idle
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.causality.what_if import what_if
-from pathways_nb.trace.formats import from_chrome, to_chrome
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import KINDS, Label, Row
 from pathways_nb.trace.summary import summarise
@@ -72,15 +72,13 @@ def test_devices_that_wait_for_it_are_idle_because_of_the_host() -> None:
     assert part.seconds["host"] == 9.0
 
 
-def test_a_chrome_trace_has_a_process_for_each_host_and_reads_back(tmp_path: Path) -> None:
+def test_a_chrome_trace_has_a_track_for_host_work_and_reads_back(tmp_path: Path) -> None:
     events = pipeline(3.0, 1.0)
     to_chrome(events, (2, 1), tmp_path / "trace.json")
-    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    names = {one["pid"]: one["args"]["name"] for one in trace if one["name"] == "process_name"}
-    assert list(names.values()) == [
-        "controller", "island 0 · dev 0", "island 0 · dev 1", "island 1 · dev 0", "island 0 · host"
-    ]  # fmt: skip
+    trace = json.loads((tmp_path / "trace.json").read_text("utf-8"))["traceEvents"]
+    names = {one["tid"]: (one["pid"], one["args"]["name"]) for one in trace if one["name"] == "thread_name"}
+    assert [name for pid, name in names.values() if pid == 2000] == ["dev 0", "dev 1", "host work"]
     bars = [one for one in trace if one["ph"] == "X" and one["cat"] == "host"]
-    assert {names[bar["pid"]] for bar in bars} == {"island 0 · host"}
+    assert {names[bar["tid"]] for bar in bars} == {(2000, "host work")}
     again = from_chrome(tmp_path / "trace.json")
     assert [dict(event) for event in again] == [dict(event) for event in events]

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pathways_nb.results.chrome_trace import from_chrome, to_chrome
 from pathways_nb.runtime.hosts.reports import HostRow, OtherRow, Reports, RunRecord, StepRows
 from pathways_nb.trace.causality.critical_path import critical_path
-from pathways_nb.trace.formats import from_chrome, to_chrome, to_csv
+from pathways_nb.trace.formats import to_csv
 from pathways_nb.trace.host_parts import counted_once, devices_per_host
 from pathways_nb.trace.matching import compare_events
 from pathways_nb.trace.record import Events
@@ -125,8 +126,8 @@ def test_csv_and_chrome_keep_the_host(tmp_path: Path) -> None:
     to_chrome(events, (4,), tmp_path / "run.json")
     assert from_chrome(tmp_path / "run.json")["host"].tolist() == events["host"].tolist()
     traced = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
-    names = [one["args"]["name"] for one in traced if one["name"] == "process_name"]
-    assert names == ["controller", *(f"island 0 · host {n // 2} · dev {n}" for n in range(4))]
+    names = [one["args"]["name"] for one in traced if one["name"] == "thread_name" and one["pid"] == 2000]
+    assert names == [f"host {n // 2} · dev {n}" for n in range(4)]
 
 
 def test_a_host_reports_messages_and_enqueues_without_their_labels() -> None:

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathways_nb.errors import UsageError
+from pathways_nb.results.chrome_trace import from_chrome, to_chrome
 from pathways_nb.runtime.gc_pauses import Pauses
 from pathways_nb.timing.waits import LANE
-from pathways_nb.trace.formats import from_chrome, to_chrome
 from pathways_nb.trace.record import COLUMNS, Events, Record
 from pathways_nb.trace.rows import Label, Row, RowRange
 

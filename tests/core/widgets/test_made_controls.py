@@ -157,7 +157,8 @@ class Weights(Explorer[SlicingPicture]):
 def test_a_new_explorer_has_a_panel_without_further_code() -> None:
     explorer = Weights()
     panel = ControlsPanel(explorer)
-    (row, weight, figure, below) = panel.children
+    (row, second, figure, below) = panel.children
+    weight, refusal = second.children
     assert [type(one).__name__ for one in row.children] == ["IntText", "Dropdown", "Label"]
     assert [one.description for one in row.children] == ["count", "made of", ""]
     assert row.children[-1].value == "Boxes are equal."
@@ -165,7 +166,7 @@ def test_a_new_explorer_has_a_panel_without_further_code() -> None:
     weight.value, row.children[1].value = "1.5", "tin"
     assert figure.description == repr(explorer) == "2 boxes of tin, 3000 g"
     weight.value = "much"
-    assert panel.message.value == "weight, kg: 'much' is no number"
+    assert refusal.value == "weight, kg: 'much' is no number", "beside its field"
     assert weight.value == "1.5"
     (remove,) = (
         one for one in below.children if isinstance(one, ipywidgets.Button) and one.tooltip == "Remove all boxes"

@@ -57,6 +57,22 @@ def actions(one: SchedulePicture) -> list[Action]:
     return [action for cell in one.timing.tasks.cells for action in actions_of(cell)]
 
 
+def test_numbers_of_microbatches_are_on_all_boxes_of_a_width_or_on_none() -> None:
+    """Labels that stop at 9 would look as if no more microbatches followed."""
+    one = picture("gpipe", 4, 16)
+    for pixels in (400.0, 600.0, 800.0, 1000.0, 1500.0, 4000.0):
+        texts = drawn(one, pixels=pixels).sources["schedules_marks"]["text"]
+        told = {int("".join(filter(str.isdigit, text))) for text in texts if text}
+        assert told in (set(), set(range(16))), pixels
+    assert told, "there is room at last"
+
+
+def test_a_peak_has_three_digits() -> None:
+    view = drawn(picture("zb-v", 3, 7, cap=2.5))
+    for text in view.sources["schedules_labels"]["peak"]:
+        assert len(text.removeprefix("peak ").split(" > ")[0].replace(".", "")) <= 3, text
+
+
 def test_a_pair_is_one_border_around_two_tones_that_share_its_time_as_their_work() -> None:
     one = picture("dualpipe", **TIMES)
     view = drawn(one)

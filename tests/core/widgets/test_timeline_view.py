@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -10,9 +11,10 @@ from bokeh.models import HoverTool
 
 from pathways_nb.timing.waits import CALL, TURN
 from pathways_nb.trace.record import Events
-from pathways_nb.trace.rows import BY, QUALITIES, Cause, Label, Row
+from pathways_nb.trace.rows import BY, CONTROLLER_KINDS, QUALITIES, Cause, Label, Row
 from pathways_nb.trace.summary import summarise
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.terms import TERMS
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
 from pathways_widgets.timeline.level_of_detail import MOST_BOXES, Digest, choose_boxes
@@ -154,12 +156,24 @@ def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value(
     tool = next(
         tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
     )
-    rows = ["@why{custom}", "@bytes{custom} @route", "@line{custom}", "@basis{custom}"]
-    assert tool.tooltips[-4:] == [("", row) for row in rows]
-    for column, label in (("@why", "begins by"), ("@bytes", "moves"), ("@line", "line")):
+    rows = ["@why{custom}", "@bytes{custom} @route", "@route{custom}", "@line{custom}", "@basis{custom}"]
+    assert tool.tooltips[-5:] == [("", row) for row in rows]
+    for column, label in (("@why", "begins by"), ("@bytes", "moves"), ("@line", "line"), ("@kind", "that is")):
         made = tool.formatters[column]
         assert made.args == {"label": label}
         assert "return text && `${label}: ${text}`" in made.code
+
+
+def test_words_of_the_field_are_explained_where_they_are_met() -> None:
+    tool = next(one for one in Timeline((4, 4)).root.tools if isinstance(one, HoverTool) and "@kind" in one.formatters)
+    for column, words in (
+        ("@kind", ("stall", "wait", "enqueue", "lower")),
+        ("@route", ("DCN", "ICI")),
+    ):
+        for word in words:
+            assert json.dumps({word: TERMS[word]})[1:-1] in tool.formatters[column].code
+    assert TERMS["stall"] != TERMS["wait"]
+    assert set(TERMS) >= {*CONTROLLER_KINDS}, "all that the controller does"
 
 
 def test_events_of_unknown_islands_do_not_break_it() -> None:

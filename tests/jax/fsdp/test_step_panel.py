@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import ipywidgets
 import numpy as np
 import pytest
 
+from pathways_nb.errors import size
 from pathways_nb.parallel.fsdp.step_explorer import FsdpExplorer
 from pathways_nb.parallel.fsdp.variants import Variants
 from pathways_widgets.drawing import palette
@@ -82,7 +84,7 @@ def test_numbers_are_shown_in_their_units(explorer: FsdpExplorer, panel: Control
     explorer.bandwidth = 50e9
     assert panel.controls["bandwidth"].value == "50"
     panel.controls["latency"].value = "long"
-    assert panel.message.value == "latency, µs: 'long' is no number"
+    assert panel.refusals["machine"].value == "latency, µs: 'long' is no number"
     assert panel.controls["latency"].value == "40"
 
 
@@ -155,8 +157,35 @@ def tables(panel: ControlsPanel) -> ipywidgets.Accordion:
     return found
 
 
+def test_a_plan_is_kept_beside_others(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
+    keep = next(one for one in panel.children[-1].children if getattr(one, "description", "") == "keep beside")
+    plans = []
+    for wrapping in ("per block", "per parameter"):
+        panel.controls["wrapping"].value = wrapping
+        plans.append(explorer.plan)
+        keep.click()
+    keep.click()
+    assert list(explorer.kept_plans.values()) == plans, "each once"
+    assert tables(panel).titles[-1] == "2 plans kept beside this one"
+    shown = tables(panel).children[-1].value
+    for words in explorer.kept_plans:
+        assert escape(words) in shown
+    assert shown.count("exposed") == 2
+
+
+def test_too_much_memory_is_marked(explorer: FsdpExplorer) -> None:
+    assert "⚠" not in repr(explorer)
+    explorer.memory = explorer.timeline.memory.peak - 1000
+    assert f"of {size(explorer.memory)}, ⚠ TOO MUCH" in explorer.picture.headings[2]
+    drawing = explorer.make_drawing()
+    drawing.update(explorer.picture)
+    assert drawing.sources["step_peak"]["text"] == [
+        f"peak {size(explorer.timeline.memory.peak)}, ⚠ 1 KB more than a device has"
+    ]
+
+
 def test_tables_list_collectives_and_schedules(explorer: FsdpExplorer, panel: ControlsPanel) -> None:
-    collectives, schedules = (table.value for table in tables(panel).children)
+    collectives, schedules, _ = (table.value for table in tables(panel).children)
     assert tables(panel).titles[0] == f"{len(explorer.collectives)} collectives"
     assert collectives.count("\n") == len(explorer.collectives)
     assert "reduce-scatter" in collectives

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.results.chrome_trace import from_chrome
 from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT
 from pathways_nb.timing.waits import CALL, MEMORY, MESSAGE, TURN, WHY, WINDOW
 from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.causality.happened_before import Dag
-from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import UNKNOWN, Events, Record
 from tests.support.hosts_in_process import hosts_in_process
 

@@ -127,7 +127,10 @@ def test_an_island_more_runs_what_there_was_no_room_for(controller) -> None:
     wide = pw.virtual_slice(6, name="wide")
     with pytest.raises(pw.PlaceError, match="wide asks for 6 devices"):
         pw.put(v[:6], on=wide)
-    assert controller.add(devices=6) == 2
+    added = controller.add(devices=6)
+    assert added == 2
+    assert repr(added) == "island 2 with 6 devices", "what a cell shows"
+    assert f"{added}" == "2"
     np.testing.assert_array_equal(pw.put(v[:6], on=wide, shardings=pw.P("x")).result(), v[:6])
     with pw.record() as run:
         split(lambda x: x * 3, wide)(v[:6]).wait()

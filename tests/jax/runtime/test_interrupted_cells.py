@@ -133,19 +133,43 @@ def places_shown(text: str) -> list[str]:
     return [file or cell for file, cell in found]
 
 
-def test_a_traceback_shows_the_users_lines_and_one_of_ours_below(controller, left, step, shell, capsys) -> None:
+def test_a_traceback_of_an_interrupt_shows_the_users_lines(controller, left, step, shell, capsys) -> None:
     shell.colors = "nocolor"
     shell.user_ns.update(pw=pw, left=left, step=step, M=M, stop=lambda: signal.raise_signal(signal.SIGINT))
     shell.run_cell("f = pw.jit(lambda m: stop() or m, on=left)\nf(M)")
     shown = capsys.readouterr().out
-    assert places_shown(shown) == ["Cell In", "computation.py", "Cell In", "test_interrupted_cells.py"]
+    assert places_shown(shown) == ["Cell In", "Cell In", "test_interrupted_cells.py"]
     assert shown.rstrip().endswith("KeyboardInterrupt:")
     with held_back(dispatchers(controller)[0]), interrupt_when(lambda: is_waited_for(controller)):
         shell.run_cell("step(M).result()")
     settled(controller)
-    assert places_shown(capsys.readouterr().out) == ["Cell In", "futures.py"]
+    assert places_shown(capsys.readouterr().out) == ["Cell In"]
     shell.run_cell("import json\njson.loads('1', object_hook=None, parse_int=lambda _: stop())")
     assert places_shown(capsys.readouterr().out)[1:3] == ["__init__.py", "decoder.py"]
+
+
+def test_a_traceback_of_our_errors_shows_the_users_lines_without_libraries(controller, left, shell, capsys) -> None:
+    shell.colors = "nocolor"
+    shell.user_ns.update(pw=pw, jax=jax, left=left, M=M)
+    shell.run_cell("pw.attach(devices=4)")
+    shown = capsys.readouterr().out
+    assert places_shown(shown) == ["Cell In"]
+    assert "UsageError: pw.attach(devices=4): there is no option 'devices'. Did you mean 'devices_per_island'" in shown
+    shell.run_cell("f = pw.jit(lambda m: m, on=left, in_shardings=pw.P(('x', 'y')))")
+    assert places_shown(capsys.readouterr().out) == ["Cell In"]
+    # Through JAX, whose frames lie between.
+    shell.run_cell("f = pw.jit(lambda m: m, on=left)\njax.grad(lambda m: f(m).sum())(M)")
+    shown = capsys.readouterr().out
+    assert places_shown(shown) == ["Cell In", "Cell In"], shown
+    assert shown.rstrip().splitlines()[-1].startswith("UsageError: ")
+    # What caused it stands above it.
+    shell.run_cell("def bad(m):\n    raise ValueError('no')\npw.host(bad, on=left, out=M)(M).result()")
+    shown = capsys.readouterr().out
+    assert places_shown(shown) == ["Cell In"], shown
+    assert [line.split(":")[0] for line in shown.splitlines() if line.startswith(("ValueError:", "NodeError:"))] == [
+        "ValueError", "NodeError"
+    ]  # fmt: skip
+    assert sys.last_value.__traceback__.tb_next.tb_next is not None, "a debugger finds all entries"
 
 
 def test_gathered_calls_are_counted(controller, left, capsys) -> None:

@@ -52,7 +52,7 @@ def test_what_was_not_seen_to_end_is_told_and_is_in_order(controller, left) -> N
     summary = run.summary()
     assert summary.launches == 40
     assert summary.interpolated > 0
-    assert "of ends watched" in str(summary)
+    assert "of launches had their end measured, those of the rest are interpolated" in str(summary)
     events = run.events.of_kind("compute")
     assert (np.diff(events["end"]) >= 0).all()
     assert (events["end"][:-1] <= events["start"][1:] + 1e-9).all(), "one at a time on the same devices"

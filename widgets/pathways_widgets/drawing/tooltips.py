@@ -5,10 +5,13 @@ Bokeh makes the text in the browser, so units of times and bytes are chosen ther
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from bokeh.models import CustomJSHover, GlyphRenderer, HoverTool
+
+from pathways_widgets.drawing.terms import TERMS
 
 _SECONDS = """
     const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
@@ -21,6 +24,8 @@ _BYTES = """
     while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
     return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
 """
+_MEANING = f"return ({json.dumps(TERMS)})[value] ?? ''"
+"""Script: a word of the field in plain words, or nothing."""
 _LABELLED = """
     const text = (() => { %s })()
     return text && `${label}: ${text}`
@@ -36,6 +41,7 @@ class Tooltip(NamedTuple):
         seconds: columns that are shown in a suitable unit of time where their format is ``{custom}``.
         sizes: columns of bytes, shown in a suitable unit there.
         optional: labels that are left out where the first column of their row is empty.
+        terms: columns of words, of which plain words are shown where their format is ``{custom}`` (``terms.TERMS``).
         in_toolbar: whether the toolbar has a button for it.
         most: how many marks under the pointer are told; ``None`` for all.
     """
@@ -44,6 +50,7 @@ class Tooltip(NamedTuple):
     seconds: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
     in_toolbar: bool = True
     most: int | None = None
 
@@ -51,7 +58,7 @@ class Tooltip(NamedTuple):
         """Return Bokeh's tool that shows this over ``renderers``."""
         formatters = {
             f"@{column}": CustomJSHover(code=code)
-            for columns, code in ((self.seconds, _SECONDS), (self.sizes, _BYTES))
+            for columns, code in ((self.seconds, _SECONDS), (self.sizes, _BYTES), (self.terms, _MEANING))
             for column in columns
         }
         rows = []

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from html import escape
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
@@ -38,6 +40,8 @@ class ControlsPanel(w.VBox):
 
     def __init__(self, explorer: Any):
         self.explorer, self.message = explorer, w.Label()
+        self.refusals: dict[str, w.Label] = {}
+        """By group of controls, beside them: what was typed there and could not be read."""
         self.still: Any = None
         self._timer: threading.Timer | None = None
         # What a change of any choice may alter in the controls: the options of a menu, a text that follows the result.
@@ -69,7 +73,8 @@ class ControlsPanel(w.VBox):
         """Draw the present choice, and clear the message about an earlier one."""
         # The new picture is thousands of objects: a collection in between would take longer than drawing them.
         with uncollected():
-            self.message.value = ""
+            for label in (self.message, *self.refusals.values()):
+                label.value = ""
             for refresh in self._refreshers:
                 refresh()
             self.figure.draw(*self.explorer.drawn)
@@ -95,6 +100,8 @@ class ControlsPanel(w.VBox):
         for group, note in self.explorer.notes.items():
             if group in rows:
                 rows[group].append(w.Label(note))
+        for group, label in self.refusals.items():
+            rows[group].append(label)
         # A control that is alone stands in the panel itself, where it may be as wide as the figure.
         return [w.HBox(row, layout=_WRAP) if len(row) > 1 else row[0] for row in rows.values()]
 
@@ -152,10 +159,14 @@ class ControlsPanel(w.VBox):
             self.message.value, button.disabled = described.busy, True
             try:
                 if described.file:
-                    method(described.file)
-                    self.message.value = f"wrote {described.file}"
+                    file = _free(described.file)
+                    method(file)
+                    kept = f"; {described.file} stays as it was" if file != described.file else ""
+                    self.message.value = f"wrote {file}{kept}"
                 else:
                     method()
+                for refresh in self._refreshers:
+                    refresh()
             except (PathwaysError, OSError) as refused:
                 self.message.value = str(refused)
             finally:
@@ -243,12 +254,14 @@ class ControlsPanel(w.VBox):
         made = w.Text(written(getattr(explorer, name)), placeholder=self._tag(name, "empty"), continuous_update=False,
                       **look)  # fmt: skip
 
+        refusal = self.refusals.setdefault(self._tag(name, "group"), w.Label())
+
         def typed(change: Any) -> None:
             now = written(getattr(explorer, name))
             try:
                 found = read(change["new"])
             except ValueError:
-                self.message.value = f"{look['description']}: {change['new']!r} is no number"
+                refusal.value = f"{look['description']}: {change['new']!r} is no number"
                 made.value = now
                 return
             # The field shows few digits: to show a number is not to choose the rounded one.
@@ -310,6 +323,13 @@ def _button(label: str, hint: str, work: Callable[[], None]) -> w.Button:
     made = w.Button(description=label, tooltip=hint, layout=_wide(f"{max(4, len(label))}em"))
     made.on_click(lambda _: work())
     return made
+
+
+def _free(name: str) -> str:
+    """Return the name of a file that is not there yet: with a number behind it if one of that name is."""
+    path = Path(name)
+    others = (f"{path.stem} {number}{path.suffix}" for number in count(2))
+    return name if not path.exists() else next(other for other in others if not Path(other).exists())
 
 
 def _wide(width: str) -> w.Layout:

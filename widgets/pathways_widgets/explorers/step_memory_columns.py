@@ -39,7 +39,7 @@ def memory_columns(times: np.ndarray, held: Held, end: float, limit: float) -> t
     is_near = 0 < limit < 2 * highest
     found = {
         "step_memory": _levels(times, held, total, end, scale),
-        "step_peak": _peak(times, total, end, scale),
+        "step_peak": _peak(times, total, end, scale, limit),
         "step_limit": {"y": [limit / scale] if is_near else []},
     }
     return found, 1.16 * max(highest, limit if is_near else 0.0) / scale, unit
@@ -67,12 +67,13 @@ def _highest(times: np.ndarray, total: np.ndarray, end: float) -> tuple[np.ndarr
     return first, np.array([begin + int(total[begin:stop].argmax()) for begin, stop in parts])
 
 
-def _peak(times: np.ndarray, total: np.ndarray, end: float, scale: float) -> Columns:
+def _peak(times: np.ndarray, total: np.ndarray, end: float, scale: float, limit: float) -> Columns:
     """Return where the memory is highest, and what is written there."""
     if not len(total):
         return {name: [] for name in MEMORY_SOURCES["step_peak"]}
     at = int(total.argmax())
+    over = f", ⚠ {size(total[at] - limit)} more than a device has" if 0 < limit < total[at] else ""
     share = times[at] / end  # text at an edge of the plot would be cut off if it were centred
     align = "left" if share < 1 / 3 else "right" if share > 2 / 3 else "center"
-    return {"x": [float(times[at])], "y": [float(total[at]) / scale], "text": [f"peak {size(total[at])}"],
+    return {"x": [float(times[at])], "y": [float(total[at]) / scale], "text": [f"peak {size(total[at])}{over}"],
             "align": [align]}  # fmt: skip

@@ -247,6 +247,8 @@ const mount = async (Bokeh, item, element) => {
   const views = await embed(Bokeh, item, host)
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
+  // Words below a picture are as large as those in it: a projector's style would leave them behind.
+  foot.style.fontSize = `${(parseFloat(overTime(doc)[0]?.title.text_font_size) || 11) + 1}px`
   const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
   describe(item.description ?? item.summary)
   const unwatch = onThemeChange(() => {

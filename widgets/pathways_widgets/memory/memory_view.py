@@ -67,12 +67,13 @@ _ROLES = {"memory_lines": {"grid_line_color": "grid"}, "memory_legend": LEGEND_R
 
 def memory_marks(by: str) -> tuple[PictureMark, ...]:
     """Return the marks of memory, from back to front; ``by`` says what the layers are."""
-    rows = ((by, "@client"), ("holds", "@bytes{custom} on each"), ("where", "@where"),
+    rows = ((by, "@client"), ("that is", "@client{custom}"), ("holds", "@bytes{custom} on each"), ("where", "@where"),
             ("from", "@start{custom} to @end{custom}"))  # fmt: skip
+    tooltip = Tooltip(rows, ("start", "end"), ("bytes",), ("that is",), ("client",))
     inks: dict[str, Any] = {"text_colour": Role("text"), "background": Role("background")}
     above: dict[str, Any] = {"anchor": "bottom", "lift": -WORDS_ABOVE * FONT, "align": Column("align")}
     return (
-        BoxMark(source="memory_levels", **_LAYER, tooltip=Tooltip(rows, ("start", "end"), ("bytes",))),
+        BoxMark(source="memory_levels", **_LAYER, tooltip=tooltip),
         _CLIENTS,
         SpanMark(source="memory_budgets", name="memory_budget", **_DASHED),
         _BUDGET,

@@ -279,13 +279,18 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
     facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
     # (texts,) characters that fit: a margin of a pixel on each side, and a letter is 0.62 of its height wide.
     widths = (wide[rows] - 2) / (0.62 * scale.font)
-    texts = [_mark(*one) for one in zip(widths.tolist(), *facts, strict=True)]
+    longest = len(str(int(boxes["microbatch"].max(initial=0))))
+    texts = [_mark(longest, *one) for one in zip(widths.tolist(), *facts, strict=True)]
     x, y = ((boxes[a][rows] + boxes[b][rows]) / 2 for a, b in (SIDES[:2], SIDES[2:]))
     return {"x": x, "y": y, "text": texts}
 
 
-def _mark(characters: float, operation: int, microbatch: int, part: int) -> str:
-    """Return the longest text that fits: operation, microbatch and slice; without the operation; the microbatch."""
+def _mark(longest: int, characters: float, operation: int, microbatch: int, part: int) -> str:
+    """Return the longest text that fits: operation, microbatch and slice; without the operation; the microbatch.
+
+    All numbers count as long as the longest: labels that stop at 9 would look as if no more microbatches followed.
+    """
+    characters -= longest - len(str(microbatch))
     # Without token slices the number after the point would say nothing.
     full = f"{microbatch}.{part}" if part >= 0 else f"{microbatch}"
     choices = (palette.OPERATIONS[operation].letter + full, full, f"{microbatch}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pathways_nb.errors import three_digits
 from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.style import Style
 
@@ -175,5 +176,5 @@ def labels_of(layout: ScheduleLayout, pictures: Sequence[Drawable], style: Style
         for device in range(0, board.devices, step):
             peak = one.peaks[device]
             over = one.cap is not None and peak > one.cap + 1e-9
-            says = f"{peak:g} > {one.cap:g}" if over else f"peak {peak:g}"
+            says = f"{three_digits(peak)} > {one.cap:g}" if over else f"peak {three_digits(peak)}"
             yield float(board.rows + (device + 0.5) * board.unit), f"device {device}", says

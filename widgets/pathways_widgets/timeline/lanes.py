@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pathways_nb.trace.rows import CONTROLLER_KINDS, HOST_KIND
+from pathways_nb.trace.rows import CONTROLLER_KINDS, CONTROLLER_ROWS, HOST_KIND
 
 MOST_DEVICE_LANES = 32
-CONTROLLER_ROWS = {"stall": 1, "wait": 2, "fetch": 2}
-"""Row of a kind of event in the controller's lane; kinds that are not listed are in row 0."""
 CONTROLLER_HEIGHT = 2.1
 """Height in device lanes: three rows that can hold a word each."""
 BUSY_HEIGHT = HOST_HEIGHT = 1.0

@@ -80,17 +80,21 @@ _SEEN = """
 """
 _TOOLTIPS = [
     ("what", "@name · @kind"),
+    ("that is", "@kind{custom}"),
     ("where", "@place"),
     ("program", "@program, run @run"),
     ("start", "@left{custom}"),
     ("takes", "@duration{custom} (@quality, @status)"),
     ("begins by", "@why"),
     ("moves", "@bytes{custom} @route"),
+    ("over", "@route{custom}"),
     ("line", "@line"),
     ("basis", "@basis"),
 ]
-_OPTIONAL = ("begins by", "moves", "line", "line or source", "basis", "work or basis")
+_OPTIONAL = ("that is", "begins by", "moves", "over", "line", "line or source", "basis", "work or basis")
 """Rows of the tooltip that only some boxes have."""
+_FORMATS = ("left", "duration"), ("bytes",), _OPTIONAL, ("kind", "route")
+"""Columns of times and of bytes, rows that may be missing, and columns of words that newcomers meet here first."""
 _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 """What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
 LEGENDS = (
@@ -141,7 +145,7 @@ class Timeline(View):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
-        self.marks = timeline_marks(Tooltip(tuple(self.tooltips), ("left", "duration"), ("bytes",), _OPTIONAL))
+        self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
