@@ -23,14 +23,16 @@ from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 
 MARGIN = 12.0
 WIDEST = 1080.0
-"""Largest width in pixels of a graph that is squeezed into ``FULL_WIDTH``; of a wider one only a part is visible."""
+"""Largest width in pixels of a graph on a page of ``FULL_WIDTH``, where it is a little smaller; others are folded."""
 TITLE, BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
-_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
+_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 6.4, 5.8, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between them."""
 _LONGEST_NAME = 26
 _PIECES = 8
 """Straight pieces of a curve that the pointer finds."""
+_SUB_BELOW = 7.0
+"""Pixels from the centre of a box down to that of its smaller lines."""
 _TAB = 28.0
 """Height of the two lines under a box that say where Python waited for its value."""
 
@@ -111,7 +113,7 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
         colours: colour of each virtual slice, by its serial.
         max_width: width in pixels.
     """
-    # From the form that says most to the narrowest. The last stays if none fits: then only a part is visible.
+    # From the form that says most to the narrowest. The last stays if none fits.
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
         found = _picture(program, colours, nodes, edges, with_place, max_width)
@@ -149,7 +151,8 @@ def _picture(
         # Box and tab together are centred on the height of the node; the box alone is half a tab higher.
         x, y = sum(spans[layer]) / 2, centre - box.below / 2
         spots.append(_Spot(x - box.width / 2, x + box.width / 2, y))
-        shape = {"x": x, "y": y, "width": box.width, "height": box.height, "lift": box.lift}
+        shape = {"x": x, "y": y, "width": box.width, "height": box.height}
+        shape |= {"name_y": y + box.lift, "sub_y": y + _SUB_BELOW}
         result.add("graph_nodes", **shape, name=box.name, sub=box.sub, **_details(node, program, colours))
         if box.tab:
             tab = {"y": y + (box.height + box.below) / 2, "height": box.below, "text": box.tab}

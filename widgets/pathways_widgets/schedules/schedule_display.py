@@ -16,6 +16,7 @@ from typing import Any
 import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 
+from pathways_nb.trace.causality.headlines import comparison_headline
 from pathways_widgets.drawing.views import Window
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.picture_figure import PictureFigure
@@ -51,6 +52,13 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
     def words(self, picture: Sequence[Drawable]) -> str:
         """Return the schedules in words."""
         return describe(picture)
+
+    def sentence(self, picture: Sequence[Drawable]) -> str:
+        """Return which of two schedules is faster; empty for one, or for more."""
+        if len(picture) != 2:
+            return ""
+        names = [one.heading.partition(",")[0] for one in picture]  # without sizes and units
+        return comparison_headline(names, [one.makespan for one in picture])
 
     def draw(self, picture: Sequence[Drawable], *pointed: tuple[int, int] | None) -> None:
         """Show other schedules, at most as many as before.
