@@ -16,8 +16,9 @@ pytestmark = pytest.mark.browser
 _HELPERS = """
 window.model = (name, nth) => Object.values(globalThis.pathwaysBokeh)[0].documents.at(nth).get_model_by_name(name)
 window.legend = (nth) => {
-  const {el} = Object.values(globalThis.pathwaysBokeh)[0].index.find_one(model("memory", nth))
-  return Array.from(el.previousElementSibling.children, (entry) => entry.textContent)
+  let row = Object.values(globalThis.pathwaysBokeh)[0].index.find_one(model("memory", nth)).el
+  while (row.ariaLabel !== "Legend") row = row.previousElementSibling
+  return Array.from(row.children, (entry) => entry.textContent)
 }
 """
 _GROWING = """
