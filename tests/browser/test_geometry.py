@@ -39,7 +39,7 @@ def test_nothing_covers_anything(opened: Callable[..., Any], name: str) -> None:
     assert what_covers(opened(figure_of(run, show))) == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "12_your_step"])  # a graph of modules: not fitted
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_covers_anything_in_the_figures_of_the_course(opened: Callable[..., Any], name: str) -> None:
     outputs = [output for cell in executed(name).cells for output in cell.get("outputs", ())]
     figures = [dict(output.data[FIGURE]) for output in outputs if FIGURE in output.get("data", {})]

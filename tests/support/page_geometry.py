@@ -15,18 +15,25 @@ _TROUBLE = """() => {
   const wide = (text, font) => { context.font = font; return Math.max(...text.split("\\n").map((line) => context.measureText(line).width)) }
   const fontOf = (glyph) => `${glyph.text_font_size.value ?? glyph.text_font_size} ${glyph.text_font.value ?? glyph.text_font}`
   const meet = (a, b, by) => a.left < b.right - by && b.left < a.right - by && a.top < b.bottom - by && b.top < a.bottom - by
+  const boxOf = (words, x, y, width, height, scale) => ({words, left: scale * (x - width / 2), right: scale * (x + width / 2), top: scale * (y - height / 2), bottom: scale * (y + height / 2)})
   const text = (figure, source, column) => figure.renderers.find((one) => one.data_source === source && one.glyph.type === "Text" && one.glyph.text.field === column)
 
   for (const doc of Bokeh.documents) {
     const graph = doc.get_model_by_name("graph"), nodes = doc.get_model_by_name("graph_nodes")
     if (graph && doc.get_model_by_name("graph_chips")) {
-      const scale = graph.inner_width / (graph.x_range.end - graph.x_range.start), {data} = nodes
+      const scale = graph.inner_width / (graph.x_range.end - graph.x_range.start), {data} = nodes, shown = doc.get_model_by_name("graph_shown")
       for (const column of ["name", "sub"]) {
         const font = fontOf(text(graph, nodes, column).glyph)
         for (const [i, words] of Array.from(data[column]).entries())
           if (wide(words, font) > scale * data.width[i]) found.push(`graph: ${words} is ${wide(words, font)} wide in a box of ${scale * data.width[i]}`)
       }
-      const isWhole = Array.from(data.x).every((x, i) => x + data.width[i] / 2 <= graph.x_range.end && data.y[i] + data.height[i] / 2 <= graph.y_range.start)
+      const labels = shown ? null : doc.get_model_by_name("graph_labels"), boxes = Array.from(data.x, (x, i) => boxOf(data.name[i], x, data.y[i], data.width[i], data.height[i], scale))
+      for (const [i, words] of Array.from(labels?.data.text ?? []).entries()) {
+        const box = boxOf(words, labels.data.x[i], labels.data.y[i], wide(words, fontOf(text(graph, labels, "text").glyph)) / scale, 10, scale)
+        for (const other of boxes) if (meet(box, other, 2)) found.push(`graph: ${words} over ${other.words}`)
+        boxes.push(box)
+      }
+      const isWhole = Array.from(data.x).every((x, i) => shown && data.level[i] !== shown.data.level[0] || x + data.width[i] / 2 <= graph.x_range.end && data.y[i] + data.height[i] / 2 <= graph.y_range.start)
       const maps = [...document.querySelectorAll("pathways-host")].flatMap((host) => [...allOf(host, ".pathways-map")]).filter((map) => map.getBoundingClientRect().width)
       if (!isWhole && !maps.length) found.push("graph: a part of it is hidden, and there is no map")
     }

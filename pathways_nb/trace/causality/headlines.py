@@ -71,6 +71,19 @@ def comparison_headline(names: Sequence[str], seconds: Sequence[float]) -> str:
     return f"{fast} is {_times(ratio)} times as fast as {slow}"
 
 
+def schedule_headline(name: str, idle_share: float) -> str:
+    """Return what a schedule leaves unused, in one sentence.
+
+    Args:
+        name: what to call it.
+        idle_share: idle time of all devices over all their time.
+    """
+    idle = _percent(idle_share)
+    return (
+        f"{name} leaves devices idle {idle} of the time" if idle != _percent(0.0) else f"{name} leaves no device idle"
+    )
+
+
 def _times(ratio: float) -> str:
     """Return a ratio with as many digits as tell it from 1."""
     return f"{ratio:.2f}" if ratio < 1.2 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"

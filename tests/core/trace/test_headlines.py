@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pathways_nb.trace.causality.headlines import MOST_EVENTS, comparison_headline, run_headline
+from pathways_nb.trace.causality.headlines import MOST_EVENTS, comparison_headline, run_headline, schedule_headline
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from tests.core.widgets.fake_run import many_events
@@ -67,3 +67,11 @@ def test_while_it_goes_on_and_of_very_many_events_only_how_busy_devices_are() ->
 )
 def test_a_comparison_says_which_is_faster(seconds, said) -> None:
     assert comparison_headline(("parallel", "sequential"), seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("idle", "said"),
+    [(0.273, "1f1b leaves devices idle 27 % of the time"), (0.001, "1f1b leaves no device idle")],
+)
+def test_a_schedule_says_what_it_leaves_idle(idle, said) -> None:
+    assert schedule_headline("1f1b", idle) == said

@@ -6,18 +6,17 @@ const LEAST = 0.6, MAP = 140
 const fitGraph = (doc, Bokeh) => {
   const figure = doc.get_model_by_name("graph"), nodes = doc.get_model_by_name("graph_nodes")
   if (!figure || !doc.get_model_by_name("graph_chips")) return
-  const view = Bokeh.index.find_one(figure), {x_range, y_range} = figure
+  const view = Bokeh.index.find_one(figure), {x_range, y_range} = figure, resize = sizesOf(figure)
+  if (doc.get_model_by_name("graph_shown")) return fitModules(figure, resize)
   placeRow(doc, view)
   const map = graphMap(figure, nodes, view)
-  const glyphs = figure.renderers.flatMap((one) => [one.glyph, one.nonselection_glyph].filter((glyph) => glyph?.type))
-  const sizes = new Map(glyphs.flatMap((glyph) => ["text_font_size", "size"].filter((name) => name in glyph).map((name) => [[glyph, name], parseFloat(glyph[name]?.value ?? glyph[name])])))
   let drawn = ""
   const fit = () => {
     const [width, height, top, factor, tallest] = figure.tags, room = figure.inner_width
     if (!width || !room || drawn === [...figure.tags, room].join()) return
     drawn = [...figure.tags, room].join()
     const scale = Math.min(factor, Math.max(room / width, LEAST * factor))
-    for (const [[glyph, name], size] of sizes) glyph[name] = {value: name === "size" ? size * scale / factor : `${size * scale / factor}px`}
+    resize(scale / factor)
     const down = Math.min(height - top, tallest / scale)
     for (const [range, start, end] of [[x_range, 0, room / scale], [y_range, top + down, top]]) range.setv({start, end, reset_start: start, reset_end: end})
     figure.height = Math.round(scale * down) + 8
@@ -25,6 +24,21 @@ const fitGraph = (doc, Bokeh) => {
   }
   for (const property of [figure.properties.tags, figure.properties.inner_width]) property.change.connect(fit)
   for (const range of [x_range, y_range]) range.change.connect(map)
+  fit()
+}
+
+// A function that makes texts and points of a figure some times as large as they are now.
+const sizesOf = ({renderers}) => {
+  const glyphs = renderers.flatMap((one) => [one.glyph, one.nonselection_glyph].filter((glyph) => glyph?.type))
+  const sizes = glyphs.flatMap((glyph) => ["text_font_size", "size"].filter((name) => name in glyph).map((name) => [glyph, name, parseFloat(glyph[name]?.value ?? glyph[name])]))
+  return (scale) => { for (const [glyph, name, size] of sizes) glyph[name] = {value: name === "size" ? size * scale : `${size * scale}px`} }
+}
+
+// The cards of a step's modules are as wide as the page lets them be, and the text on them is as much smaller. The
+// figure's tag is the width at which it has its own size.
+const fitModules = (figure, resize) => {
+  const fit = () => { if (figure.inner_width) resize(Math.min(1, figure.inner_width / figure.tags[0])) }
+  figure.properties.inner_width.change.connect(fit)
   fit()
 }
 
@@ -57,6 +71,7 @@ const graphMap = (figure, {properties: {data}}, view) => {
     return one
   }
   const row = flowing("Map")
+  row.style.display = "none"
   row.append(svg)
   above(view, row)
   svg.setAttribute("class", "pathways-map")

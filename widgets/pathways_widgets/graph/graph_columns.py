@@ -18,7 +18,7 @@ from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import FULL_WIDTH, DrawnProgram, node_id
 from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
-from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
+from pathways_widgets.graph.graph_labels import EdgeCurve, Labels, label_width
 from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 
 MARGIN = 12.0
@@ -250,8 +250,12 @@ def _spans(
     for width, layer in zip(widths, layout.layer, strict=True):
         wide[layer] = max(wide[layer], width)
     # Only edges that cross a network have a label; room for it is after the layer of their source.
-    labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
-    gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
+    widths_of_labels = ((layout.layer[edge.source], label_width(edge.label)) for edge in edges if edge.is_transfer)
+    needed = dict(sorted(widths_of_labels))  # of the labels after a layer the widest, which comes last
+    gaps = [
+        (max(_LABEL_GAP[0], needed[layer]), max(_LABEL_GAP[1], needed[layer])) if layer in needed else _GAP
+        for layer in range(layers - 1)
+    ]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
     left_over = max_width - 2 * MARGIN - sum(wide)
     # From 0, the least space, to 1, the natural one: all gaps shrink by the same share.
@@ -301,9 +305,8 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
     for curve in curves:
         result.add("graph_transfers", **curve._asdict(), width=width)
     result.add("graph_arrows", x=last.x1 - 4, y=last.y1)
-    text = f"{size(edge.bytes)} {edge.route}"
-    x, y = labels.place(curves, text)
-    result.add("graph_labels", x=x, y=y, text=text)
+    x, y = labels.place(curves, edge.label)
+    result.add("graph_labels", x=x, y=y, text=edge.label)
 
 
 def _add_touch(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], ends: str) -> None:
