@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -89,8 +90,9 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def own_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedules registered in a test are forgotten at its end."""
+    """Schedules registered in a test are forgotten at its end, and so are explorers, which may still show one."""
     monkeypatch.setattr(registry, "_kinds", dict(registry._kinds))
+    monkeypatch.setattr(registry, "_watching", WeakSet())
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""Take the pictures of docs/guide/adopt.md: ``python docs/pictures/take.py``, with both compilers and a Chromium.
+"""Take pictures of what cells show in JupyterLab, with a Chromium: ``python docs/pictures/take.py readme adopt``.
 
-They are what JupyterLab and the command show of the step in ``train.py``, on 64 H100.
+``readme`` is the first cell of README.md. ``adopt`` are the pictures of docs/guide/adopt.md, which need both compilers:
+what JupyterLab and the command show of the step in ``train.py``, on 64 H100.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import html
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,12 +17,14 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import Locator, Page, sync_playwright
 
 from pathways_nb.bench.lab import find_chromium, start
 
 HERE = Path(__file__).parent
 TO = HERE.parent / "_static"
+README = HERE.parents[1] / "README.md"
 CELLS = [
     "%load_ext pathways_nb\nimport pathways_nb as pw, train",
     "a = pw.adopt(train.step, *train.step_args(), chip='gpu_h100_sxm', mesh={'data': 16, 'model': 4})\n"
@@ -51,12 +55,34 @@ _CARD = """(title) => {
 }"""
 
 
-def take(page: Page) -> None:
-    """Take the pictures of an open notebook."""
+def readme_cell() -> str:
+    """Return the first cell of README.md."""
+    found = re.search(r"```python\n(.*?)\n```", README.read_text("utf-8"), re.DOTALL)
+    assert found is not None, "README.md has a cell"
+    return found[1]
+
+
+def run_all(page: Page) -> None:
+    """Run the cells of an open notebook, until each has ended."""
     page.wait_for_function("window.jupyterapp !== undefined")
     page.wait_for_function(f"{_STATUS} === 'idle'")
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.wait_for_function(_DONE)
+
+
+def take_readme(page: Page) -> None:
+    """Take the picture of the first cell of README.md."""
+    run_all(page)
+    page.evaluate("() => { jupyterapp.commands.execute('application:toggle-left-area') }")
+    cell = page.locator(".jp-CodeCell").first
+    cell.scroll_into_view_if_needed()
+    page.wait_for_timeout(3000)  # until figures are laid out
+    keep(cell.locator(".jp-OutputArea").first, "readme.png", cell=readme_cell())
+
+
+def take(page: Page) -> None:
+    """Take the pictures of an open notebook."""
+    run_all(page)
     for number, name in PICTURES.items():
         cell = page.locator(".jp-CodeCell").nth(number)
         cell.scroll_into_view_if_needed()
@@ -69,10 +95,12 @@ def take(page: Page) -> None:
         keep(cell.locator(".jp-OutputArea").first, name)
 
 
-def keep(what: Locator, name: str) -> None:
-    """Keep the picture of a part of a page."""
-    shot = Image.open(io.BytesIO(what.screenshot()))
-    shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(TO / name, optimize=True)
+def keep(what: Locator, name: str, **said: str) -> None:
+    """Keep the picture of a part of a page; ``said`` is written into the file, for a test to read what it is of."""
+    shot, about = Image.open(io.BytesIO(what.screenshot())), PngInfo()
+    for key, text in said.items():
+        about.add_text(key, text)
+    shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(TO / name, optimize=True, pnginfo=about)
 
 
 def take_check(page: Page, folder: Path) -> None:
@@ -92,23 +120,28 @@ def take_check(page: Page, folder: Path) -> None:
 
 
 def main() -> None:
-    """Start JupyterLab beside the model, and take the pictures."""
+    """Start JupyterLab beside the model, and take the pictures that are asked for."""
+    asked = sys.argv[1:] or ["readme", "adopt"]
     folder = Path(tempfile.mkdtemp())
     # The kernel finds the model beside its notebook; as anybody's code, it is in no package.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "work"), *filter(None, sys.path)])
     lab = start(folder)
     try:
-        shutil.copy(HERE / "train.py", lab.folder)
-        lab.write("adopt.ipynb", CELLS)
         with sync_playwright() as playwright:
             arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
             browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
             context = browser.new_context(viewport={"width": 1400, "height": 1600})
             context.set_default_timeout(300e3)
-            page = context.new_page()
-            page.goto(lab.page("adopt.ipynb"))
-            take(page)
-            take_check(context.new_page(), lab.folder)
+            if "readme" in asked:
+                lab.write("readme.ipynb", [readme_cell()])
+                (page := context.new_page()).goto(lab.page("readme.ipynb"))
+                take_readme(page)
+            if "adopt" in asked:
+                shutil.copy(HERE / "train.py", lab.folder)
+                lab.write("adopt.ipynb", CELLS)
+                (page := context.new_page()).goto(lab.page("adopt.ipynb"))
+                take(page)
+                take_check(context.new_page(), lab.folder)
             browser.close()
     finally:
         lab.stop()

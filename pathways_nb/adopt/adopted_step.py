@@ -34,7 +34,7 @@ from pathways_nb.cost.launch.constants import constants_for
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.compiled_blocks import CompiledBlocks, compile_blocks, named
-from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.progress import Progress, show_progress
 
 
 @overload
@@ -215,16 +215,16 @@ class AdoptedStep(StepAnswers):
 
         That is on its line, on what the line reads, or on what it makes. The best is the first.
         """
-        found, failed, progress = list[TriedLine[AdoptedStep]](), list[str](), Progress()
-        rows = self._beside_flagged
-        for number, row in enumerate(rows, 1):
-            progress.tell(f"trying {number} of {len(rows)}: without {row.said}")
-            try:
-                tried = self._tried(row.where, (row,), None)
-                _ = tried.saved  # compiles it
-                found.append(tried)
-            except PathwaysError as error:
-                failed.append(f"without {row.said}: {error}")
+        found, failed, rows = list[TriedLine[AdoptedStep]](), list[str](), self._beside_flagged
+        with Progress() as progress:
+            for number, row in enumerate(rows, 1):
+                progress.tell(f"trying {number} of {len(rows)}: without {row.said}")
+                try:
+                    tried = self._tried(row.where, (row,), None)
+                    _ = tried.saved  # compiles it
+                    found.append(tried)
+                except PathwaysError as error:
+                    failed.append(f"without {row.said}: {error}")
         others = () if rows else tuple(dict.fromkeys(row.line for row in self.constraints().rows if row.line))
         return TriedLines(self.name, tuple(sorted(found, key=lambda one: -one.saved)), failed, others)
 
@@ -283,7 +283,7 @@ class AdoptedStep(StepAnswers):
             with no_mesh():
                 compiled = compile_blocks(
                     named(taken.function, taken.name), taken.structs, taken.donated, self._target, self.options,
-                    to_standard_error, lambda: True,
+                    show_progress, lambda: True,
                 )  # fmt: skip
         except CompilerError as error:
             raise self._taught(error) from error

@@ -17,7 +17,7 @@ from pathways_nb.program.signature import Deferred
 from pathways_nb.runtime.local_islands import kind_of
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 from pathways_nb.util.words import first_ones
 
 ALONE = "device"
@@ -140,7 +140,7 @@ def attached_to(mesh: Mesh) -> Session:
     if session is None and positions is not None:
         kind = kind_of(platform)
         session = attach(kind, islands=[positions])
-        to_standard_error(f"attached {kind}: {session.size_text}, those that the arguments are on")
+        tell_reader(f"attached {kind}: {session.size_text}, those that the arguments are on")
     if session is not None and _island_of(session, mesh) is not None:
         return session
     fix = f'pw.attach("{platform}", islands=[{positions}])' if positions else "pw.put them on its places"

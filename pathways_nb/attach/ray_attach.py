@@ -23,7 +23,7 @@ from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import show_progress, tell_reader
 from pathways_nb.util.words import counted
 
 _MOST_HOSTS = 64
@@ -215,13 +215,15 @@ def lose_cluster(session: Session, driver: ClusterDriver, why: str) -> None:
 def _tell(session: Session, why: str) -> None:
     """Write down what is known now, and say where."""
     with contextlib.suppress(OSError):  # a full disk is no reason to lose more
-        session.say(f"{why}: what was under way is written in {diagnosis.written(session, why)}")
+        tell_reader(f"{why}: what was under way is written in {diagnosis.written(session, why)}")
 
 
 def say_line(line: str) -> None:
-    """Show a line of progress; none if it is empty."""
-    if line:
-        to_standard_error(line)
+    """Show what is going on, which ends in an ellipsis or is empty, or tell what has happened."""
+    if not line or line.endswith("…"):
+        show_progress(line)
+    else:
+        tell_reader(line)
 
 
 def _cores(host: int) -> Sequence[int]:

@@ -20,7 +20,7 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.published.prediction import CompiledRow, compiled_steps, predict, priced
 from pathways_nb.published.step_fits import FittedRows
 from pathways_nb.published.step_rows import PublishedStep, row_of
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 
 _APART = math.log(1.05)
 """Pairs of steps whose seconds differ by less are not ordered."""
@@ -46,7 +46,7 @@ def _compiled(rows: Sequence[PublishedStep]) -> tuple[FittedRows, dict[str, str]
             steps = compiled_steps(row)
         except PathwaysError as error:
             return str(error)
-        to_standard_error(f"{row.id}: compiled")
+        tell_reader(f"{row.id}: compiled")
         return next((step.refused for step in steps if step.refused), steps)
 
     with ThreadPoolExecutor(2) as pool:

@@ -29,7 +29,7 @@ from pathways_nb.runtime import local_islands
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.host_info import machine
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import show_progress, tell_reader
 from pathways_nb.util.words import counted, plural
 
 _Shape = tuple[str, tuple[int, ...]]
@@ -103,7 +103,7 @@ def calibrated(controller: Session | None) -> CostModel:
                 raise
             found, why = None, error.why
         if found is None:
-            to_standard_error(f"{why}: measuring quickly; pw.calibrate() measures more, for later sessions")
+            tell_reader(f"{why}: measuring quickly; pw.calibrate() measures more, for later sessions")
             found = _measured(chosen, quick=True)
         return found.model
 
@@ -112,7 +112,7 @@ def _measured(controller: Session, quick: bool) -> Calibration:
     """Return a calibration measured now, and keep it for this process."""
     shape = _shape(controller)
     with _undisturbed(controller) as chosen:
-        fitted = this_machine.fit(measure(chosen, quick, to_standard_error))
+        fitted = this_machine.fit(measure(chosen, quick, show_progress))
     model = this_machine.model_of(fitted, f"here: {_islands_text(shape)}")
     found = _kept[shape] = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
     return found

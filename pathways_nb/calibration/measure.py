@@ -99,7 +99,8 @@ def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> M
         quick: whether to take fewer classes, sizes and repeats.
         say: called with lines of progress.
     """
-    return _MeasuredPrograms(controller, quick, Progress(say)).measured()
+    with Progress(say) as progress:
+        return _MeasuredPrograms(controller, quick, progress).measured()
 
 
 class _MeasuredPrograms:

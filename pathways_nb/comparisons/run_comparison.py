@@ -30,12 +30,14 @@ from pathways_nb.parallel.schedules.run_over_schedule import Deviation, RunOverS
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
+from pathways_nb.trace.causality.headlines import comparison_headline
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events
+from pathways_nb.trace.summary import summarise
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -117,6 +119,12 @@ class Comparison:
     def table(self) -> dict[str, np.ndarray]:
         """Columns of the matched events, in seconds; see ``Difference``."""
         return self.difference.table
+
+    def headline(self) -> str:
+        """Return which run is faster, and how much, in one sentence."""
+        a, b = self.a.name, self.b.name
+        spans = [summarise(run.events, run.islands).makespan for run in (self.a, self.b)]
+        return comparison_headline((a, b) if a != b else self._names, spans)
 
     def summary_line(self) -> str:
         """Return both makespans, their devices, and the largest difference, in one line."""

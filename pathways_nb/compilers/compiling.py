@@ -25,7 +25,7 @@ from pathways_nb.compilers import child, disk_cache, packages
 from pathways_nb.compilers.lowered import LoweredText
 from pathways_nb.compilers.targets import CompilerTarget
 from pathways_nb.errors import CancelledError, UsageError
-from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.progress import Progress, show_progress
 from pathways_nb.util.words import counted
 
 _POLL = 0.05
@@ -124,7 +124,7 @@ def compile_for(
     lowered: LoweredText,
     target: CompilerTarget,
     options: Mapping[str, Any] | None = None,
-    say: Callable[[str], object] = to_standard_error,
+    say: Callable[[str], object] = show_progress,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> CompiledText:
     """Return what a compiler makes of a program; what was compiled before comes from the disk.
@@ -164,7 +164,8 @@ def compile_for(
         (folder / "program.bin").write_bytes(lowered.program)
         asked = {**request, "environment": _ENVIRONMENT, "search_path": str(where or "")}
         (folder / "request.json").write_text(json.dumps(asked))
-        ending = _run(folder, target, Progress(say), is_wanted)
+        with Progress(say) as progress:
+            ending = _run(folder, target, progress, is_wanted)
         made = _read(folder, target, ending, compiler)
     fields = {name: getattr(made, name) for name in _FIELDS}
     disk_cache.write(key, fields)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pathways_nb.errors import UsageError
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import show_progress
 
 CompilerKind = Literal["gpu", "tpu"]
 
@@ -113,7 +113,7 @@ def version_of(kind: CompilerKind) -> str:
     return f"{name} {next(iter(importlib.metadata.distributions(name=name, path=places))).version}"
 
 
-def install(kind: CompilerKind, say: Callable[[str], object] = to_standard_error) -> Path:
+def install(kind: CompilerKind, say: Callable[[str], object] = show_progress) -> Path:
     """Install a compiler's package.
 
     Args:

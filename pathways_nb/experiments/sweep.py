@@ -24,7 +24,7 @@ from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import UsageError, nearest
 from pathways_nb.experiments.swept_steps import elsewhere, step_columns
 from pathways_nb.results.run import Run
-from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.progress import Progress, tell_reader
 from pathways_nb.util.text_table import Printed, Table
 from pathways_nb.util.words import a_type_of, axes_in_words, counted
 
@@ -198,7 +198,7 @@ def sweep(fn: Callable[..., Any] | AdoptedStep, **axes: Iterable[Any]) -> Sweep:
 
     A point that raises becomes a row with its error, and the sweep continues; if no point has a result, a line says so
     with the first error. Ctrl-C ends the sweep and keeps the finished rows. After two seconds a line of progress is
-    printed.
+    shown.
 
     Args:
         fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` with an axis ``dispatch``),
@@ -226,10 +226,10 @@ def sweep(fn: Callable[..., Any] | AdoptedStep, **axes: Iterable[Any]) -> Sweep:
     except KeyboardInterrupt:
         # Ctrl-C may come between the two lines that store a point.
         del rows[len(results) :]
-        to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
+        tell_reader(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
     if rows and all(row[ERROR] for row in rows):
         failed, first = counted(len(rows), "point"), _point_text({name: rows[0][name] for name in values})
-        to_standard_error(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
+        tell_reader(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
     return Sweep(name, values, rows, results)
 
 
@@ -306,12 +306,12 @@ def _run_columns(run: Run) -> dict[str, Any]:
 
 
 def _with_progress(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the points one by one; print a line of progress once the sweep takes long."""
-    progress = Progress()
-    for number, point in enumerate(points, 1):
-        # A function in place of the text: values are turned into text only if the line is printed.
-        progress.tell(partial(_progress_line, number, len(points), point))
-        yield point
+    """Yield the points one by one; show a line of progress once the sweep takes long."""
+    with Progress() as progress:
+        for number, point in enumerate(points, 1):
+            # A function in place of the text: values are turned into text only if the line is printed.
+            progress.tell(partial(_progress_line, number, len(points), point))
+            yield point
 
 
 def _progress_line(number: int, total: int, point: Mapping[str, Any]) -> str:

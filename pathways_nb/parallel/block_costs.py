@@ -126,19 +126,19 @@ def estimated(calls: Sequence[BlockCall], chip: Hardware) -> tuple[list[float], 
 def measured(calls: Sequence[BlockCall]) -> tuple[list[float], str]:
     """Return the measured seconds of each block on JAX's default device, and how they were found."""
     distinct = {one.key: one for one in calls}
-    progress = Progress()
     starts = {}
-    for number, (key, one) in enumerate(distinct.items(), 1):
-        progress.tell(f"blocks: compiling {number} of {len(distinct)}")
-        starts[key] = _ready(one)
-    found: dict[Hashable, list[float]] = {key: [] for key in starts}
-    keys, order = list(starts), np.random.default_rng(0)
-    for number in range(_MOST):
-        if number >= _LEAST and progress.passed > _SECONDS:
-            break
-        for index in order.permutation(len(keys)):  # a block must not always follow the same one
-            progress.tell(f"blocks: round {number + 1} of {_MOST} at most")
-            found[keys[index]].append(seconds_of(starts[keys[index]]))
+    with Progress() as progress:
+        for number, (key, one) in enumerate(distinct.items(), 1):
+            progress.tell(f"blocks: compiling {number} of {len(distinct)}")
+            starts[key] = _ready(one)
+        found: dict[Hashable, list[float]] = {key: [] for key in starts}
+        keys, order = list(starts), np.random.default_rng(0)
+        for number in range(_MOST):
+            if number >= _LEAST and progress.passed > _SECONDS:
+                break
+            for index in order.permutation(len(keys)):  # a block must not always follow the same one
+                progress.tell(f"blocks: round {number + 1} of {_MOST} at most")
+                found[keys[index]].append(seconds_of(starts[keys[index]]))
     rounds = counted(len(next(iter(found.values()))), "round")
     basis = f"forward and backward pass, measured on {jax.devices()[0].device_kind}: the median of {rounds}"
     return [median(found[one.key]) for one in calls], basis

@@ -21,6 +21,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, declared_cost, specs
 from pathways_nb.program.edge import cross
@@ -71,7 +72,7 @@ class Computation(Unique):
         self.in_specs, self.out_specs = in_specs, out_specs
         self.line = source_lines.user_line()
         functools.update_wrapper(self, fn, updated=())
-        self.name: str = getattr(fn, "__name__", type(fn).__name__)
+        self.name = function_name(fn)
         place.take_variable_name(source_lines.users_variables())
         words = ("in_shardings", "out_shardings") if form == "jit" else ("in_specs", "out_specs")
         self._in_option, self._out_option = words

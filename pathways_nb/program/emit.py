@@ -23,6 +23,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.primitives import ON_DEVICES
+from pathways_nb.plan.function_names import without_place
 from pathways_nb.program.action_marks import unnumbered
 from pathways_nb.program.build import Code
 from pathways_nb.program.guarded_callbacks import KeptExceptions, guarded
@@ -85,7 +86,7 @@ def module_of(node: str) -> str:
 
 
 def _plain(name: str) -> str:
-    return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node")
+    return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", without_place(name)).strip("_") or "node")
 
 
 def out_shardings(code: Code, mesh: Mesh | AbstractMesh) -> list[NamedSharding | None]:

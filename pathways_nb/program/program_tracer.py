@@ -20,6 +20,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.memory_categories import category_of
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, keep_for
@@ -92,7 +93,7 @@ class ProgramTracer(Unique):
         self.categories = dict(categories or {})
         """By path of an argument or a result: what its memory is held for."""
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
-        self.name = name or getattr(fn, "__name__", type(fn).__name__)
+        self.name = name or function_name(fn)
         self._traced: dict[Any, Traced] = {}
         self.decide: Callable[..., Callable[[], None]] | None = None
         """Called with the arguments of the first call of each trace, before it is compiled. What it returns is called

@@ -22,6 +22,7 @@ from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
 from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
+from pathways_nb.trace.causality.headlines import run_headline
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.causality.without_dispatch import AT_ONCE, overhead
 from pathways_nb.trace.exact_stamps import Stamps
@@ -176,6 +177,12 @@ class Run(ControllerHistory):
             found = replace(found, overhead=self.overhead())
         # Events do not say what was assumed to be placed already; the run has counted it.
         return replace(found, taken=count, taken_bytes=total)
+
+    def headline(self) -> str:
+        """Return what matters in the run in one sentence, or ``note`` while there is one; empty if nothing ran."""
+        if self.note or "opened" in self.about:  # of one opened launch the summary says what counts
+            return self.note
+        return run_headline(self.events, self.islands, self.finished)
 
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""

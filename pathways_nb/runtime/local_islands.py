@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,6 +23,7 @@ from pathways_nb.errors import PlaceError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.fallbacks import fall_back
+from pathways_nb.util.progress import Progress
 from pathways_nb.util.words import counted
 
 Kind = Literal["cpu", "gpu", "tpu"]
@@ -110,14 +109,12 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> LocalAttachm
         return _one_client(islands, devices_per_island)
     shares = _cores(islands) if pin else [()] * islands
     made: list[LocalIsland] = []
-    began = told = time.monotonic()
-    for index, cores in enumerate(shares):
-        if time.monotonic() - began > 2 and time.monotonic() - told > 1:
-            told = time.monotonic()
-            sys.stderr.write(f"making island {index + 1} of {islands} …\n")
-        client = _take(maker, devices_per_island, cores)
-        give_back = _returner((devices_per_island, cores), client)
-        made.append(LocalIsland(index, tuple(client.devices()), cores, give_back))
+    with Progress() as progress:
+        for index, cores in enumerate(shares):
+            progress.tell(f"making island {index + 1} of {islands}")
+            client = _take(maker, devices_per_island, cores)
+            give_back = _returner((devices_per_island, cores), client)
+            made.append(LocalIsland(index, tuple(client.devices()), cores, give_back))
     return LocalAttachment("cpu", tuple(made), _turns_note(islands, shares, pin), pin)
 
 

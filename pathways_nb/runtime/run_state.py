@@ -20,7 +20,7 @@ from pathways_nb.runtime.entries import Entry, ResultEntries
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 from pathways_nb.util.waiting import Condition
 
 asked = itertools.count()
@@ -144,7 +144,7 @@ class Execution:
         """Print the error of host work without outputs: no future could raise it."""
         action = self.compiled_plan.actions[step]
         if action.step.kind == "host" and not action.step.outputs and str(error).startswith(f"{action.label.name} of "):
-            to_standard_error(f"{type(error).__name__}: {error}")
+            tell_reader(f"{type(error).__name__}: {error}")
 
     def mark_done(self, step: int) -> None:
         """Record that a step has ended, well or not."""

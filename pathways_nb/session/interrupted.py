@@ -16,7 +16,7 @@ from pathways_nb.runtime.run_state import asked
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, interrupts
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 from pathways_nb.util.words import counted
 
 
@@ -69,7 +69,7 @@ def _say(cancelled: int, begun: int) -> None:
     what, was = "cell" if _begun.cell is not None else "block", "was" if cancelled == 1 else "were"
     said = [f"{counted(cancelled, 'queued call')} of this {what} {was} cancelled"] if cancelled else []
     said += [f"{counted(begun, 'call')} already on devices will end"] if begun else []
-    to_standard_error(f"interrupted: {'; '.join(said)}.")
+    tell_reader(f"interrupted: {'; '.join(said)}.")
 
 
 def _before_cell(*_: Any) -> None:

@@ -35,7 +35,7 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Row
 from pathways_nb.util import forks
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import show_progress
 from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import counted, plural
 
@@ -237,13 +237,13 @@ class Session(Unique):
             line: the text; empty to clear the line.
 
         Returns:
-            Whether the display of the current recording shows it; if not, it went to standard error.
+            Whether the display of the current recording shows it; if not, it is shown by itself.
         """
         shown = False
         for recording, _ in self.recordings[-1:]:
             recording.note, shown = line, recording.on_display
-        if line and not shown:
-            to_standard_error(line)
+        if not shown:
+            show_progress(line)
         return shown
 
     def active_record(self) -> Record:

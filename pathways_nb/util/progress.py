@@ -1,8 +1,10 @@
 """Progress of long work: nothing for two seconds, then a line at most once a second.
 
 One class for all that may take long: compiling, calibrating, a sweep. It has no thread; the code that works calls
-``tell`` between two pieces of work, so a line is always true when it is written. A line is plain text, for a terminal
-and a notebook alike.
+``tell`` between two pieces of work, so a line is always true when it is written.
+
+In a notebook the line stands in the cell that runs, each in place of the one before, and goes when the work or the cell
+ends; elsewhere lines go to standard error. What must not be missed (``tell_reader``) stays in the cell.
 """
 
 from __future__ import annotations
@@ -10,25 +12,72 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 PATIENCE, PAUSE = 2.0, 1.0
 """Seconds before the first line of progress (``PATIENCE``), and between two lines (``PAUSE``)."""
+_GONE = {
+    "text/html": "<style>.jp-OutputArea-child:has([data-pw-gone]) { display: none }</style><span data-pw-gone></span>",
+    "text/plain": "",
+}
+"""What stands where a line has gone: an output cannot be taken back, but it can hide itself."""
+_handles: list[Any] = []
+"""The handle of the output that shows progress in the cell that runs; empty for none."""
+_watched: list[Any] = []
+"""The shell whose cells' ends remove the line."""
 
 
-def to_standard_error(line: str) -> None:
-    """Write a line to standard error and flush it: seen at once, and never mixed into a program's output."""
+def tell_reader(line: str) -> None:
+    """Tell the user a line that stays: in a notebook as text of the cell, else on standard error, flushed."""
+    if _notebook() is not None:
+        from IPython.display import display
+
+        display({"text/plain": line}, raw=True)
+        return
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+def show_progress(line: str) -> None:
+    """Show how far some work is, in place of the line before; an empty line removes it.
+
+    In a notebook it is one output of the cell that runs, elsewhere a line on standard error.
+    """
+    shell = _notebook()
+    if shell is None:
+        if line:
+            tell_reader(line)
+        return
+    from IPython.display import display
+
+    if shell not in _watched:
+        shell.events.register("post_run_cell", lambda *_: show_progress(""))
+        _watched[:] = [shell]
+    bundle = {"text/plain": line} if line else _GONE
+    if _handles:
+        _handles[0].update(bundle, raw=True)
+    elif line:
+        _handles.append(display(bundle, raw=True, display_id=True))
+    if not line:
+        _handles.clear()
+
+
+def _notebook() -> Any:
+    """Return the shell of a notebook's kernel; ``None`` in a terminal and in a script."""
+    # Not imported: where IPython is in use, it has been imported already.
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    return shell if getattr(shell, "kernel", None) is not None else None
 
 
 class Progress:
     """Reports how far some work is, once it has taken two seconds.
 
     Args:
-        say: is called with each line; by default lines go to standard error.
+        say: is called with each line, and with an empty one when the work has ended.
     """
 
-    def __init__(self, say: Callable[[str], object] = to_standard_error):
+    def __init__(self, say: Callable[[str], object] = show_progress):
         self.say, self._began = say, monotonic()
         self._told = -PAUSE
         """Time of the last line, in seconds since the beginning."""
@@ -49,3 +98,11 @@ class Progress:
         if passed > max(PATIENCE, self._told + PAUSE):
             self._told = passed
             self.say(f"{line if isinstance(line, str) else line()} ({passed:.0f} s)")
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The work has ended or failed: a line that was shown says no longer what is going on.
+        if self._told >= 0:
+            self.say("")

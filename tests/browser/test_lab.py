@@ -152,9 +152,10 @@ for n in range(1, 6):
 def _look_at_each_step(page: Page) -> None:
     """While the cell runs, its picture tells of one launch more at each step."""
     prompt = page.locator(".jp-CodeCell").nth(2).locator(".jp-InputPrompt")
-    output = "document.querySelectorAll('.jp-CodeCell')[2].querySelector('.jp-OutputArea').innerText"
+    # With what is folded below "details".
+    output = "document.querySelectorAll('.jp-CodeCell')[2].querySelector('.jp-OutputArea').textContent"
     for n in range(1, 6):
-        page.wait_for_function(f"new RegExp('\\\\b{n} launch').test({output})")
+        page.wait_for_function(f"/(?<!\\d){n} launch/.test({output})")
         assert "*" in prompt.inner_text()
         page.evaluate(f"() => figure().doc.get_model_by_name('timeline_x').setv({{start: {n}, end: {n + 1}}})")
     page.wait_for_function(f"{output}.includes('6 launches')")

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 _HELPERS = """
 window.model = (name, nth) => Object.values(globalThis.pathwaysBokeh)[0].documents.at(nth).get_model_by_name(name)
-window.legend = (nth) => Object.values(globalThis.pathwaysBokeh)[0].index.find_one(model("memory_legend", nth)).labels
-  .map(({label}) => label)
+window.legend = (nth) => {
+  let row = Object.values(globalThis.pathwaysBokeh)[0].index.find_one(model("memory", nth)).el
+  while (row.ariaLabel !== "Legend") row = row.previousElementSibling
+  return Array.from(row.children, (entry) => entry.textContent)
+}
 """
 _GROWING = """
 run.shown, run.finished = 0, False

@@ -13,6 +13,7 @@ from pathways_widgets.figures.live import LiveFigure
 from tests.core.adopt.test_collective_table import TEXT
 from tests.core.adopt.test_module_graph import predicted, step_of
 from tests.support.live_page import DRAWN, LivePage
+from tests.support.page_geometry import what_covers
 
 pytestmark = pytest.mark.browser
 _HELPERS = """() => {
@@ -92,3 +93,22 @@ def test_a_live_figure_does_the_same(opened: Callable[..., Any], run: Any) -> No
     tab = opened(LivePage.PLACE)
     LivePage(tab, figure)
     check(tab)
+
+
+def test_on_a_narrow_page_cards_have_room_for_their_text_and_the_source_is_below(
+    opened: Callable[..., Any], run: Any
+) -> None:
+    tab = opened(figure_of(run, ("modules", "ops")))
+    assert what_covers(tab) == []
+    rows = tab.evaluate(
+        "allOf(document.querySelector('pathways-host'), '.pathways-legend').map((row) => row.ariaLabel)"
+    )
+    assert not {"Virtual slices", "Map"} & set(rows), "a level of this graph explains its colours itself"
+    tab.evaluate(_HELPERS)
+    for width, is_below in ((1300, False), (700, True)):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.evaluate(DRAWN)
+        places = tab.evaluate(
+            "['graph', 'graph_code'].map((one) => Bokeh.index.find_one(model(one)).el.getBoundingClientRect().top)"
+        )
+        assert (places[1] > places[0]) == is_below

@@ -15,6 +15,7 @@ from pathways_widgets.drawing import style
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun, fake_run
+from tests.core.widgets.test_folded_time import COMPILED, run_of
 from tests.support.waiting import until
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -38,7 +39,12 @@ def test_a_page_holds_everything_and_escapes_names() -> None:
 def test_a_page_paints_without_network_or_errors(opened: Callable[..., Any], tmp_path: Path, scheme: str) -> None:
     tab = opened("<h1>A little pipeline</h1>", figure_of(fake_run()), height=800, color_scheme=scheme)
     until(lambda: painted_colours(tab) > 8)
-    assert "59 events on 8 devices, bubble < 12 %" in tab.inner_text("body")
+    assert tab.inner_text(".pathways-headline") == "fake waits <20 % of the time"
+    assert tab.evaluate("getComputedStyle(document.querySelector('.pathways-headline')).fontSize") == "16px"
+    numbers = tab.get_by_text("59 events on 8 devices, bubble < 12 %")
+    assert not numbers.is_visible()
+    tab.get_by_text("details").click()
+    assert numbers.is_visible()
     tab.screenshot(path=str(tmp_path / f"page-{scheme}.png"))
 
 
@@ -87,15 +93,12 @@ def test_kinds_are_hidden_by_the_legend_and_names_are_found(opened: Callable[...
     }"""
     before = tab.evaluate(seen)
     assert {"compute", "transfer"} <= set(before)
-    at = tab.evaluate("""() => {
-      const view = Bokeh.index.find_one(model("timeline_legend1")), host = Bokeh.index.find_one(model("timeline"))
-      const page = host.canvas_view.el.getBoundingClientRect(), {left, top, height} = view.bbox
-      return [page.left + left + 10, page.top + top + height / 2]
-    }""")
-    tab.mouse.click(*at)
+    entry = tab.get_by_role("button", name="computation")
+    entry.click()
     tab.wait_for_function(f"({seen})().length < {len(before)}")
     assert sorted(tab.evaluate(seen)) == sorted(kind for kind in before if kind != "compute")
-    tab.mouse.click(*at)
+    assert entry.get_attribute("aria-pressed") == "false"
+    entry.click()
     tab.wait_for_function(f"({seen})().length === {len(before)}")
 
     field = tab.locator("input[type=search]")
@@ -112,6 +115,23 @@ def test_kinds_are_hidden_by_the_legend_and_names_are_found(opened: Callable[...
     assert "0 boxes" in str(field.get_attribute("title"))
     field.fill("")
     assert tab.evaluate("() => model('timeline_boxes').selected.indices") == []
+
+
+@pytest.mark.browser
+def test_what_was_before_the_first_launch_is_shown_by_one_click_and_hidden_by_another(
+    opened: Callable[..., Any],
+) -> None:
+    tab = opened(figure_of(run_of(*COMPILED, ("compute", 0.7, 1.0)), ("timeline", "memory")), height=500)
+    bounds = "() => { const {start, end} = Bokeh.documents[0].get_model_by_name('timeline_x'); return [start, end] }"
+    folded = tab.evaluate(bounds)
+    assert folded == pytest.approx([0.697, 1.003])
+    button = tab.locator(".pathways-fold")
+    assert button.inner_text() == "↯ compiled for 660 ms before · show"
+    button.click()
+    assert tab.evaluate(bounds) == pytest.approx([-0.01, 1.01])
+    assert button.get_attribute("aria-expanded") == "true"
+    button.click()
+    assert tab.evaluate(bounds) == folded
 
 
 def painted_colours(tab: Any) -> int:
@@ -173,4 +193,4 @@ def test_picking_a_node_marks_its_bars_and_the_other_way_round(opened: Callable[
     middle = (timeline["left"][bar] + timeline["right"][bar]) / 2
     click("timeline", float(middle), float(timeline["top"][bar] + 1.2), "stage0 (bwd)")
     tab.screenshot(path=str(tmp_path / "linked.png"))
-    click("graph", 5, 5)
+    click("graph", 5, 30)  # beside all nodes

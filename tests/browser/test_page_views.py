@@ -30,7 +30,7 @@ from tests.support.dragging import drag
 @pytest.mark.browser
 def test_a_click_on_a_client_hides_and_shows_its_boxes(opened: Callable[..., Any], tmp_path: Path) -> None:
     tab = opened(figure_of(shared(), ("timeline",)), figure_of(fake_run()))
-    names = tab.locator("[role=group] button:visible")
+    names = tab.locator("[role=group][aria-label^=Clients] button:visible")
     assert names.all_inner_texts() == ["ann", "bob", "no client"], "of the second figure, which has one client, none"
     seen = """() => {
       const model = (name) => Bokeh.documents[0].get_model_by_name(name), source = model("timeline_boxes")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pathways_widgets.figures.live as live
 from pathways_nb.bench.lab import LabServer
 from pathways_widgets import figure_of
+from pathways_widgets.figures.page import drawing_script
 from tests.browser.test_lab import SHOTS, open_notebook, run_all, wait_until_done
 from tests.core.widgets.fake_run import fake_run
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 _MOUNT = f"""<script type="module">
-{(Path(live.__file__).parent / "figure.js").read_text("utf-8")}
+{drawing_script()}
 window.mount = mount
 </script>"""
 _FIGURES, _BETWEEN = 5, 12

@@ -22,9 +22,11 @@ def frozen() -> None:
 
 @pytest.fixture
 def a(left: pw.VirtualSlice) -> pw.Computation:
-    return on(left, lambda v: v * 2)
+    double = on(left, lambda v: v * 2)
+    return double
 
 
 @pytest.fixture
 def b(right: pw.VirtualSlice) -> pw.Computation:
-    return on(right, lambda v: v + 1)
+    increment = on(right, lambda v: v + 1)
+    return increment

@@ -9,6 +9,7 @@ from typing import Any
 import bokeh
 
 import pathways_widgets.figures
+from pathways_widgets.figures.page import drawing_script
 
 _FIGURES = Path(pathways_widgets.figures.__file__).parent
 _MODEL = """
@@ -64,7 +65,7 @@ class LivePage:
     def __init__(self, tab: Any, figure: Any):
         self.tab, self.figure = tab, figure
         self._sent: dict[str, Any] = {}
-        script = "".join((_FIGURES / name).read_text("utf-8") for name in ("figure.js", "live.js"))
+        script = drawing_script() + (_FIGURES / "live.js").read_text("utf-8")
         script = script.replace("export default", "const widget =") + _MODEL % (bokeh.__version__, bokeh.__version__)
         tab.add_script_tag(content=script, type="module")
         tab.wait_for_function("() => 'startLive' in globalThis")

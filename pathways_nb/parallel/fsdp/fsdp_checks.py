@@ -15,6 +15,7 @@ from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.parallel import step_checks
 from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.parameter_trees import name_of, names_of, require_match, truths
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.models import how_to_split
@@ -154,7 +155,7 @@ def has_batch(batch: Any, fn: Callable[..., Any]) -> None:
         UsageError: they are not.
     """
     if batch is None:
-        name = getattr(fn, "__name__", type(fn).__name__)
+        name = function_name(fn)
         raise UsageError(
             f"fsdp: to plan {name}, the shapes of a whole batch are needed. Call the step once, or give them: "
             f"pw.fsdp(..., batch=(jax.ShapeDtypeStruct((128, 8192), jnp.int32), ...)), or batch=(...) here."

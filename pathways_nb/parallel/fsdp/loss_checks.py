@@ -28,6 +28,7 @@ from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.parts import of_parts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.plan import source_lines
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.program.items import equations
 
 
@@ -51,7 +52,7 @@ def examined(
     Raises:
         UsageError: it is not, or it is unknown how an auxiliary output is joined.
     """
-    name = getattr(fn, "__name__", type(fn).__name__)
+    name = function_name(fn)
     closed, shapes = _of_one_device(fn, name, params, batch)
     outputs = step_checks.value_and_aux(shapes, f"{name}(params, *batch)", has_aux, "fsdp")
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
@@ -89,7 +90,7 @@ def compared(loss: Callable[..., Any], found: Examined, params: Any, batch: Any,
         made = loss(params, *batch)
         return made[0] if isinstance(made, tuple) else made
 
-    name = getattr(loss, "__name__", type(loss).__name__)
+    name = function_name(loss)
     unknown = found.verdicts[0].unknown
     return of_parts("fsdp", name, unknown, value, params, on_host(batch), parts, found.means, found.traces)
 

@@ -26,6 +26,7 @@ from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
 from pathways_nb.parallel.parameter_trees import only_trainable, struct_of
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.program_tracer import apart
@@ -69,7 +70,7 @@ class StepSpec:
     @property
     def name(self) -> str:
         """The name of the loss."""
-        return getattr(self.loss, "__name__", type(self.loss).__name__)
+        return function_name(self.loss)
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -32,7 +32,7 @@ from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.timeline import StepAbout, StepTimeline, timeline
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.collecting import uncollected
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 
 # An evaluation takes time in proportion to the parameters, so that a search takes about as long for every model.
 _WORK, _LEAST = 120_000, 80
@@ -150,7 +150,7 @@ class Planner:
         return timeline(graph, self.costs, self.streams).end
 
     def search(
-        self, memory: float | None = None, budget: int | None = None, say: Callable[[str], object] = to_standard_error
+        self, memory: float | None = None, budget: int | None = None, say: Callable[[str], object] = tell_reader
     ) -> FsdpPlan:
         """Return the best plan that a search finds; it tries the passes that the user registered, too.
 

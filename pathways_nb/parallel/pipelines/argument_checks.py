@@ -8,8 +8,9 @@ from typing import Any
 from pathways_nb.errors import UsageError, did_you_mean, is_index
 from pathways_nb.parallel.fsdp.modes import mode_of
 from pathways_nb.parallel.pipelines.sharded_stages import STAGE_MODES
-from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
+from pathways_nb.parallel.pipelines.stage_calls import parameters
 from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.util.words import a_type_of, counted
@@ -139,7 +140,7 @@ def context(stages: Sequence[Callable[..., Any]], token_slices: Sequence[int] | 
         UsageError: no stage has the parameter ``context``.
     """
     if token_slices is not None and not any("context" in parameters(stage) for stage in stages):
-        names = ", ".join(dict.fromkeys(map(name_of, stages)))
+        names = ", ".join(dict.fromkeys(map(function_name, stages)))
         raise UsageError(
             f"pipeline: token_slices={list(token_slices)} were given, but no stage ({names}) has a parameter "
             "'context', so attention would see only the tokens of its own slice. Write stage(params, x, context) and "
@@ -173,6 +174,6 @@ def sharded(
     for number, stage in enumerate(stages):
         if "key" in parameters(stage):
             raise UsageError(
-                f"pipeline: stage {number} ({name_of(stage)}) takes a key for dropout, and with fsdp={fsdp!r} every "
-                f"device would drop the same positions of its rows. Leave dropout out, or fsdp=."
+                f"pipeline: stage {number} ({function_name(stage)}) takes a key for dropout, and with fsdp={fsdp!r} "
+                f"every device would drop the same positions of its rows. Leave dropout out, or fsdp=."
             )

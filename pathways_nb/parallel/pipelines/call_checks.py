@@ -15,10 +15,11 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.parameter_trees import names_of, require_match
-from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
+from pathways_nb.parallel.pipelines.stage_calls import parameters
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
 from pathways_nb.parallel.step_checks import BatchRows, require_same_shapes, require_same_tree, without_gradient
 from pathways_nb.plan import source_lines
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.models import how_to_split
 from pathways_nb.program.specs import axes_of, show
@@ -42,8 +43,8 @@ def key(given: Any, stages: Sequence[Callable[..., Any]]) -> None:
         wanted = parameters(stage).get("key")
         if wanted is not None and wanted.default is inspect.Parameter.empty:
             raise UsageError(
-                f"pipeline: stage {number} ({name_of(stage)}) has a parameter 'key', but no key was given. Pass one, "
-                f"{usage}."
+                f"pipeline: stage {number} ({function_name(stage)}) has a parameter 'key', but no key was given. Pass "
+                f"one, {usage}."
             )
 
 
@@ -235,9 +236,9 @@ def mask_of_other_tokens(error: Exception, stage: int, function: Callable[..., A
         made_for = f"the whole sequence of {at.length}" if at.length in ends else "the slice alone"
         line = source_lines.traceback_line(error.__traceback__)
         raise UsageError(
-            f"pipeline: stage {stage} ({name_of(function)}) meets an array of shape {shape} ({line}) in a slice of "
-            f"{at.tokens} tokens that ends at token {width} of {at.length}: it is made for {made_for}. For attention "
-            f"take context.mask, here of shape {fits}; from a table by position take "
+            f"pipeline: stage {stage} ({function_name(function)}) meets an array of shape {shape} ({line}) in a slice "
+            f"of {at.tokens} tokens that ends at token {width} of {at.length}: it is made for {made_for}. For "
+            f"attention take context.mask, here of shape {fits}; from a table by position take "
             f"jnp.asarray(table)[context.positions]. JAX says: {str(error).splitlines()[0]}"
         ).with_traceback(error.__traceback__) from None
 
@@ -246,7 +247,7 @@ def explain(error: Exception, stage: int, stages: Sequence[Callable[..., Any]], 
     """Add to an error of a stage's function what it was given, and by which stage; an own error says it already."""
     if isinstance(error, UsageError):
         return
-    names = list(map(name_of, stages))
+    names = list(map(function_name, stages))
     given = ", ".join(f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(x))
     source = f"stage {stage - 1} ({names[stage - 1]}) made" if stage else "the input is"
     # A note and no error of its own: the type and the traceback of the user's error stay.

@@ -48,11 +48,6 @@ def stage_key(key: Any, stage: int, microbatch: int, token_slice: int = 0) -> An
     return key
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a stage or a loss, for errors."""
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
 def declared_shardings(stage: Stage) -> Any:
     """Return the declared shardings of a stage's parameters, if it is a computation; else ``None``."""
     given = stage.in_specs if isinstance(stage, Computation) else None

@@ -30,12 +30,13 @@ from pathways_nb.parallel.pipelines.examination import Batch, Examination
 from pathways_nb.parallel.pipelines.execution import PipelinePass
 from pathways_nb.parallel.pipelines.parts_against_whole import Model
 from pathways_nb.parallel.pipelines.sharded_stages import StageShards
-from pathways_nb.parallel.pipelines.stage_calls import as_call, name_of, parameters, stage_key
+from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters, stage_key
 from pathways_nb.parallel.pipelines.stage_computations import StageComputations, StagePlacement
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.plan.function_names import function_name
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts, specs
 from pathways_nb.program.computation import jit
@@ -90,7 +91,7 @@ class StagedModel:
         # With fsdp=, rows are split twice: into microbatches, and each of them over the devices of its place.
         parts = self.schedule.size.microbatches * (self.place_of(0).size if self.fsdp else 1)
         self._examination = Examination(
-            self._calls, self._loss, name_of(self.loss), self._inside, parts, self.token_slices, self._explain,
+            self._calls, self._loss, function_name(self.loss), self._inside, parts, self.token_slices, self._explain,
             self.aux, self.check,
         )  # fmt: skip
         self.checked = "not checked yet: nothing was called"
@@ -232,7 +233,7 @@ class StagedModel:
         found, _ = self.examined[_signature(part)]
 
         def compare(axis: WalkedAxis, verdict: Verdict) -> Callable[[], Verdict]:
-            model = Model(self._calls, self._loss, name_of(self.loss), self._length(shapes[1]), found.means)
+            model = Model(self._calls, self._loss, function_name(self.loss), self._length(shapes[1]), found.means)
             values, inputs, wanted = on_host((params, x, targets))
             if axis.name == "tokens":
                 slices = self._slices(shapes[1], shapes[2])
@@ -242,7 +243,7 @@ class StagedModel:
 
         # Inside another program values are traced, and simulated devices have none.
         real = context.tracing() is None and default_controller.cost_model() is None
-        conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)
+        conclude = found.decided("pipeline", function_name(self.loss), compare if real else None)
 
         def note() -> None:
             self.checked = conclude()
@@ -273,7 +274,7 @@ class StagedModel:
         return self._checked(self.loss(y, targets))
 
     def _checked(self, made: Any) -> tuple[Any, Any]:
-        return step_checks.value_and_aux(made, f"{name_of(self.loss)}(y, targets)", self.has_aux, "pipeline")
+        return step_checks.value_and_aux(made, f"{function_name(self.loss)}(y, targets)", self.has_aux, "pipeline")
 
     def _computations(
         self, stage: int, inputs: Inputs, at: TokenSlice, aux: tuple[Auxiliary, ...]

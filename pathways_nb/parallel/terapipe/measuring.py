@@ -18,7 +18,7 @@ from pathways_nb.parallel.pipelines.slice_timing import SliceTimer
 from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit
 from pathways_nb.parallel.terapipe.problem import Problem
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.progress import Progress, show_progress
 
 Sizes = tuple[int, int, int]
 """Sequences, tokens and context of a slice."""
@@ -33,7 +33,7 @@ def fit_timed(
     contexts: int = 4,
     granularity: int = 8,
     rounds: int = 3,
-    say: Callable[[str], object] = to_standard_error,
+    say: Callable[[str], object] = show_progress,
 ) -> FittedCost:
     """Return the cost of slices, timed and fitted; its table states the error of the fit and the noise.
 
@@ -66,7 +66,8 @@ def fit_timed(
         for tokens in chosen
         for context in _contexts(tokens, contexts, problem)
     ]
-    timed = _timed(seconds, sizes, max(1, rounds), Progress(say))
+    with Progress(say) as progress:
+        timed = _timed(seconds, sizes, max(1, rounds), progress)
     cost = fit([(*size, median(found)) for size, found in timed.items()])
     return replace(cost, noise=median(map(noise, timed.values())) if rounds > 1 else None)
 
@@ -82,7 +83,7 @@ def measure(
     contexts: int = 2,
     granularity: int = 8,
     rounds: int = 3,
-    say: Callable[[str], object] = to_standard_error,
+    say: Callable[[str], object] = show_progress,
 ) -> FittedCost:
     """Return the cost of token slices of a stage, timed forward and backward and fitted (TeraPipe, equation 9).
 

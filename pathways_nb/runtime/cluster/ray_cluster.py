@@ -29,7 +29,7 @@ from pathways_nb.runtime.cluster.probe import Watch, servers_of
 from pathways_nb.runtime.cluster.ray_address import check_reachable
 from pathways_nb.runtime.cluster.reaper import Reaper, marked
 from pathways_nb.util import forks
-from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.progress import tell_reader
 
 NAMESPACE = "pathways_nb"
 _LEAVE, _SHUTDOWN = 5.0, 20.0
@@ -81,7 +81,7 @@ class Connection:
         if not self.own:
             again = f"You connected this kernel: call ray.shutdown() within a minute, else Ray ends it. {again}"
         self.lost = f"the Ray cluster ({self}) is lost: {why}. {again}"
-        to_standard_error(self.lost)
+        tell_reader(self.lost)
         try:
             for told in list(self.on_lost.values()):
                 with contextlib.suppress(Exception):  # one controller's error must not keep Ray from being left

@@ -77,17 +77,17 @@ class PlanCompiler:
         Returns:
             The compiled plan.
         """
-        self.progress = Progress(say)
-        for index, step in enumerate(self.plan.steps):
-            if step.kind == "launch":
-                self._start(index, step, record)
-            elif step.kind == "host":
-                for slot in step.outputs:
-                    self.shardings[slot] = HOST
-            else:
-                self._transfer(index, step)
-        # In a second pass, which waits: by then all nodes are with the compiling threads.
-        actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
+        with Progress(say) as self.progress:
+            for index, step in enumerate(self.plan.steps):
+                if step.kind == "launch":
+                    self._start(index, step, record)
+                elif step.kind == "host":
+                    for slot in step.outputs:
+                        self.shardings[slot] = HOST
+                else:
+                    self._transfer(index, step)
+            # In a second pass, which waits: by then all nodes are with the compiling threads.
+            actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
         taken_over = frozenset(steps[makers[slot]].argument for slot in self.donations.slots) - {-1}

@@ -24,8 +24,8 @@ from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import Tenant
 
-NAME = "loose calls"
-"""The name of a program made of several calls, in pictures."""
+_NAMED = 3
+"""How many computations the name of a batch tells."""
 _KEPT = 64
 
 Wire = tuple[int, int]
@@ -172,13 +172,21 @@ def program_of(batch: CallBatch, wanted: tuple[tuple[int, ...], ...]) -> Program
     # Not in a global, nor with one that lives longer than the others: computations and places must be let go.
     programs = max((call.computation for call in calls), key=lambda computation: computation.serial).batch_programs
     if key not in programs:
-        name = calls[0].computation.name if len(calls) == 1 else NAME
+        name = _name_of(calls)
         statics = Statics.of(None, (), (), donated, ())
         programs[key] = ProgramTracer(_replay(calls, wanted, names), statics, name)
         if len(programs) > _KEPT:
             programs.popitem(last=False)
     programs.move_to_end(key)
     return programs[key]
+
+
+def _name_of(calls: Sequence[BatchedCall]) -> str:
+    """Return the name of a program of calls: those of its computations, such as ``"double ×2, total"``."""
+    counts = Counter(call.computation.name for call in calls)
+    named = [f"{name} ×{count}" if count > 1 else name for name, count in counts.items()]
+    more = len(named) - _NAMED
+    return ", ".join([*named[:_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def _replay(calls: list[BatchedCall], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:

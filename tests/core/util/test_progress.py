@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.progress import Progress, show_progress, tell_reader
 
 
 @pytest.fixture
@@ -35,6 +38,62 @@ def test_a_line_that_costs_something_is_made_only_when_it_is_said(passes, capsys
     assert capsys.readouterr().err == "line 0 (2 s)\nline 1 (3 s)\n"
 
 
-def test_what_it_says_goes_to_standard_error_at_once(capsys) -> None:
-    to_standard_error("three of five")
-    assert capsys.readouterr() == ("", "three of five\n")
+def test_a_line_that_was_said_is_taken_back_when_the_work_ends_or_fails(passes) -> None:
+    said: list[str] = []
+    with Progress(said.append) as progress:
+        progress.tell("too early")
+    assert said == []
+
+    def fail() -> None:
+        with Progress(said.append) as progress:
+            passes.append(passes[-1] + 3)
+            progress.tell("dividing")
+            _ = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert said == ["dividing (3 s)", ""]
+
+
+def test_outside_of_a_notebook_lines_go_to_standard_error_at_once(capsys) -> None:
+    show_progress("three of five")
+    show_progress("")
+    tell_reader("done")
+    assert capsys.readouterr() == ("", "three of five\ndone\n")
+
+
+class Cell:
+    """The outputs of a notebook's cell, and the shell that runs it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.outputs: list[dict[str, str]] = []
+        self.ends: list[Callable[[], None]] = []
+        events = SimpleNamespace(register=lambda _, handler: self.ends.append(handler))
+        shell = SimpleNamespace(kernel=object(), events=events)
+        monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+        monkeypatch.setattr("IPython.display.display", self.display)
+
+    def display(self, bundle: dict[str, str], raw: bool, display_id: bool = False) -> Any:
+        """Add an output, as IPython does."""
+        at = len(self.outputs)
+        self.outputs.append(bundle)
+        return SimpleNamespace(update=lambda other, raw: self.outputs.__setitem__(at, other))
+
+
+def test_in_a_notebook_it_is_one_output_that_is_updated_in_place_and_goes(monkeypatch, capsys) -> None:
+    cell = Cell(monkeypatch)
+    for line in ("one", "two"):
+        show_progress(line)
+    assert cell.outputs == [{"text/plain": "two"}]
+    show_progress("")
+    assert "display: none" in cell.outputs[0]["text/html"]
+    assert cell.outputs[0]["text/plain"] == ""
+    show_progress("another")
+    assert cell.outputs[1:] == [{"text/plain": "another"}]
+    (end,) = cell.ends
+    end()
+    assert "display: none" in cell.outputs[1]["text/html"], "the cell has ended, whatever became of the work"
+    tell_reader("this stays")
+    show_progress("")
+    assert cell.outputs[2:] == [{"text/plain": "this stays"}]
+    assert capsys.readouterr() == ("", ""), "nothing is pink"

@@ -40,6 +40,11 @@ def least_distance(one: str, other: str) -> float:
     return min(ciede2000(_lab(matrix @ linear(one)), _lab(matrix @ linear(other))) for matrix in VISIONS.values())
 
 
+def seen_distance(one: str, other: str) -> float:
+    """The CIEDE2000 difference for normal vision."""
+    return ciede2000(_lab(linear(one)), _lab(linear(other)))
+
+
 def lightness(colour: str) -> float:
     """CIELAB's L*, 0 to 100: all that is left of a colour in grey."""
     return float(_lab(linear(colour))[0])

@@ -50,6 +50,10 @@ class FakeRun:
         """The events revealed so far."""
         return self.recorded if self.shown is None else self.recorded.select(np.arange(self.shown))
 
+    def headline(self) -> str:
+        """What matters, with a character that HTML would swallow."""
+        return f"{self.name} waits <20 % of the time"
+
     def summary_line(self) -> str:
         """A plain line, with a character that HTML would swallow."""
         return f"{len(self.events)} events on {sum(self.islands)} devices, bubble < 12 %"

@@ -281,7 +281,9 @@ def test_the_time_axis_ends_with_what_happened_last_and_levels_with_it() -> None
     assert sources["memory_peaks"]["x"] == [1.5]
     timeline = Timeline(run.islands)
     timeline.update(run)
-    assert view.properties["timeline_x"] == timeline.properties["timeline_x"] == {"start": -0.02, "end": 2.02}
+    assert (
+        view.properties["timeline_x"] == timeline.properties["timeline_x"] == {"start": -0.02, "end": 2.02, "tags": []}
+    )
 
 
 def test_memory_is_stacked_by_category_in_the_order_of_the_legend() -> None:

@@ -14,7 +14,7 @@ from pathways_nb.plan.memory_categories import CATEGORIES
 from pathways_nb.trace.rows import CONTROLLER_KINDS, GAUGE_KINDS, KINDS
 from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import CONTROLLER_ROWS
-from tests.core.widgets.colour_science import ciede2000, contrast, least_distance, lightness
+from tests.core.widgets.colour_science import ciede2000, contrast, least_distance, lightness, seen_distance
 
 
 def test_distance_agrees_with_published_pairs() -> None:
@@ -31,6 +31,15 @@ def test_distance_agrees_with_published_pairs() -> None:
 def test_kinds_of_one_lane_can_be_told_apart(group: tuple[palette.EventStyle, ...]) -> None:
     for one, other in itertools.combinations(group, 2):
         assert least_distance(one.colour, other.colour) >= 10, (one, other)
+
+
+def test_no_two_kinds_have_one_colour_and_no_client_has_that_of_a_kind() -> None:
+    for one, other in itertools.combinations(palette.KINDS, 2):
+        assert least_distance(one.colour, other.colour) >= 6, (one, other)
+        assert seen_distance(one.colour, other.colour) >= 10, (one, other)
+    for kind, client in itertools.product(palette.KINDS, palette.CLIENTS):
+        assert least_distance(kind.colour, client) >= 8, (kind, client)
+        assert seen_distance(kind.colour, client) >= 12, (kind, client)
 
 
 DEVICE_LANE = [kind for kind in palette.DEVICE_KINDS if kind.name != "transfer"]
@@ -78,12 +87,10 @@ def test_places_can_be_told_apart() -> None:
         assert least_distance(one, other) >= 10, (one, other)
 
 
-def test_clients_can_be_told_apart_and_the_first_from_what_devices_do() -> None:
+def test_clients_can_be_told_apart() -> None:
     assert len(set(palette.CLIENTS)) == len(palette.CLIENTS)
     for one, other in itertools.combinations(palette.CLIENTS, 2):
         assert least_distance(one, other) >= 10, (one, other)
-    for kind in palette.DEVICE_KINDS:
-        assert min(least_distance(palette.client_colour(i), kind.colour) for i in range(3)) >= 10, kind
     assert palette.client_colour(7) == palette.client_colour(0)
 
 
@@ -94,8 +101,9 @@ def test_categories_of_memory_have_a_colour_each_in_the_order_of_the_stack() -> 
 
 
 @pytest.mark.parametrize("theme", palette.THEMES.values())
-def test_the_first_two_clients_stand_out_from_the_ground(theme: dict[str, str]) -> None:
+def test_clients_stand_out_from_the_ground_the_first_most(theme: dict[str, str]) -> None:
     assert min(contrast(palette.client_colour(i), theme["background"]) for i in range(2)) >= 3.0
+    assert min(contrast(colour, theme["background"]) for colour in palette.CLIENTS) >= 1.9
 
 
 def test_every_kind_of_event_has_a_letter_and_a_colour() -> None:

@@ -273,5 +273,14 @@ def test_a_figure_says_in_words_what_it_shows() -> None:
     one = picture("1f1b")
     figure = ScheduleFigure([one])
     assert figure.description == f"1f1b, 4 devices × 8 microbatches: {one.words}" == repr(figure)
+    assert figure.headline == "1f1b leaves devices idle 27 % of the time"
     assert one.words.startswith("makespan 33 · bubble 27.3% (closed form (p−1)(F+B): 27.3%) · peak 4 microbatches")
     assert figure.bundle()["text/plain"] == figure.description
+
+
+def test_of_several_schedules_the_fastest_is_told_beside_the_slowest() -> None:
+    slow, middle, fast = picture("gpipe"), picture("1f1b"), picture("zb-v")
+    assert ScheduleFigure([slow, middle]).headline == "gpipe and 1f1b take the same time"
+    ratio = slow.makespan / fast.makespan
+    assert ScheduleFigure([slow, middle, fast]).headline.startswith(f"zb-v is {ratio:.1f}")
+    assert ScheduleFigure([slow, middle, fast]).headline.endswith("times as fast as 1f1b")

@@ -30,7 +30,7 @@ def test_a_still_picture_is_the_live_one() -> None:
     both = [picture("gpipe", cap=5), picture("dualpipe", cap=5)]
     scene, view = scene_of_schedules(both), drawn(*both, pixels=760)
     found = still_texts(scene.svg())
-    assert {f"{kind.letter} {kind.name}" for kind in palette.OPERATIONS} <= set(found)
+    assert {word for kind in palette.OPERATIONS for word in (kind.letter, kind.name)} <= set(found)
     assert {"bubble", "activations held", "cap of a device", "paler: other direction"} <= set(found)
     assert {"device 0", "8 > 5", "peak 5", "gpipe, 4 devices × 8 microbatches"} <= set(found)
     assert [t for t in found if re.fullmatch(r"[FIWB]\d", t)] == [
@@ -38,12 +38,12 @@ def test_a_still_picture_is_the_live_one() -> None:
     ]
     for code, colour in enumerate(COLOURS):
         live = view.sources[f"schedules_fill{code}"]
-        widths = sorted(s.width for s in scene.shapes if isinstance(s, Rect) and s.fill == colour and s.height != 10)
+        widths = sorted(s.width for s in scene.shapes if isinstance(s, Rect) and s.fill == colour and s.height != 12)
         assert len(widths) == len(live["left"]), colour
         if widths:
             lasts = np.sort(live["right"] - live["left"])
             np.testing.assert_allclose(np.array(widths) / widths[-1], lasts / lasts[-1], rtol=1e-4)
-    hatched = [s for s in scene.shapes if isinstance(s, Rect) and s.hatch and s.height != 10]
+    hatched = [s for s in scene.shapes if isinstance(s, Rect) and s.hatch and s.height != 12]
     assert len(hatched) == 8
     assert sum(isinstance(s, Polygon) and s.fill == palette.MEMORY for s in scene.shapes) == 8
 

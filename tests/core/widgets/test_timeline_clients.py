@@ -117,7 +117,7 @@ def test_merged_boxes_are_of_one_client_and_stand_side_by_side() -> None:
 
 
 def test_colours_do_not_depend_on_who_came_first() -> None:
-    wanted = [(1, "ann", palette.BLUE), (2, "bob", palette.VERMILION), (0, "no client", palette.NEUTRAL)]
+    wanted = [(1, "ann", palette.CLIENTS[0]), (2, "bob", palette.CLIENTS[1]), (0, "no client", palette.NEUTRAL)]
     run = shared()
     rows = [Row(run.events.labels[i], 0.0, 1.0) for i in run.events.label.tolist()]
     assert legend_of(run.events) == legend_of(Events.from_rows(rows[::-1])) == wanted
@@ -130,9 +130,9 @@ def test_still_pictures_show_clients_too() -> None:
     assert {"ann", "bob", "no client"} <= {shape.text for shape in shapes if isinstance(shape, Text)}
     columns = drawn(run)
     for number, colour in ((1, palette.client_colour(0)), (2, palette.client_colour(1))):
-        rects = [s for s in shapes if isinstance(s, Rect) and s.fill == colour and (s.width, s.height) != (10, 10)]
+        rects = [s for s in shapes if isinstance(s, Rect) and s.fill == colour and (s.width, s.height) != (12, 12)]
         boxes = (columns["timeline_boxes"]["client"] == number).sum()
         curve = (columns["timeline_busy"]["client"] == number).sum()
         assert len(rects) == boxes + curve
     plain = {shape.fill for shape in scene_of(fake_run(), ["timeline"]).shapes if isinstance(shape, Rect)}
-    assert palette.BLUE not in plain
+    assert palette.CLIENTS[0] not in plain

@@ -137,7 +137,10 @@ def test_a_box_with_guessed_times_has_a_dashed_edge(quality: str) -> None:
     assert [item.label.value for item in view.root.select_one({"name": "timeline_legend2"}).items] == [
         "estimated: end seen, start inferred", "interpolated: end not watched",
     ]  # fmt: skip
-    assert view.properties["timeline_legend2"]["visible"] == (quality in palette.DASHES), "or it would explain nothing"
+    explained = [name for name in palette.DASHES if view.properties[f"timeline_key_{name}"]["visible"]]
+    assert explained == [name for name in palette.DASHES if name == quality], "or it would explain nothing"
+    kinds = {kind.name for kind in palette.KINDS if view.properties[f"timeline_kind_{kind.name}"]["visible"]}
+    assert kinds == {"compute"}
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(1.0, "1F10"), (0.028, "F")])

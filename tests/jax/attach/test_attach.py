@@ -16,9 +16,9 @@ GONE = "was held on devices that have been let go (attached again, reset or clos
 
 
 def double(size: int = 4, **options) -> pw.Computation:
-    return pw.jit(
-        lambda v: v * 2, on=pw.virtual_slice(size, **options), in_shardings=pw.P("x"), out_shardings=pw.P("x")
-    )
+    place = pw.virtual_slice(size, **options)
+    doubled = pw.jit(lambda v: v * 2, on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    return doubled
 
 
 def ids(controller: pw.Controller) -> set[int]:
@@ -49,7 +49,7 @@ def test_another_lets_the_old_go_and_its_results_say_so(controller) -> None:
         assert GONE in str(error.value)
         with pytest.raises(pw.LostError):
             f(future)
-        assert repr(future).startswith("<future <lambda>: float32[8], ")
+        assert repr(future).startswith("<future doubled: float32[8], ")
     assert "closed" in repr(controller)
     with pytest.raises(pw.NotAttachedError, match="have been let go. Call pw.attach"):
         controller.status()

@@ -281,7 +281,8 @@ def test_on_simulated_devices_a_line_says_what_nobody_decided() -> None:
     with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=2):
         step = pw.fsdp(UNKNOWN["running sum"], w, on=pw.virtual_slice(2))
         with pytest.warns(
-            RuntimeWarning, match="whether <lambda> is a mean over what is split was not checked, because"
+            RuntimeWarning,
+            match=r"whether lambda at losses.py:\d+ is a mean over what is split was not checked, because",
         ):
             pw.wait(step.value_and_grad(step.init(w), x, y))
         assert step.checked.startswith("not checked, because 'cumsum' along the rows")

@@ -45,7 +45,8 @@ def cluster(watchdog: None) -> Iterator[Cluster]:
 
 
 def doubled(island: int) -> pw.Program:
-    return pw.program(pw.jit(lambda v: v * 2, on=pw.virtual_slice(2, island=island, name=f"place {island}")))
+    double = pw.jit(lambda v: v * 2, on=pw.virtual_slice(2, island=island, name=f"place {island}"))
+    return pw.program(double)
 
 
 # ---- hosts that stand still
@@ -112,7 +113,7 @@ def test_an_island_that_computes_for_long_is_told_of_and_can_be_removed(cluster,
     cluster.links[0, 0].change = lambda messages: []
     waiting = program(X)
     until(lambda: bool(cluster.driver.messenger._out))
-    line = r"\n    <lambda>: running for [\d.]+ .?s; <lambda> on island 0, dev 0–1 has not ended"
+    line = r"\n    double: running for [\d.]+ .?s; double on island 0, dev 0–1 has not ended"
     assert re.search(line, controller.status())
     monkeypatch.setattr(messenger, "_DRAIN", 0.05)
     controller.remove(island=0)
@@ -211,8 +212,8 @@ def test_half_a_minute_without_a_report_is_told_once(cluster) -> None:
     text = path.read_text()
     path.unlink()
     for part in (
-        "under way\nrun 1: <lambda>", "to end steps 0 to ", "island 0: 2 devices, 1 host: host-0-0", "pathways-event-loop",
-        "compute <lambda> of <lambda>, run 0, ok",
+        "under way\nrun 1: double", "to end steps 0 to ", "island 0: 2 devices, 1 host: host-0-0", "pathways-event-loop",
+        "compute double of double, run 0, ok",
     ):  # fmt: skip
         assert part in text
     cluster.links[0, 0].change = lambda messages: [*held, *messages]

@@ -71,7 +71,7 @@ def test_nodes_take_what_their_chips_compiler_schedules(chip, tmp_path, monkeypa
         assert inside["end"].max() == pytest.approx(found[name]["end"], abs=1e-9)
         assert any("test_simulated_chips.py" in line for line in inside["line"])
     assert re.search(r"exposed communication [\d.]+ .s: test_simulated_chips\.py:\d+ ", run.summary_line())
-    assert "; shorter than 50 µs, so not compiled by its chip's compiler" in found["<lambda>"]["basis"]
+    assert "; shorter than 50 µs, so not compiled by its chip's compiler" in found["double"]["basis"]
     # At least the products on the data sheet's peak, and not ten times that with what is exchanged.
     least = 2 * 8192 * 4096 * 4096 / 16 / pw.chip(chip).flops("bf16")
     assert least < found["layer"]["end"] - found["layer"]["start"] < 20 * least

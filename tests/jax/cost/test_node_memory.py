@@ -242,4 +242,4 @@ def test_progress_is_told_while_the_compiler_works(monkeypatch, capsys: pytest.C
         node = pw.jit(lambda x: jnp.sort(x).sum(), on=pw.virtual_slice(4), in_shardings=pw.P("x"))
         (peak,) = pw.program(lambda x: node(x), name="slow").peaks(array(1 << 20))
     assert peak.bytes > 1 << 20
-    assert "compiling <lambda>: 0 of 1 done" in capsys.readouterr().err
+    assert "compiling node: 0 of 1 done" in capsys.readouterr().err

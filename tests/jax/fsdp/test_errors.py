@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     # losses
     "no scalar": (
         lambda: called(lambda params, x: x @ params["a"]), pw.UsageError,
-        r"fsdp: <lambda>\(params, \*batch\) returned float32\[2, 4\], not a scalar loss. Return a mean",
+        r"fsdp: lambda at test_errors\.py:\d+\(params, \*batch\) returned float32\[2, 4\], not a scalar loss. Return a mean",
     ),
     "a dict": (
         lambda: called(lambda params, x: {"loss": loss(params, x)}), pw.UsageError,

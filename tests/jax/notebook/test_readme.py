@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import pathways_nb as pw
 from pathways_nb.attach import simulator
@@ -36,6 +37,13 @@ def test_one_sentence_one_picture_one_cell_before_line_25() -> None:
     assert any(line.startswith("![") for line in top)
     assert any("%load_ext pathways_nb" in line for line in top)
     assert sum(line.startswith("```") for line in top) >= 2
+
+
+def test_the_picture_is_what_the_first_cell_draws() -> None:
+    (path,) = re.findall(r"^!\[.*\]\((.*)\)$", README.partition("```python")[0], re.MULTILINE)
+    with Image.open(ROOT / path) as picture:
+        said = picture.text["cell"]  # type: ignore[attr-defined]
+    assert said == BLOCKS[0].rstrip("\n"), "take it again: python docs/pictures/take.py readme"
 
 
 def test_the_first_cell_gives_what_it_says(fresh_python: Callable[..., Any]) -> None:

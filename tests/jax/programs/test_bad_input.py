@@ -218,9 +218,10 @@ def test_a_place_whose_devices_were_let_go(controller, a) -> None:
 
 
 def test_what_jax_cannot_take(a) -> None:
-    text = refused(pw.UsageError, lambda: pw.program(lambda batch, mode: a(batch))(v, "fast"))
+    step = pw.program(lambda batch, mode: a(batch))
+    text = refused(pw.UsageError, lambda: step(v, "fast"))
     assert text == (
-        "<lambda>: argument mode = 'fast' is a str, not an array, a number or a future. If it selects a variant of the "
+        "step: argument mode = 'fast' is a str, not an array, a number or a future. If it selects a variant of the "
         "program, name it static: static_argnames='mode'."
     )
     assert "argument v = 'text' is a str" in refused(pw.UsageError, lambda: a("text"))
@@ -300,7 +301,7 @@ def test_a_cell_branches_instead(a) -> None:
 def test_results_that_are_no_arrays(a) -> None:
     f = pw.program(lambda v: (a(v), "done"))
     assert refused(pw.UsageError, lambda: f(v)) == (
-        "the program '<lambda>' returns 'done', a str; it can return arrays and numbers only. "
+        "the program 'f' returns 'done', a str; it can return arrays and numbers only. "
         "Return it from ordinary Python outside the program."
     )
 

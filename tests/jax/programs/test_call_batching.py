@@ -26,7 +26,7 @@ def test_loose_calls_become_one_program(a, b) -> None:
         y = b(x)
         z = b(a(y))
         assert sent(run) == []
-    assert sent(run) == [("loose calls", 4, 1)]
+    assert sent(run) == [("double ×2, increment ×2", 4, 1)]
     np.testing.assert_array_equal(z.result(), (v * 2 + 1) * 2 + 1)
     np.testing.assert_array_equal(x.result(), v * 2)
     assert all(future.done() for future in (x, y, z))
@@ -36,7 +36,7 @@ def test_a_loose_call_outside_a_record_goes_out_at_once(a, controller, quiet) ->
     a(v)
     quiet(controller)
     events = controller.record.events()
-    assert [row["name"] for row in events.of_kind("compute")] == ["<lambda>"]
+    assert [row["name"] for row in events.of_kind("compute")] == ["double"]
 
 
 def test_a_loose_call_has_one_future(a, b, monkeypatch) -> None:
@@ -72,7 +72,7 @@ def test_calling_a_program_sends_what_was_gathered_first(a, b) -> None:
         x = a(v)
         y = train(x)
         z = a(y)
-    assert sent(run) == [("<lambda>", 1, 2), ("train", 2, 1)], "the loose call of a is one program, drawn once"
+    assert sent(run) == [("double", 1, 2), ("train", 2, 1)], "the loose call of a is one program, drawn once"
     np.testing.assert_array_equal(z.result(), (v * 4 + 1) * 2)
 
 
@@ -85,9 +85,9 @@ def test_needing_a_value_sends_what_was_gathered(a, b, need) -> None:
     with pw.record("cell") as run:
         x = b(a(v))
         need(x)
-        assert sent(run) == [("loose calls", 2, 1)]
+        assert sent(run) == [("double, increment", 2, 1)]
         y = a(x)
-    assert sent(run) == [("loose calls", 2, 1), ("<lambda>", 1, 1)]
+    assert sent(run) == [("double, increment", 2, 1), ("double", 1, 1)]
     np.testing.assert_array_equal(y.result(), (v * 2 + 1) * 2)
 
 
@@ -177,8 +177,8 @@ def test_records_nest(a, b) -> None:
         with pw.record("inner") as inner:
             y = b(x)
         z = a(y)
-    assert sent(inner) == [("<lambda>", 1, 1)]
-    assert sorted(sent(outer)) == [("<lambda>", 1, 1), ("<lambda>", 1, 2)], "its own calls, and what ran within it"
+    assert sent(inner) == [("increment", 1, 1)]
+    assert sorted(sent(outer)) == [("double", 1, 2), ("increment", 1, 1)], "its own calls, and what ran within it"
     np.testing.assert_array_equal(z.result(), (v * 2 + 1) * 2)
 
 

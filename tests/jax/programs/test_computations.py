@@ -210,7 +210,7 @@ def test_a_computation_calls_another_on_the_same_place(left) -> None:
 def test_a_computation_on_another_place_cannot_be_called_inside(left, right) -> None:
     away = pw.jit(center, on=right)
     outer = pw.jit(lambda v: away(v), on=left)
-    text = "center on right is called inside <lambda> on left: a node is on one place. Call both from a @pw.program."
+    text = "center on right is called inside outer on left: a node is on one place. Call both from a @pw.program."
     with pytest.raises(pw.UsageError) as error:
         outer(v)
     assert str(error.value) == text

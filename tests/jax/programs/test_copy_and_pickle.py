@@ -51,7 +51,7 @@ def test_a_copy_of_what_there_is_one_of_is_itself(things, name, how) -> None:
 
 
 REFUSED = {
-    "computation": "<computation <lambda> on left> cannot be pickled: it holds Python functions and their traces. Define "
+    "computation": "<computation double on left> cannot be pickled: it holds Python functions and their traces. Define "
     "it in a module that the other process imports, and call it there.",
     "work": "<computation busy on left> cannot be pickled: it holds Python functions and their traces. Define it in a "
     "module that the other process imports, and call it there.",

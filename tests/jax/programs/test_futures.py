@@ -24,7 +24,8 @@ v = np.arange(8, dtype=np.float32)
 
 @pytest.fixture
 def double(left):
-    return pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    doubled = pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    return doubled
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def test_arithmetic_is_refused_with_both_ways_out(double, text) -> None:
     with pytest.raises(pw.UsageError) as error:
         BINARY[text](y)
     assert str(error.value) == (
-        f"{text}: y = <lambda> is a future and is not computed on outside a program. Write {host} for a host value, or "
+        f"{text}: y = doubled is a future and is not computed on outside a program. Write {host} for a host value, or "
         f"compute on the devices: pw.jit(lambda y: {text}, on=place)(y), or inside a @pw.program."
     )
     np.testing.assert_array_equal(y.result(), v * 2)
@@ -228,7 +229,7 @@ def test_other_operations_are_refused_with_both_ways_out(double, text, host, ope
     y = double(v)
     with pytest.raises((pw.UsageError, TypeError)) as error:
         operation(y)
-    assert f"{text}: y = <lambda> is a future and is not computed on outside a program. Write {host} " in str(
+    assert f"{text}: y = doubled is a future and is not computed on outside a program. Write {host} " in str(
         error.value
     )
     np.testing.assert_array_equal(y.result(), v * 2)
@@ -279,8 +280,8 @@ def test_a_future_says_that_it_is_lost(double, controller) -> None:
     y.wait()
     pw.reset()
     assert "lost: its devices have been let go" in repr(y)
-    for use, argument in ((y.result, ""), (lambda: double(y), "<lambda>: argument v: ")):
-        with pytest.raises(pw.LostError, match=f"^{argument}<lambda> was held on devices that have been let go"):
+    for use, argument in ((y.result, ""), (lambda: double(y), "doubled: argument v: ")):
+        with pytest.raises(pw.LostError, match=f"^{argument}doubled was held on devices that have been let go"):
             use()
 
 
@@ -307,8 +308,8 @@ def test_a_donated_future_names_the_line_that_donated_it(left) -> None:
     again, both = pw.jit(lambda w, n: w["a"] + n, on=left), pw.program(lambda *many: take(many[1]))
     for use, argument in (
         (w.result, ""), (w.array, ""), (lambda: float(w), ""), (lambda: pw.get(w), ""),
-        (lambda: take(w), "<lambda>: argument w: "), (lambda: again({"a": w}, 1.0), "<lambda>: argument w['a']: "),
-        (lambda: both(v, w), "<lambda>: argument many[1]: "),
+        (lambda: take(w), "take: argument w: "), (lambda: again({"a": w}, 1.0), "again: argument w['a']: "),
+        (lambda: both(v, w), "both: argument many[1]: "),
     ):  # fmt: skip
         with pytest.raises(pw.LostError) as error:
             use()
@@ -330,7 +331,7 @@ def test_a_program_that_donates_names_its_line(double) -> None:
     w = double(v)
     line = here() + 1
     out = pw.program(lambda w: double(w), donate_argnums=0)(w)
-    with pytest.raises(pw.LostError, match=rf"<lambda> was donated at test_futures.py:{line}: "):
+    with pytest.raises(pw.LostError, match=rf"doubled was donated at test_futures.py:{line}: "):
         w.result()
     np.testing.assert_array_equal(out.result(), v * 4)
 

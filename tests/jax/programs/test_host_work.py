@@ -37,7 +37,7 @@ def test_a_host_node_feeds_a_computation_and_is_called_once_for_each_call(left, 
     step = pw.program(lambda: b(a(load())))
     graph = step.graph()
     assert calls == []  # tracing calls nothing
-    assert names(graph) == ["load@left", "<lambda>@left", "<lambda>@right"]
+    assert names(graph) == ["load@left", "double@left", "increment@right"]
     assert [node.kind for node in graph.nodes] == ["host", "computation", "computation", "result"]
     assert "test_host_work.py" in graph.nodes[0].line
     results = [step() for _ in range(5)]
@@ -191,7 +191,7 @@ def refused(call: Callable[[], Any]) -> str:
 def test_a_gradient_through_it_is_refused(left, a) -> None:
     scale = pw.host(lambda x: x, on=left, out=F8)
     said = refused(lambda: pw.program(jax.grad(lambda w: scale(a(w)).sum()))(v))
-    assert "<lambda>" in said
+    assert "scale" in said
     assert "which JAX cannot differentiate" in said
     assert "jax.lax.stop_gradient(argument)" in said
     stopped = pw.program(jax.grad(lambda w: (scale(jax.lax.stop_gradient(a(w))) * w).sum()))
@@ -209,8 +209,9 @@ def test_vmap_and_checkpoint_and_loops_over_it_are_refused(left, a) -> None:
 
 def test_inside_a_computation_it_is_refused(left) -> None:
     load, _ = counting(left)
-    said = refused(lambda: on(left, lambda x: x + load())(v))
-    assert "load is host work and is called inside the computation <lambda>, which runs on devices" in said
+    loading = on(left, lambda x: x + load())
+    said = refused(lambda: loading(v))
+    assert "load is host work and is called inside the computation loading, which runs on devices" in said
 
 
 @pytest.mark.parametrize(

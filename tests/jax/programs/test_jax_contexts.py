@@ -113,14 +113,14 @@ def test_gathered_calls_are_traced_at_their_lines(left, name: str) -> None:
 
 
 def test_calls_under_equal_contexts_stay_one_program(left) -> None:
-    f, g = computation(left, lambda v: v + 1), computation(left, lambda v: v * 2)
+    plus_one, twice = pw.jit(lambda v: v + 1, on=left), pw.jit(lambda v: v * 2, on=left)
     with pw.record() as run:
         with jax.default_matmul_precision("highest"):
-            one = f(V)
+            one = plus_one(V)
         with jax.default_matmul_precision("highest"):
-            two = g(one)
+            two = twice(one)
     close(two, (V + 1) * 2)
-    assert set(run.events.of_kind("compute")["program"].tolist()) == {"loose calls"}
+    assert set(run.events.of_kind("compute")["program"].tolist()) == {"plus_one, twice"}
 
 
 def test_nothing_is_prepared_again_under_contexts_that_were_seen(left) -> None:

@@ -63,11 +63,11 @@ def test_a_value_that_becomes_another_is_refused_by_its_name(left, kind) -> None
     same = pw.jit(lambda v: v, on=left, in_shardings=pw.P())
     program = pw.program(lambda tree: same(tree["v"]))
     refused(lambda: pw.put(value, on=left), f"put: the array{text}")
-    refused(lambda: same(value), f"<lambda>: argument v{text}")
-    refused(lambda: program({"v": value}), f"<lambda>: argument tree['v']{text}")
-    refused(lambda: pw.program(lambda: same(value))(), f"<lambda>: argument v{text}")
+    refused(lambda: same(value), f"same: argument v{text}")
+    refused(lambda: program({"v": value}), f"program: argument tree['v']{text}")
+    refused(lambda: pw.program(lambda: same(value))(), f"same: argument v{text}")
     with pw.record():
-        refused(lambda: same(value), f"<lambda>: argument v{text}")
+        refused(lambda: same(value), f"same: argument v{text}")
 
 
 @pytest.mark.parametrize("kind", HELD)

@@ -78,7 +78,7 @@ def test_a_recording_within_another_is_part_of_it(a, b) -> None:
         inner = both.run(v)
         a(v)
     assert len(inner.events.of_kind("compute")) == 2
-    assert sorted(outer.events.of_kind("compute")["program"]) == ["<lambda>", "<lambda>", "both", "both"]
+    assert sorted(outer.events.of_kind("compute")["program"]) == ["both", "both", "double", "double"]
     assert [(p.graph.name, p.runs) for p in outer.programs if p.graph.name == "both"] == [("both", 1)]
     shift = inner.record.origin - outer.record.origin
     mine = outer.events.select(outer.events.is_("program", "both"))
@@ -95,7 +95,7 @@ def test_a_saved_run_opens_without_devices(run, tmp_path, fresh_python) -> None:
     """)
     assert done.returncode == 0, done.stderr[-2000:]
     first, second = done.stdout.splitlines()
-    assert first == f"{len(run.events)} ['both', '<lambda>']"
+    assert first == f"{len(run.events)} ['both', 'double']"
     assert second.startswith("mine: makespan")
 
 

@@ -156,7 +156,7 @@ def test_an_exception_fails_what_depends_on_it_and_nothing_else(left, a, b) -> N
     with pytest.raises(pw.NodeError) as caught:
         failed.result()
     said = str(caught.value)
-    assert "<lambda> of epoch, run 1, failed on left (island 0, its host)" in said
+    assert "load of epoch, run 1, failed on left (island 0, its host)" in said
     assert "test_host_lane.py:" in said
     assert "StopIteration: the iterator that it reads has no more items" in said
     assert isinstance(caught.value.__cause__, StopIteration)
@@ -193,7 +193,7 @@ def test_it_inherits_the_error_of_its_arguments_and_is_not_called(controller, le
         note(y)
         return double(y)
 
-    with pw.inject_fault("<lambda>"):
+    with pw.inject_fault("double"):
         failed = step(v)
         with pytest.raises(pw.NodeError, match="injected fault"):
             failed.result()
@@ -204,7 +204,7 @@ def test_it_inherits_the_error_of_its_arguments_and_is_not_called(controller, le
 
 def test_a_fault_can_be_injected_into_it(left) -> None:
     load = pw.host(lambda: v, on=left, out=F8)
-    with pw.inject_fault("<lambda>"), pytest.raises(pw.NodeError, match="injected fault 1"):
+    with pw.inject_fault("load"), pytest.raises(pw.NodeError, match="injected fault 1"):
         load().result()
     close(load(), v)
 
@@ -276,7 +276,7 @@ def test_its_events_have_a_kind_of_their_own(controller, left, a) -> None:
     events = run.events.of_kind("host")
     assert len(events) == 3
     assert set(zip(events["name"], events["program"], events["island"], events["devices"], strict=True)) == {
-        ("<lambda>", "epoch", 0, 0)
+        ("load", "epoch", 0, 0)
     }
     assert all("test_host_lane.py" in line for line in events["line"])
     assert events["quality"].tolist() == ["exact"] * 3

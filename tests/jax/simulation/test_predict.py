@@ -111,10 +111,10 @@ def test_named_times_go_before_declared_ones_and_others_must_be_named(works, a) 
     with pytest.raises(pw.UsageError) as error:
         pw.predict(mixed, v)
     assert str(error.value) == (
-        "predict(mixed): the duration of '<lambda>', 'add' is unknown. "
-        "Add seconds={'<lambda>': 1e-3, 'add': 1e-3}, with your own times, or use pw.work."
+        "predict(mixed): the duration of 'double', 'add' is unknown. "
+        "Add seconds={'double': 1e-3, 'add': 1e-3}, with your own times, or use pw.work."
     )
-    assert pw.predict(mixed, v, seconds={"<lambda>": 1e-3, "add": 2e-3}) == pytest.approx(11e-3)
+    assert pw.predict(mixed, v, seconds={"double": 1e-3, "add": 2e-3}) == pytest.approx(11e-3)
 
 
 def test_a_gradient_takes_twice_the_time(works) -> None:
@@ -133,9 +133,9 @@ def test_times_of_unknown_nodes_and_what_is_no_time_are_refused(a) -> None:
     with pytest.raises(pw.UsageError) as error:
         pw.predict(program, v, seconds={"stage": 1.0})
     assert str(error.value) == (
-        "predict(one): seconds names 'stage', which is no node that runs on devices. There are: '<lambda>'."
+        "predict(one): seconds names 'stage', which is no node that runs on devices. There are: 'double'."
     )
     no_times: tuple[Any, ...] = (-1.0, float("nan"), float("inf"), "1", None, True)
     for wrong in no_times:
-        with pytest.raises(pw.UsageError, match=r"predict\(one\): seconds\['<lambda>'\] is .*; write a number of sec"):
-            pw.predict(program, v, seconds={"<lambda>": wrong})
+        with pytest.raises(pw.UsageError, match=r"predict\(one\): seconds\['double'\] is .*; write a number of sec"):
+            pw.predict(program, v, seconds={"double": wrong})

@@ -1,16 +1,21 @@
-"""Legends, described once: rows of entries, each a mark with its words, for a Bokeh figure and for a still picture."""
+"""Legends, described once: rows of entries, each a mark with its words, for a Bokeh figure and for a still picture.
+
+Bokeh's own legends have one width, so a narrow page would cut them off. Its models are kept, since they know what an
+entry explains and hides, but ``legends.js`` writes their entries above the figure, where the browser breaks the lines.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bokeh.models import ColumnDataSource, GlyphRenderer, Legend, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
+from pathways_widgets.drawing.palette import INK
 from pathways_widgets.drawing.picture_marks import PictureMark
 from pathways_widgets.drawing.scene import Shape, Text
 from pathways_widgets.drawing.still_frame import LABELS, LIGHT, Frame
@@ -18,12 +23,6 @@ from pathways_widgets.drawing.views import ENDS, SIDES, Columns
 
 LEGEND_ROW = 16.0
 """Height in pixels of a row of a legend in a still picture."""
-LEGEND_ROLES = {
-    "label_text_color": "text",
-    "background_fill_color": "background",
-    "inactive_fill_color": "background",
-}
-"""Roles of the colours of a legend: property -> role in the theme."""
 _FAR = 2.0**16
 """Pixels beyond which no legend is; a power of two, so that a ``Frame`` of them leaves positions as they are."""
 
@@ -36,11 +35,13 @@ class Swatch:
         text: its words.
         mark: what they explain, over the columns ``SIDES``, ``ENDS`` or ``x`` and ``y``; its table does not matter.
         name: name of Bokeh's entry, needed if its visibility or its words are properties of the view.
+        letter: what stands on the boxes that it explains.
     """
 
     text: str
     mark: PictureMark
     name: str = ""
+    letter: str = ""
 
 
 def draw_swatch(fig: figure, swatch: Swatch, looks: style.Style) -> GlyphRenderer:
@@ -53,25 +54,29 @@ def draw_swatch(fig: figure, swatch: Swatch, looks: style.Style) -> GlyphRendere
 def swatch_items(fig: figure, swatches: Sequence[Swatch], looks: style.Style) -> list[LegendItem]:
     """Return Bokeh's entries of a legend, after adding their marks to a figure."""
     return [
-        LegendItem(label={"value": one.text}, renderers=[draw_swatch(fig, one, looks)], name=one.name or None)
+        LegendItem(
+            label={"value": one.text},
+            renderers=[draw_swatch(fig, one, looks)],
+            name=one.name or None,
+            tags=[one.letter, INK] if one.letter else [],
+        )
         for one in swatches
     ]
 
 
-def add_legend(fig: figure, name: str, items: Sequence[LegendItem], looks: style.Style, **more: Any) -> None:
-    """Add a horizontal legend above a figure, and above the legends that are there already.
+def add_legend(
+    fig: figure, name: str, items: Sequence[LegendItem], looks: style.Style, click_policy: str = "none"
+) -> None:
+    """Add a legend above a figure, and above the legends that are there already.
 
     Args:
         fig: the figure.
         name: name of the legend.
         items: its entries.
         looks: sizes of text and lines.
-        **more: properties that differ from those of other legends.
+        click_policy: ``"hide"`` if a click on an entry hides what it explains.
     """
-    size = int(12 * looks.factor)
-    more = {"glyph_width": size, "glyph_height": size, "padding": 2, "margin": 2, "spacing": 10} | more
-    legend = Legend(items=list(items), name=name, orientation="horizontal", location="top_left", **more)
-    legend.border_line_color = None
+    legend = Legend(items=list(items), name=name, click_policy=click_policy)
     legend.label_text_font_size = f"{looks.font}px"
     # Bokeh adds outwards from the plot, so a later legend is above an earlier one.
     fig.add_layout(legend, "above")
@@ -85,7 +90,7 @@ def shown_swatches(swatches: Sequence[Swatch], properties: Mapping[str, Mapping[
         if values.get("visible", True):
             # The same properties that the browser sets on Bokeh's entry.
             words = values.get("label", {}).get("value", swatch.text)
-            found.append(Swatch(words, swatch.mark, swatch.name))
+            found.append(replace(swatch, text=words))
     return found
 
 
@@ -111,16 +116,18 @@ def legend_shapes(
         x = begin
         for swatch in swatches:
             # An estimate of the width of a text, so that rows break alike whatever fonts a machine has.
-            needed = 15 * factor + 0.55 * looks.font * len(swatch.text)
+            needed = 16 * factor + 0.55 * looks.font * len(swatch.text)
             if x > begin and x + needed > width:
                 x, y = begin, y + factor * LEGEND_ROW
             middle = y + factor * LEGEND_ROW / 2
-            sides = x, x + 10 * factor, middle - 5 * factor, middle + 5 * factor
+            sides = x, x + 12 * factor, middle - 6 * factor, middle + 6 * factor
             place: Columns = {name: [side] for name, side in zip(SIDES, sides, strict=True)}
-            place |= {"x": [x + 5 * factor], "y": [middle]}
+            place |= {"x": [x + 6 * factor], "y": [middle]}
             place |= {name: [end] for name, end in zip(ENDS, (sides[0], middle, sides[1], middle), strict=True)}
             shapes += swatch.mark.shapes(place, frame)
-            shapes.append(Text(x + 15 * factor, middle, swatch.text, looks.font, LIGHT["text"]))
+            if swatch.letter:
+                shapes.append(Text(x + 6 * factor, middle, swatch.letter, 0.8 * looks.font, INK, "middle"))
+            shapes.append(Text(x + 16 * factor, middle, swatch.text, looks.font, LIGHT["text"]))
             x += needed + 12 * factor
         y += factor * LEGEND_ROW if swatches else 0
     return shapes, y - top

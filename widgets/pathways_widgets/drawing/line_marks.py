@@ -72,6 +72,8 @@ class LineMark(PictureMark):
             ends = tuple((x[row], y[row]) for x, y in points)
             if math.isnan(ends[0][0]):  # only in a legend
                 continue
+            if not self.is_bent and not (ends := _cut(ends, frame)):
+                continue
             yield Curve(ends, line, factor * width, self.is_bent, dash, gap)
 
 
@@ -145,6 +147,19 @@ class AreaMark(PictureMark):
     def shapes(self, rows: Columns, frame: Frame) -> Iterator[Shape]:
         """Yield the polygons."""
         return (Polygon(corners, self.fill) for corners in _unbroken(rows, frame))
+
+
+def _cut(ends: tuple[tuple[float, float], ...], frame: Frame) -> tuple[tuple[float, float], ...]:
+    """Return the part of a straight line between the left and the right edge of the plot; nothing if it is outside."""
+    (x0, y0), (x1, y1) = ends
+    if max(x0, x1) < frame.left or min(x0, x1) > frame.right:
+        return ()
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        inside = min(max(x, frame.left), frame.right)
+        return inside, y if inside == x else y0 + (inside - x0) / (x1 - x0) * (y1 - y0)
+
+    return at(x0, y0), at(x1, y1)
 
 
 def _unbroken(rows: Columns, frame: Frame) -> Iterator[tuple[tuple[float, float], ...]]:

@@ -1,9 +1,10 @@
 """Every colour of the project: kinds of events, virtual slices, clients, and the light and dark themes.
 
-The colours of events are those of Okabe and Ito, which people with colour-blindness can tell apart, without black.
-Their dark blue is replaced by a light grey, because dark text on it would fall below a contrast of 4.5:1. Work on
-devices and hosts has capital letters, work of the controller small letters. A hue may stand for one kind of each, since
-these are in different lanes, but never for two kinds in one lane.
+Work on devices has the colours of Okabe and Ito, which people with colour-blindness can tell apart, and a light grey;
+work of the controller has others, found by a search for the largest distances (``tests/core/widgets/test_palette.py``
+says which are kept). No two kinds have one colour, and no client has that of a kind: kinds are light, so that dark text
+on them can be read, and clients are dark. Work on devices and hosts has capital letters, work of the controller small
+letters.
 
 Sizes are in ``style``.
 """
@@ -17,6 +18,7 @@ Theme = Literal["light", "dark"]
 
 SKY, ORANGE, GREEN, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#CC79A7"
 YELLOW, VERMILION, BLUE, GREY = "#F0E442", "#D55E00", "#0072B2", "#C8C8C8"
+VIOLET, TAN, PALE_BLUE, SAGE, MINT = "#9977BB", "#CCAA77", "#BBDDFF", "#88AA99", "#66EEBB"
 
 WHITE = "#FFFFFF"
 INK = "#111111"
@@ -29,33 +31,35 @@ class EventStyle(NamedTuple):
     Kinds in one lane that look alike in grey differ in their pattern.
 
     Args:
-        name: the word in the legend.
+        name: the kind, as in the record.
         letter: the letter on the box.
         colour: fill of the box.
+        words: what it is, in the legend.
         pattern: a key of ``HATCHES``; empty for none.
     """
 
     name: str
     letter: str
     colour: str
+    words: str
     pattern: str = ""
 
 
 DEVICE_KINDS = (
-    EventStyle("compute", "F", SKY),
-    EventStyle("backward", "B", GREEN),
-    EventStyle("collective", "C", ORANGE, "upright"),
-    EventStyle("transfer", "T", PURPLE),
-    EventStyle("host", "H", GREY, "level"),
+    EventStyle("compute", "F", SKY, "computation"),
+    EventStyle("backward", "B", GREEN, "backward pass"),
+    EventStyle("collective", "C", ORANGE, "collective", "upright"),
+    EventStyle("transfer", "T", PURPLE, "transfer"),
+    EventStyle("host", "H", GREY, "work of a host", "level"),
 )
 CONTROLLER_KINDS = (
-    EventStyle("trace", "r", PURPLE, "level"),
-    EventStyle("lower", "l", YELLOW),
-    EventStyle("compile", "c", ORANGE, "upright"),
-    EventStyle("enqueue", "e", SKY),
-    EventStyle("wait", "w", GREY),
-    EventStyle("stall", "s", VERMILION, "level"),
-    EventStyle("fetch", "f", GREEN),
+    EventStyle("trace", "r", VIOLET, "trace", "level"),
+    EventStyle("lower", "l", YELLOW, "lower", "upright"),
+    EventStyle("compile", "c", TAN, "compile", "upright"),
+    EventStyle("enqueue", "e", PALE_BLUE, "enqueue"),
+    EventStyle("wait", "w", SAGE, "Python waits"),
+    EventStyle("stall", "s", VERMILION, "program waits", "level"),
+    EventStyle("fetch", "f", MINT, "fetch a value"),
 )
 KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 """The kinds of boxes; the position of a kind is its ``code``. ``backward`` is compute of a backward pass."""
@@ -109,8 +113,8 @@ ACTION, FORWARD_ACTION = re.compile(r"\d+[FIWB]\d+(\.\d+)?"), re.compile(r"\d+F"
 PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
 """Outlines of virtual slices, in the order in which their names were first drawn; they repeat after seven."""
 
-CLIENTS = (BLUE, VERMILION, YELLOW, ORANGE, PURPLE, GREEN, SKY)
-"""Colours of clients, by name. Colours that do not stand for work on devices come first."""
+CLIENTS = ("#6677FF", "#668844", "#992255", "#885588", "#662299", "#990000", "#5511FF")
+"""Colours of clients, by name; darker than those of kinds. Those that stand out best from both grounds come first."""
 
 DEVICES = (SKY, ORANGE, GREEN, YELLOW, PURPLE, VERMILION)
 """Colours of blocks by the device that holds them; of more devices, neighbours share a hue and differ in lightness."""
@@ -128,7 +132,7 @@ NEUTRAL = "#8A8A8A"
 TRANSFER = PURPLE
 """Colour of edges that cross a network."""
 
-NEEDED = GREEN
+NEEDED = MINT
 """Tab under a node for whose value Python waited; the same colour as a fetch in the timeline."""
 
 BOX_EDGE = "#3A3A3A"

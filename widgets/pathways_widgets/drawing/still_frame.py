@@ -79,6 +79,21 @@ class Frame:
             yield Curve(((self.x(value), self.top), (self.x(value), self.bottom)), LIGHT["grid"], self.line)
             yield Text(self.x(value), self.bottom + self.factor * AXIS / 2, text, self.font, LIGHT["text"], "middle")
 
+    def break_in_time(self, span: Mapping[str, Any], top: float) -> Iterator[Shape]:
+        """Yield the edge of an axis of which the beginning is folded, and what happened there.
+
+        Args:
+            span: the properties of the axis, as ``time_span`` returns them.
+            top: pixels of the upper edge of the title's line.
+        """
+        for fold in span["tags"]:
+            text, _, _ = fold["words"].partition(" · ")  # nobody can click here
+            yield Text(self.left, top + self.factor * LINE / 2, text, self.font, LIGHT["soft"])
+            step, side = 4 * self.factor, 3 * self.factor
+            heights = [self.top + step * number for number in range(int((self.bottom - self.top) / step) + 1)]
+            corners = [(self.left + side * (number % 2), y) for number, y in enumerate(heights)]
+            yield from (Curve(piece, LIGHT["soft"], self.line) for piece in pairwise(corners))
+
     def rows(self, values: Iterable[float], role: str = "grid", width: float = 1.0) -> Iterator[Shape]:
         """Yield lines across the plot at values of the vertical axis, in the colour of a role of the theme."""
         for value in values:

@@ -31,12 +31,6 @@ TICKS = """
 """Script of an axis: its round values in a suitable unit of time."""
 
 
-def time_span(events: Events) -> dict[str, float]:
-    """Return ``start`` and ``end`` of an axis on which all events are visible, with 1 % more on each side."""
-    extent = last_end(events)
-    return {"start": -0.01 * extent, "end": 1.01 * extent}
-
-
 def last_end(events: Events) -> float:
     """Return when the last event ended, in seconds; 1 if none took time.
 

@@ -132,8 +132,11 @@ class RunLike(Protocol):
     def op_graph(self) -> OpGraph:
         """The graph of its ops, of an adopted step; empty for other runs."""
 
+    def headline(self) -> str:
+        """Return the sentence above the figures: what matters; empty for none."""
+
     def summary_line(self) -> str:
-        """Return the text under the figures, in one line."""
+        """Return the numbers under the figures, in one line."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,7 @@ class Moment:
     finished: bool
     events: Events
     summary: str
+    sentence: str = ""
     ops: Ops = field(default_factory=Ops)
     op_graph: OpGraph = field(default_factory=OpGraph)
 
@@ -175,7 +179,12 @@ class Moment:
             Drawn(one.graph, one.where, one.routes, one.layouts, one.runs, dict(one.needed)) for one in run.programs
         )
         where = run.islands, run.island_names, run.hbm
-        return cls(run.name, *where, programs, finished, run.events, run.summary_line(), run.ops, run.op_graph)
+        said = run.summary_line(), run.headline()
+        return cls(run.name, *where, programs, finished, run.events, *said, run.ops, run.op_graph)
+
+    def headline(self) -> str:
+        """Return the sentence above the figures."""
+        return self.sentence
 
     def summary_line(self) -> str:
         """Return the summary of this moment."""
@@ -186,7 +195,7 @@ class Moment:
         """A value that changes whenever there is something new to draw."""
         # Lengths and counts only: comparing a million events would take longer than drawing them.
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
-        return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary
+        return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary, self.sentence
 
 
 class Drawing(ABC):

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, Legend, LegendItem
-from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource, LegendItem
 
 from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.legends import add_legend
 from pathways_widgets.drawing.line_marks import PathMark
 from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of
 from pathways_widgets.drawing.plane import MARK, Axes, frame, roles, still, still_place
@@ -24,7 +24,7 @@ from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.figures.live import Figure
 
-_ROLES = roles("curve") | {"curve_legend": {"label_text_color": "text", "background_fill_color": "background"}}
+_ROLES = roles("curve")
 
 
 def curve(
@@ -54,8 +54,8 @@ def curve(
     plot = frame("curve", axes, "pan,xwheel_zoom,reset,hover")
     plot.hover.tooltips = [(x, "@word" if axes.names else "@x"), (y, "@y{0.000}")]
     drawn = draw(plot, marks, {name: ColumnDataSource(columns) for name, columns in sources.items()}, style.current())
-    legend = Legend(items=[LegendItem(label={"value": name}, renderers=[drawn[line]]) for name, line in lines.items()])
-    _put_above(plot, legend)
+    items = [LegendItem(label={"value": name}, renderers=[drawn[line]]) for name, line in lines.items()]
+    add_legend(plot, "curve_legend", items, style.current())
     # The last values of a curve may be missing.
     ends = {name: next((v for v in reversed(values) if math.isfinite(v)), math.nan) for name, values in series.items()}
     summary = f"last: {', '.join(f'{name} {end:.4g}' for name, end in ends.items())} {y}"
@@ -86,13 +86,6 @@ def _axes(
     # Marks at both ends stay inside the plot; a single value has half a unit on both sides.
     margin = 0.03 * (places[-1] - places[0]) or 0.5
     return Axes(x, y, (places[0] - margin, places[-1] + margin), up, names, whole=whole), places
-
-
-def _put_above(plot: figure, legend: Legend) -> None:
-    """Move the legend above the plot, where it covers no values."""
-    legend.name, legend.orientation, legend.location = "curve_legend", "horizontal", "top_left"
-    legend.spacing, legend.padding, legend.border_line_color = 20, 2, None
-    plot.add_layout(legend, "above")
 
 
 def _scene(

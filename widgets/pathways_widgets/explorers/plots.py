@@ -14,7 +14,7 @@ from bokeh.models import ColumnDataSource, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import style
-from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, draw_swatch, legend_shapes
+from pathways_widgets.drawing.legends import Swatch, add_legend, draw_swatch, legend_shapes
 from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.plane import Axes, frame, roles
 from pathways_widgets.drawing.scene import Scene, Shape
@@ -51,8 +51,7 @@ class Plot:
     @property
     def roles(self) -> dict[str, dict[str, str]]:
         """Model name -> property -> role in the theme."""
-        found = roles(self.name) | theme_roles(self.marks) | {f"{self.name}_title": {"text_color": "text"}}
-        return found | ({f"{self.name}_legend": LEGEND_ROLES} if self.legend else {})
+        return roles(self.name) | theme_roles(self.marks) | {f"{self.name}_title": {"text_color": "text"}}
 
     def figure(self, height: float, tables: Mapping[str, ColumnDataSource], looks: style.Style) -> figure:
         """Return the Bokeh figure, whose ranges are set by ``range_properties``."""
@@ -72,8 +71,7 @@ class Plot:
                 LegendItem(label={"value": one.text}, renderers=[glyphs.get(one.text) or draw_swatch(plot, one, looks)])
                 for one in self.legend
             ]
-            sizes = {"glyph_width": 20, "glyph_height": 14, "spacing": 16, "margin": 0}
-            add_legend(plot, f"{self.name}_legend", items, looks, **sizes)
+            add_legend(plot, f"{self.name}_legend", items, looks)
         return plot
 
     def range_properties(self, across: tuple[float, float], up: tuple[float, float]) -> dict[str, dict[str, Any]]:

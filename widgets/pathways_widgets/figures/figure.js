@@ -24,6 +24,43 @@ const setProperties = (doc, byModel) => {
 // The figures that share a time axis.
 const overTime = (doc) => ["timeline", "memory", "schedules"].map((name) => doc.get_model_by_name(name)).filter((figure) => figure)
 
+// Pixels between the labels of a time axis, at least.
+const APART = 75
+
+// What depends on the width of the page: how many times an axis names, and which texts fit on boxes. Texts are fitted to a
+// page of some width; on a narrower one, or after a zoom on a page without a kernel, a letter or nothing is written.
+const fitToWidth = (doc) => {
+  const [figure] = overTime(doc), marks = doc.get_model_by_name("timeline_marks"), range = doc.get_model_by_name("timeline_x")
+  if (!figure) return () => {}
+  const context = document.createElement("canvas").getContext("2d")
+  let scale = 0
+  const fit = () => {
+    if (!marks?.data.long || !range || !figure.inner_width) return
+    scale = figure.inner_width / (range.end - range.start)
+    const {glyph} = figure.renderers.find((one) => one.data_source === marks)
+    context.font = `${glyph.text_font_size.value ?? glyph.text_font_size} ${glyph.text_font.value ?? glyph.text_font}`
+    const {long, letter, seconds, x, y} = marks.data, taken = new Map()
+    // Boxes of a lane may overlap, such as those of two dispatchers: the text of the wider one, which comes first, stays.
+    const isFree = (i, wide) => {
+      const [from, to] = [x[i] * scale - wide / 2, x[i] * scale + wide / 2], others = taken.get(y[i]) ?? []
+      if (wide > seconds[i] * scale || others.some(([left, right]) => from < right && left < to)) return false
+      taken.set(y[i], [...others, [from, to]])
+      return true
+    }
+    const text = Array.from(long, (words, i) => [words, letter[i]].find((one) => isFree(i, context.measureText(one).width)) ?? "")
+    if (text.join() !== Array.from(marks.data.text).join()) marks.data = {...marks.data, text}
+  }
+  const ticks = () => {
+    for (const one of overTime(doc)) one.below[0].ticker.desired_num_ticks = Math.max(2, Math.min(10, Math.floor(one.inner_width / APART)))
+    fit()
+  }
+  // Each has its own width, which may change after that of the first.
+  for (const one of overTime(doc)) one.properties.inner_width.change.connect(ticks)
+  range?.change.connect(() => { if (Math.abs(figure.inner_width / (range.end - range.start) / scale - 1) > 0.01) fit() })
+  ticks()
+  return fit
+}
+
 // Set properties in the JSON of an item, before models are made, so that the first paint has the right colours.
 const dress = (node, byModel) => {
   if (node === null || typeof node !== "object") return
@@ -165,55 +202,6 @@ const sourcePane = (Bokeh, place, texts) => {
   }
 }
 
-// A button for each client if there are several: pressed while its boxes are visible. The figure's tags list the
-// clients (number, name, colour), the source `timeline_hidden` lists those whose boxes are hidden.
-const clientRow = (doc) => {
-  const figure = doc.get_model_by_name("timeline"), hidden = doc.get_model_by_name("timeline_hidden")
-  if (!figure || !hidden) return null
-  const row = document.createElement("div")
-  row.style.cssText = "font: 12px sans-serif; padding: 4px 12px 0; display: none; gap: 4px 12px; flex-wrap: wrap"
-  row.setAttribute("role", "group")
-  row.setAttribute("aria-label", "Clients: press to hide or show")
-  row.dataset.lmSuppressShortcuts = "true"
-  row.addEventListener("keydown", (event) => event.stopPropagation())
-  const away = new Set()
-  const fill = () => {
-    row.replaceChildren(...figure.tags.map(([, name, colour]) => {
-      const button = clientButton(name, colour)
-      button.addEventListener("click", () => {
-        if (!away.delete(name)) away.add(name)
-        hide()
-        press(button, !away.has(name))
-      })
-      press(button, !away.has(name))
-      return button
-    }))
-    row.style.display = figure.tags.length ? "flex" : "none"
-    hide()
-  }
-  const hide = () => {
-    const numbers = figure.tags.filter(([, name]) => away.has(name)).map(([number]) => number)
-    if (numbers.join() !== hidden.data.client.join()) hidden.data = {client: numbers}
-  }
-  fill()
-  figure.properties.tags.change.connect(fill)
-  return row
-}
-
-const clientButton = (name, colour) => {
-  const button = document.createElement("button"), swatch = document.createElement("span")
-  Object.assign(button, {type: "button", title: `Hide or show what is done for ${name}`})
-  button.style.cssText = "font: inherit; color: inherit; background: none; border: none; padding: 0; cursor: pointer; display: flex; gap: 4px; align-items: center"
-  swatch.style.cssText = `width: 12px; height: 12px; background: ${colour}`
-  button.append(swatch, document.createTextNode(name))
-  return button
-}
-
-const press = (button, shown) => {
-  button.setAttribute("aria-pressed", String(shown))
-  button.style.opacity = shown ? "1" : "0.4"
-}
-
 // Bokeh draws only what is on the page, and notebooks keep cells that are out of sight off it: this element tells when it
 // comes onto the page.
 if (!customElements.get("pathways-host")) customElements.define("pathways-host", class extends HTMLElement {
@@ -232,39 +220,67 @@ const embed = async (Bokeh, item, host) => {
   }
 }
 
-// The summary is inserted as text, never as HTML: it contains names that users chose.
+// What is said of a figure: in `head` one sentence, and in `numbers` what is behind it, folded if it is that of a run with
+// a sentence. Both are inserted as text, never as HTML: they contain names that users chose.
+const told = (head, mayFold) => {
+  const numbers = document.createElement("div"), summary = document.createElement("div"), totals = document.createElement("div")
+  const details = document.createElement("details"), word = document.createElement("summary")
+  head.className = "pathways-headline"
+  numbers.style.cssText = "flex: 1"
+  word.textContent = "details"
+  word.style.cursor = "pointer"
+  summary.style.whiteSpace = totals.style.whiteSpace = "pre-wrap"
+  details.dataset.lmSuppressShortcuts = "true"
+  details.append(word)
+  numbers.append(details, totals)
+  const said = {headline: "", summary: "", totals: ""}
+  const say = (news) => {
+    Object.assign(said, news)
+    head.textContent = said.headline ?? ""
+    head.style.cssText = `font: 16px sans-serif; padding: 4px 12px 2px; white-space: pre-wrap; display: ${said.headline ? "block" : "none"}`
+    const isFolded = mayFold && said.headline && said.headline !== said.summary
+    details.style.display = isFolded ? "block" : "none"
+    if (isFolded) details.append(summary)
+    else numbers.prepend(summary)
+    summary.textContent = said.summary ?? ""
+    totals.textContent = said.totals ?? ""
+  }
+  return {numbers, say}
+}
+
 const mount = async (Bokeh, item, element) => {
-  const host = document.createElement("pathways-host"), foot = document.createElement("div"), summary = document.createElement("div")
+  const host = document.createElement("pathways-host"), foot = document.createElement("div"), head = document.createElement("div")
+  const {numbers, say} = told(head, item.is_folded)
   host.style.display = "block"
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
-  summary.style.cssText = "white-space: pre-wrap; flex: 1"
-  summary.textContent = item.summary
+  say({headline: item.headline, summary: item.summary})
   element.classList.remove("pathways-figure")
-  element.replaceChildren(host, foot)
+  element.replaceChildren(head, host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
   dress(item.doc, item.properties)
   dress(item.doc, theme())
+  hideLegends(item.doc)
   const views = await embed(Bokeh, item, host)
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
   // Words below a picture are as large as those in it: a projector's style would leave them behind.
   foot.style.fontSize = `${(parseFloat(overTime(doc)[0]?.title.text_font_size) || 11) + 1}px`
   const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
-  describe(item.description ?? item.summary)
+  describe(item.description ?? ([item.headline, item.summary].filter((text) => text).join(". ")))
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
-    // Lay out again: otherwise recoloured legends are drawn over the lanes.
-    for (const figure of overTime(doc)) {
-      figure.height += 1
-      setTimeout(() => { figure.height -= 1 }, 50)
-    }
   })
+  legends(doc, Bokeh)
+  fitGraph(doc, Bokeh)
+  folds(doc, Bokeh)
+  titles(doc, Bokeh)
+  const fit = fitToWidth(doc)
   const clients = clientRow(doc)
-  if (clients) host.before(clients)
+  if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
   const {picked, sayFirst} = modules(doc, Bokeh)
   const {mark, field} = link(doc, picked)
   sayFirst()
-  foot.append(...[summary, field].filter((part) => part))
+  foot.append(...[numbers, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
-  return {doc, summary, mark, sayFirst, describe, dispose}
+  return {doc, say, fit, mark, sayFirst, describe, dispose}
 }

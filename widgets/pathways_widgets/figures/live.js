@@ -44,9 +44,9 @@ const follow = (doc, model) => {
   let following = true, moving = false, timer = null, asked = [], askedAt = 0
   const show = () => {
     const properties = JSON.parse(model.get("_properties")).timeline_x
-    if (!following || !properties) return
+    if (!properties) return
     moving = true
-    range.setv(properties)
+    range.setv(following ? properties : {tags: properties.tags})
     moving = false
   }
   const send = (view) => { asked = view; askedAt = performance.now(); model.set("view", view); model.save_changes() }
@@ -83,7 +83,7 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, summary, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, say, fit, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -92,6 +92,7 @@ const draw = async (model, el) => {
       if (data) doc.get_model_by_name(name).data = data
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
       if (name === "graph_texts") sayFirst()
+      if (name === "timeline_marks") fit()
       if (["timeline_boxes", "memory_levels", "schedules_held"].includes(name)) arrived()
     })
   }
@@ -101,9 +102,7 @@ const draw = async (model, el) => {
     setProperties(doc, rest)
     show()
   })
-  const say = () => { summary.textContent = [model.get("summary"), model.get("totals")].filter((text) => text).join("\n") }
-  on("summary", say)
-  on("totals", say)
+  for (const trait of ["headline", "summary", "totals"]) on(trait, () => say({[trait]: model.get(trait)}))
   on("description", () => describe(model.get("description")))
   const timeline = doc.get_model_by_name("timeline")
   const brush = (range) => { model.set("brushed", range); model.save_changes() }

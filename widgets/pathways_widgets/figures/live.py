@@ -34,7 +34,7 @@ from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 from pathways_widgets.figures.packing import pack
-from pathways_widgets.figures.page import bokeh_source
+from pathways_widgets.figures.page import bokeh_source, drawing_script
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
 from pathways_widgets.figures.run_still import scene_of
 
@@ -74,12 +74,15 @@ class Figure(anywidget.AnyWidget):
         **traits: values of other traits.
     """
 
-    _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
+    _esm = drawing_script() + (_HERE / "live.js").read_text("utf-8")
     _item = traitlets.Unicode().tag(sync=True)
     _assets = traitlets.Unicode().tag(sync=True)
     _sources = traitlets.List(traitlets.Unicode()).tag(sync=True)
     _properties = traitlets.Unicode("{}").tag(sync=True)
+    headline = traitlets.Unicode().tag(sync=True)
+    """The sentence above the figure; empty for none."""
     summary = traitlets.Unicode().tag(sync=True)
+    """The numbers behind it, below the figure."""
     view = traitlets.List(traitlets.Float()).tag(sync=True)
     """The visible part of the time axis, in seconds since the start of the run; empty for all of it."""
 
@@ -180,7 +183,7 @@ class LiveFigure(Figure):
             for name, columns in self._panel.sources.items():
                 setattr(self, f"_data_{name}", pack(columns))
             self._properties = json.dumps(self._panel.properties)
-            self.summary = self._panel.summary
+            self.summary, self.headline = self._panel.summary, self._panel.headline
 
     def _add_up(self, change: object) -> None:
         """Compute the totals of the brushed range."""

@@ -1,7 +1,7 @@
 """One HTML file that shows figures with no kernel and no network: BokehJS is inside.
 
-It uses the script of the live widget (``figure.js``), so themes, links between views and legends work as in a notebook;
-only what needs the kernel (drawing more detail after a zoom) is missing.
+It uses scripts of the live widget (``drawing_script``), so themes, links between views and legends work as in a
+notebook; only what needs the kernel (drawing more detail after a zoom) is missing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,14 @@ def bokeh_source() -> str:
 
 def figure_script() -> str:
     """Return the JavaScript that draws every ``figure_html`` of a page; it needs BokehJS and may use ``await``."""
-    return (Path(__file__).parent / "figure.js").read_text("utf-8") + _MOUNT_ALL
+    return drawing_script() + _MOUNT_ALL
+
+
+@cache
+def drawing_script() -> str:
+    """Return the JavaScript that a page and the live widget share."""
+    files = ("legends.js", "graph.js", "figure.js")
+    return "\n".join((Path(__file__).parent / name).read_text("utf-8") for name in files)
 
 
 def figure_html(item: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ class Panel:
         roots = [view.root for view in self.views.values()]
         _pan_together(roots)
         self.root: Column = column(roots, sizing_mode="stretch_width")
-        self.summary = ""
+        self.summary = self.headline = ""
 
     def update(self, moment: Moment, window: Window | None = None) -> None:
         """Bring all views up to ``moment``; a view that fails keeps its last columns.
@@ -103,6 +103,8 @@ class Panel:
         for name, view in self.views.items():
             self._guard(name, partial(view.update, moment, window))
         self.summary = "\n".join([moment.summary_line(), *self.failures.values()])
+        # What could not be drawn is told above, too: the numbers may be folded.
+        self.headline = "\n".join(filter(None, [moment.headline(), *self.failures.values()]))
 
     @property
     def sources(self) -> dict[str, Columns]:
@@ -133,7 +135,8 @@ class Panel:
                 # Empty columns, not none: a glyph that names a column must find it.
                 table.data = columns or {column: [] for column in table.data}
         item = dict(json_item(self.root))
-        return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}
+        said = {"headline": self.headline, "summary": self.summary, "is_folded": True}
+        return item | said | {"themes": self.themes, "properties": self.properties if data else {}}
 
     def _make(self, name: str) -> None:
         """Make one view."""

@@ -39,7 +39,11 @@ class PictureFigure(Figure, Generic[P]):
         super().__init__(
             self._item_of(), lambda: (still or drawing.still)(self._picture), _sources=list(sources), **data
         )
-        self.description = self.words(picture)
+        self.description, self.headline = self.words(picture), self.sentence(picture)
+
+    def sentence(self, picture: P) -> str:
+        """Return what matters in a picture, which stands above it; empty for none."""
+        return ""
 
     def words(self, picture: P) -> str:
         """Return a picture in words."""
@@ -56,7 +60,7 @@ class PictureFigure(Figure, Generic[P]):
             self._picture = picture
             self._send_columns(self._update(picture, *pointed))
             self._properties = json.dumps(self.drawing.properties)
-            self.description = self.words(picture)
+            self.description, self.headline = self.words(picture), self.sentence(picture)
 
     def json_item_with_data(self) -> dict[str, Any]:
         """Return the item in its present state, with its data, for a page without a kernel."""
@@ -81,7 +85,7 @@ class PictureFigure(Figure, Generic[P]):
 
     def _item_of(self) -> dict[str, Any]:
         """Return the item to embed, with the data that the tables have now."""
-        words = {"summary": "", "description": self.words(self._picture)}
+        words = {"summary": "", "headline": self.sentence(self._picture), "description": self.words(self._picture)}
         looks = {"themes": palette.themed(self.drawing.roles), "properties": self.drawing.properties}
         return dict(json_item(self.drawing.root)) | words | looks
 

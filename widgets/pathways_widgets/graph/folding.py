@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pathways_nb.plan.graph import Edge, Graph, Node
+from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing.views import DrawnProgram
 from pathways_widgets.graph.layered_layout import layers_of
 
@@ -69,6 +70,11 @@ class DrawnEdge:
     def is_transfer(self) -> bool:
         """Whether the values cross a network."""
         return self.route in NETWORKS
+
+    @property
+    def label(self) -> str:
+        """How much crosses which network, as text."""
+        return f"{size(self.bytes)} {self.route}"
 
 
 def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode], list[DrawnEdge]]:

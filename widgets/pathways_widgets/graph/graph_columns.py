@@ -18,19 +18,21 @@ from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import FULL_WIDTH, DrawnProgram, node_id
 from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
-from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
+from pathways_widgets.graph.graph_labels import EdgeCurve, Labels, label_width
 from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 
 MARGIN = 12.0
 WIDEST = 1080.0
-"""Largest width in pixels of a graph that is squeezed into ``FULL_WIDTH``; of a wider one only a part is visible."""
+"""Largest width in pixels of a graph on a page of ``FULL_WIDTH``, where it is a little smaller; others are folded."""
 TITLE, BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
-_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
+_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 6.4, 5.8, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between them."""
 _LONGEST_NAME = 26
 _PIECES = 8
 """Straight pieces of a curve that the pointer finds."""
+_SUB_BELOW = 7.0
+"""Pixels from the centre of a box down to that of its smaller lines."""
 _TAB = 28.0
 """Height of the two lines under a box that say where Python waited for its value."""
 
@@ -111,7 +113,7 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
         colours: colour of each virtual slice, by its serial.
         max_width: width in pixels.
     """
-    # From the form that says most to the narrowest. The last stays if none fits: then only a part is visible.
+    # From the form that says most to the narrowest. The last stays if none fits.
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
         found = _picture(program, colours, nodes, edges, with_place, max_width)
@@ -149,7 +151,8 @@ def _picture(
         # Box and tab together are centred on the height of the node; the box alone is half a tab higher.
         x, y = sum(spans[layer]) / 2, centre - box.below / 2
         spots.append(_Spot(x - box.width / 2, x + box.width / 2, y))
-        shape = {"x": x, "y": y, "width": box.width, "height": box.height, "lift": box.lift}
+        shape = {"x": x, "y": y, "width": box.width, "height": box.height}
+        shape |= {"name_y": y + box.lift, "sub_y": y + _SUB_BELOW}
         result.add("graph_nodes", **shape, name=box.name, sub=box.sub, **_details(node, program, colours))
         if box.tab:
             tab = {"y": y + (box.height + box.below) / 2, "height": box.below, "text": box.tab}
@@ -247,8 +250,12 @@ def _spans(
     for width, layer in zip(widths, layout.layer, strict=True):
         wide[layer] = max(wide[layer], width)
     # Only edges that cross a network have a label; room for it is after the layer of their source.
-    labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
-    gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
+    widths_of_labels = ((layout.layer[edge.source], label_width(edge.label)) for edge in edges if edge.is_transfer)
+    needed = dict(sorted(widths_of_labels))  # of the labels after a layer the widest, which comes last
+    gaps = [
+        (max(_LABEL_GAP[0], needed[layer]), max(_LABEL_GAP[1], needed[layer])) if layer in needed else _GAP
+        for layer in range(layers - 1)
+    ]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
     left_over = max_width - 2 * MARGIN - sum(wide)
     # From 0, the least space, to 1, the natural one: all gaps shrink by the same share.
@@ -298,9 +305,8 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
     for curve in curves:
         result.add("graph_transfers", **curve._asdict(), width=width)
     result.add("graph_arrows", x=last.x1 - 4, y=last.y1)
-    text = f"{size(edge.bytes)} {edge.route}"
-    x, y = labels.place(curves, text)
-    result.add("graph_labels", x=x, y=y, text=text)
+    x, y = labels.place(curves, edge.label)
+    result.add("graph_labels", x=x, y=y, text=edge.label)
 
 
 def _add_touch(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], ends: str) -> None:

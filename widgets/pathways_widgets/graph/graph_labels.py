@@ -13,7 +13,8 @@ import numpy as np
 
 HEIGHT = 13.0
 """Height of a label in pixels."""
-_LETTER = 5.2
+_LETTER, _AROUND = 6.1, 6.0
+"""Width of a letter of a label in the widest of the usual fonts, and the space beside a label, in pixels."""
 _ALONG = (0.5, 0.38, 0.62, 0.25, 0.75)
 """Positions of a label on each part of an edge, the best first."""
 _LABEL_COUNTS = 3.0
@@ -41,6 +42,11 @@ class EdgeCurve(NamedTuple):
         return x, y
 
 
+def label_width(text: str) -> float:
+    """Return the pixels that a label needs, with some space on both sides."""
+    return _LETTER * len(text) + _AROUND
+
+
 class Labels:
     """Areas that are taken by boxes and labels.
 
@@ -53,7 +59,7 @@ class Labels:
 
     def place(self, curves: Sequence[EdgeCurve], text: str) -> tuple[float, float]:
         """Return the centre of a new label on the edge that consists of ``curves``, and mark its area as taken."""
-        width = _LETTER * len(text)
+        width = label_width(text)
         points = [_label_point(curve, t) for t in _ALONG for curve in curves]
         x, y = points[int(np.argmin(self._covered(points, width)))]
         self._taken.append((x, y, width, HEIGHT, _LABEL_COUNTS))

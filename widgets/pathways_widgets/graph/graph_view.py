@@ -1,14 +1,13 @@
 """The sharded dataflow graphs of a run: one box per sharded computation, coloured by virtual slice; data flow right.
 
 Every program is drawn once, with its number of runs. Edges that cross a network are thick and name bytes and route.
-Coordinates are pixels at a width of ``FULL_WIDTH``, y downwards, so that boxes can be fitted to their text. Pictures of
-programs are kept while nothing about them changes, because a live figure updates up to ten times a second. Boxes and
-curves are computed in ``graph_columns``.
+Coordinates are pixels of a page that is wide enough, y downwards, so that boxes can be fitted to their text; a narrower
+page shows all of it smaller. Pictures of programs are kept while nothing about them changes, because a live figure
+updates up to ten times a second. Boxes and curves are computed in ``graph_columns``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -25,14 +24,19 @@ from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
-from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, WIDEST, ProgramPicture, legend, picture
+from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, ProgramPicture, legend, picture
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
-"""Height in pixels that is visible at once; the rest is reached by dragging."""
+"""Height in pixels that is visible at once; a small map beside a taller graph shows where the rest is."""
 
+_TITLE_LETTER = 8.0
+"""Width in pixels of a letter of a title, about."""
 _SOURCES = {
-    "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line needed parts ids".split(),
+    "graph_nodes": [
+        *"x y width height fill name name_y sub sub_y outline".split(),
+        *"title kind place outputs line needed parts ids".split(),
+    ],
     "graph_needed": "x y width height text".split(),
     "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1".split(),
     "graph_transfers": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 width".split(),
@@ -84,14 +88,15 @@ MARKS = (
     _NODES,
     CardMark(
         source="graph_chips",
+        renderer="graph_chips_drawn",
         width=12.0,
         height=12.0,
         fill=Column("fill"),
         line=Column("outline"),
         line_width=2.0,
     ),
-    TextMark(source="graph_nodes", text="name", lift=Column("lift"), is_dimmed=True),
-    TextMark(source="graph_nodes", text="sub", lift=7.0, size=10.0, is_dimmed=True),
+    TextMark(source="graph_nodes", y="name_y", text="name", is_dimmed=True),
+    TextMark(source="graph_nodes", y="sub_y", text="sub", size=10.0, is_dimmed=True),
     TextMark(source="graph_needed", size=10.0),
     TextMark(
         source="graph_labels",
@@ -104,9 +109,17 @@ MARKS = (
     TextMark(
         source="graph_titles", name="graph_titles_text", size=13.0, text_colour=_OUTSIDE, align="left", is_bold=True
     ),
-    TextMark(source="graph_legend", name="graph_legend_text", text_colour=_OUTSIDE, align="left"),
+    TextMark(
+        source="graph_legend",
+        name="graph_legend_text",
+        renderer="graph_legend_drawn",
+        text_colour=_OUTSIDE,
+        align="left",
+    ),
 )
-"""What is drawn, from back to front."""
+"""What is drawn, from back to front; on a page the legend is text above the figure (``graph.js``)."""
+_LEGEND = {f"graph_{part}_drawn": {"visible": False} for part in ("chips", "legend")}
+"""Properties of the renderers of the legend in a live figure."""
 _BELOW = 28.0
 """Pixels below the lowest box of a still picture."""
 
@@ -124,7 +137,7 @@ class GraphView(View):
         super().__init__(_SOURCES, theme_roles(MARKS))
         # The layout assumes text of the screen's size; larger text leaves fewer such pixels in the same cell.
         self._max_width = (page or FULL_WIDTH) / self.style.factor
-        self._widest = math.inf if page else self._max_width * WIDEST / FULL_WIDTH
+        self._width = FULL_WIDTH
         self._drawn: object = None
         self._pictures: dict[object, ProgramPicture] = {}
 
@@ -158,11 +171,10 @@ class GraphView(View):
             width: width of the page in pixels.
             top: pixels above the picture.
         """
-        self._max_width, self._widest = width / self.style.factor, math.inf
+        self._max_width = width / self.style.factor
         sources = self.update(run)
-        natural = float(self.properties["graph_x"]["end"]) if self.properties else FULL_WIDTH
         # A page may be narrower than the graph: then all of it shrinks, texts and lines as well.
-        scale = min(width / natural, self.style.factor)
+        scale = min(width / max(self._width, self._max_width), self.style.factor)
         lowest = max([0.0, *_bottoms(sources)]) + _BELOW
         frame = Frame(
             left=0.0,
@@ -187,7 +199,7 @@ class GraphView(View):
         known, self._pictures = self._pictures, {}
         pictures = [self._picture(program, colours, known) for program in shown]
         chips, top = legend(shown, colours, self._max_width)
-        titles = [_title(program, one, self._widest) for program, one in zip(shown, pictures, strict=True)]
+        titles = [_title(program) for program in shown]
         if len(programs) > len(shown):
             pictures, titles = (
                 [*pictures, ProgramPicture()],
@@ -196,16 +208,11 @@ class GraphView(View):
         whole, height = _stacked(pictures, titles, top)
         whole.rows |= chips.rows
         self.sources = _columns_of(whole, _SOURCES)
-        self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
-        factor = self.style.factor
-        # Ranges are in pixels of a screen; larger text means that fewer of them are visible.
-        seen = min(height, TALLEST / factor)
-        width = max([self._max_width, *(one.width + 2 * MARGIN for one in pictures)])
-        self.properties = {
-            "graph": {"height": int(factor * seen) + 8},
-            "graph_x": {"start": 0.0, "end": width if width <= self._widest else self._max_width},
-            "graph_y": {"start": seen, "end": 0.0},
-        }
+        texts = zip(self.sources["graph_titles"]["x"], self.sources["graph_titles"]["text"], strict=True)
+        titled = (x + _TITLE_LETTER * len(text) for x, text in texts)
+        self._width = max([0.0, *(one.width + 2 * MARGIN for one in pictures), *titled])
+        # Where the page is as wide, the graph has this size; else ``graph.js`` fits it to the page, text included.
+        self.properties = {"graph": {"tags": [self._width, height, top, self.style.factor, TALLEST]}, **_LEGEND}
 
     def _picture(
         self, program: DrawnProgram, colours: dict[int, str], known: dict[object, ProgramPicture]
@@ -237,10 +244,9 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
     return found
 
 
-def _title(program: DrawnProgram, one: ProgramPicture, most: float) -> str:
-    """Return the title of a program: its name, its number of runs, and whether a part of it is hidden."""
-    title = f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
-    return title + ("  (drag to see the rest)" if one.width + 2 * MARGIN > most else "")
+def _title(program: DrawnProgram) -> str:
+    """Return the title of a program: its name and its number of runs."""
+    return f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
 
 
 def _key(program: DrawnProgram) -> tuple[object, ...]:
@@ -316,6 +322,6 @@ def _columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> di
 
 
 def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
-    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
-    by = {"x": right, "y": down}
+    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) and texts included."""
+    by = {"x": right, "y": down, "name_y": down, "sub_y": down}
     return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

@@ -27,6 +27,9 @@ from pathways_widgets.graph.module_columns import COLOURS, SEGMENTS, SOURCES, ST
 
 CODE_WIDTH = 400
 """Width in pixels of the pane with the source."""
+_LEAST = 0.75
+"""Smallest scale of the cards; on a page that is too narrow for them beside the source, the source is below."""
+_WRAPPED = ":host { flex-wrap: wrap }"
 _TEXT = Role("text")
 _NODE = Tooltip(
     (
@@ -89,7 +92,9 @@ class ModuleView(View):
             renderer.view.filter = seen
         # Its tag is the colour of the line that is selected.
         code = Spacer(name="graph_code", width=CODE_WIDTH, height=made.height, tags=[f"{palette.ORANGE}60"])
-        return row([made, code], sizing_mode="stretch_width")
+        made.tags = [self.style.factor * WIDTH]
+        made.min_width = int(_LEAST * self.style.factor * WIDTH)
+        return row([made, code], sizing_mode="stretch_width", stylesheets=[_WRAPPED])
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """Return the cards and edges of all levels; ``window`` changes nothing, because a graph has no time axis.

@@ -17,7 +17,8 @@ from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import clients_of
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.box_marks import BoxMark
-from pathways_widgets.drawing.legends import LEGEND_ROLES, Swatch, add_legend, legend_shapes
+from pathways_widgets.drawing.folded_time import time_span
+from pathways_widgets.drawing.legends import Swatch, add_legend, legend_shapes
 from pathways_widgets.drawing.line_marks import LineMark, SpanMark
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
@@ -29,7 +30,6 @@ from pathways_widgets.drawing.time_axis import (
     clipped,
     time_figure,
     time_roles,
-    time_span,
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
@@ -48,7 +48,6 @@ from pathways_widgets.memory.memory_columns import (
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS
 
-LEGEND_COLUMNS = 5
 _LABELS = """
     const {y, text} = labels.data
     return text[y.indexOf(tick)] ?? ""
@@ -62,7 +61,7 @@ _CLIENTS = BoxMark(source="memory_clients", **_LAYER)
 """What explains the layers in the legend; its boxes are nowhere."""
 
 
-_ROLES = {"memory_lines": {"grid_line_color": "grid"}, "memory_legend": LEGEND_ROLES}
+_ROLES = {"memory_lines": {"grid_line_color": "grid"}}
 
 
 def memory_marks(by: str) -> tuple[PictureMark, ...]:
@@ -107,7 +106,7 @@ class MemoryView(View):
     @cached_property
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
-        made = time_figure("memory", _height(self.layout, 0, self.style), Range1d(1, 0, name="memory_y"), self.style)
+        made = time_figure("memory", _height(self.layout, self.style), Range1d(1, 0, name="memory_y"), self.style)
         made.yaxis[0].ticker = FixedTicker(ticks=[], name="memory_ticks")
         made.yaxis[0].formatter = CustomJSTickFormatter(args={"labels": self.tables["memory_labels"]}, code=_LABELS)
         made.ygrid[0].ticker = FixedTicker(ticks=[], name="memory_steps")
@@ -116,7 +115,7 @@ class MemoryView(View):
         # Entries come from columns of text, because the clients are not known beforehand.
         entries = {"client": drawn[_CLIENTS], "name": drawn[_BUDGET]}
         items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in entries.items()]
-        add_legend(made, "memory_legend", items, self.style, ncols=LEGEND_COLUMNS)
+        add_legend(made, "memory_legend", items, self.style)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -127,7 +126,7 @@ class MemoryView(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         events = run.events
-        span = time_span(events)
+        span = time_span(events, not run.island_names)
         visible, around = with_margins((span["start"], span["end"]), window)
         # Histories are computed again only when events came in, not when the user pans.
         # A record only grows, so its length and its last event tell whether anything is new.
@@ -137,7 +136,7 @@ class MemoryView(View):
             self._known = known
         self.layout = layout_of(self._held, self._names, run.hbm, self.style.lane, self.style.font)
         self.sources = columns_of(self.layout, self._layers(events), visible, around, self._pixels)
-        self.properties = {TIME_RANGE: span, **_properties(run.name, self.layout, self.sources, self.style)}
+        self.properties = {TIME_RANGE: span, **_properties(run.name, self.layout, self.style)}
         return self.sources
 
     def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
@@ -164,6 +163,7 @@ class MemoryView(View):
         shapes += [title(self.properties["memory_title"]["text"], top, width), *frame.time_axis()]
         shapes += frame.rows(self.properties["memory_steps"]["ticks"])
         shapes += [*shapes_of(self.marks, self.sources, frame), *frame.names(self.layout.labels)]
+        shapes += frame.break_in_time(span, top)
         return shapes, bottom + factor * AXIS - top
 
     def _layers(self, events: Events) -> list[Layer]:
@@ -186,31 +186,25 @@ class CategoryView(MemoryView):
         return categories_as_layers()
 
 
-def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
-    """Return the height of the figure in pixels; ``entries`` is the number of entries of its legend."""
-    # Entries beyond the first row of the legend take height that the rows of memory would lose.
-    more = max(entries - 1, 0) // LEGEND_COLUMNS
-    return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
+def _height(layout: MemoryLayout, style: Style) -> int:
+    """Return the height of the figure in pixels."""
+    return round(max(len(layout.strips), 1) * layout.row + 56 * style.factor)
 
 
-def _properties(
-    name: str, layout: MemoryLayout, sources: dict[str, Columns], style: Style
-) -> dict[str, dict[str, Any]]:
+def _properties(name: str, layout: MemoryLayout, style: Style) -> dict[str, dict[str, Any]]:
     """Return the properties that follow the data: height, title, range and ticks.
 
     Args:
         name: name of the run.
         layout: the rows.
-        sources: the columns, for the number of entries of the legend.
         style: sizes of text and lines.
     """
-    entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
     rows = max(len(layout.strips), 1)
     lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
     # Reset returns to what was there when the figure was made, so these bounds must follow, too.
     bounds = {"start": rows, "end": 0}
     return {
-        "memory": {"height": _height(layout, entries, style)},
+        "memory": {"height": _height(layout, style)},
         "memory_title": {"text": f"{name} · {title_of(layout)}"},
         "memory_y": bounds | {f"reset_{side}": bound for side, bound in bounds.items()},
         "memory_ticks": {"ticks": list(layout.labels)},

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 
+from pathways_nb.trace.causality.headlines import comparison_headline, schedule_headline
 from pathways_widgets.drawing.views import Window
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.picture_figure import PictureFigure
@@ -51,6 +53,18 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
     def words(self, picture: Sequence[Drawable]) -> str:
         """Return the schedules in words."""
         return describe(picture)
+
+    def sentence(self, picture: Sequence[Drawable]) -> str:
+        """Return what one schedule leaves idle, or which of several is fastest; empty where one cannot be drawn."""
+        seconds = [one.makespan for one in picture]
+        if not seconds or min(seconds) <= 0:
+            return ""
+        names = [one.heading.partition(",")[0] for one in picture]  # without sizes and units
+        if len(picture) == 1:
+            return schedule_headline(names[0], _idle_share(picture[0]))
+        # The fastest and the slowest; of equals the first and the last.
+        ends = sorted((int(np.argmin(seconds)), len(seconds) - 1 - int(np.argmax(seconds[::-1]))))
+        return comparison_headline([names[at] for at in ends], [seconds[at] for at in ends])
 
     def draw(self, picture: Sequence[Drawable], *pointed: tuple[int, int] | None) -> None:
         """Show other schedules, at most as many as before.
@@ -109,6 +123,12 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         with self._lock, self.hold_sync():
             self.drawing.pixels = self.pixels or PIXELS
             self._send_columns(self.drawing.zoom(self._window))
+
+
+def _idle_share(picture: Drawable) -> float:
+    """Return the idle time of all devices over all their time."""
+    busy = float((picture.boxes["end"] - picture.boxes["start"]).sum())
+    return max(1 - busy / (picture.makespan * picture.devices), 0.0)
 
 
 def describe(pictures: Sequence[Drawable]) -> str:

@@ -92,7 +92,7 @@ LEGENDS = (
         Swatch(CAP, LineMark(name="schedules_cap1", line=_INK, dash=(4, 2)), "schedules_key_cap"),
     ),
     tuple(
-        Swatch(f"{kind.letter} {kind.name}", BoxMark(fill=kind.colour), f"schedules_key{code}")
+        Swatch(kind.name, BoxMark(fill=kind.colour), f"schedules_key{code}", kind.letter)
         for code, kind in enumerate(palette.OPERATIONS)
     ),
 )

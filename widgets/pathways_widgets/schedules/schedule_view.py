@@ -29,7 +29,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.legends import LEGEND_ROLES, add_legend, swatch_items
+from pathways_widgets.drawing.legends import add_legend, swatch_items
 from pathways_widgets.drawing.picture_marks import draw, theme_roles
 from pathways_widgets.drawing.point_marks import LEADING
 from pathways_widgets.drawing.style import Style
@@ -222,8 +222,6 @@ class Schedules(Drawing):
         found["schedules_key_cap"] = {"visible": any(one.cap is not None for one in self._pictures)}
         found |= {f"schedules_key_{kind}": {"visible": any(kind in one.marks for one in self._pictures)}
                   for kind in MARKS}  # fmt: skip
-        # A legend without visible entries would leave a gap above the picture.
-        found["schedules_legend0"] = {"visible": any(one.marks for one in self._pictures)}
         return found
 
 
@@ -268,6 +266,5 @@ def _roles(most: int) -> dict[str, dict[str, str]]:
     entries = [swatch.mark for swatches in LEGENDS for swatch in swatches]
     found = time_roles(NAME) | theme_roles([*SCHEDULE_MARKS, *entries])
     found |= {"schedules_right": {"major_label_text_color": "text"}}
-    found |= {f"schedules_legend{number}": LEGEND_ROLES for number in range(len(LEGENDS))}
     words = {"text_color": "text", "background_fill_color": "background"}
     return found | {f"schedules_{part}{number}": words for part in ("heading", "words") for number in range(most)}

@@ -57,7 +57,7 @@ SOURCES = {
     ],
     "timeline_busy": list(BUSY_COLUMNS),
     "timeline_labels": ["y", "text"],
-    "timeline_marks": ["x", "y", "text", "code", "client"],
+    "timeline_marks": ["x", "y", "text", "long", "letter", "seconds", "code", "client"],
     **{f"timeline_{name}": [*SIDES, "code", "client"] for name in (*palette.HATCHES, *palette.DASHES)},
 }
 
@@ -283,7 +283,10 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     # The middle of a gang of an even number of devices is the line between two lanes.
     half = (bottom - top) / 2
     lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # for a gang, a lane near its centre
-    marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts}
+    # A page may be narrower than the one that texts are fitted to: ``figure.js`` then writes the letter, or nothing.
+    letters = [_letter(columns, i) for i in chosen.tolist()]
+    marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts, "long": texts, "letter": letters}
+    marks["seconds"] = columns["duration"][chosen]
     return marks | {name: columns[name][chosen] for name in ("code", "client")}
 
 
@@ -315,12 +318,18 @@ def _mark(columns: Columns, microbatch: int, i: int, pixels: float, font: float)
     The name of a pipeline's action, such as ``2W0``, contains its own letter and microbatch, and is written whole: a
     part of it, such as ``W0``, reads as a name that is cut.
     """
-    letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
+    letter, name = _letter(columns, i), columns["name"][i]
     short = f"{letter}{microbatch}" if microbatch >= 0 else letter
     texts = [f"{short} {name}", short]
     if palette.is_action(name):
-        texts, letter = [name], name.lstrip("0123456789")[0]
+        texts = [name]
     for text in texts:
         if len(text) * 0.6 * font < pixels - 4:
             return text
     return letter
+
+
+def _letter(columns: Columns, i: int) -> str:
+    """Return the letter of a box: that of its kind, or of the pipeline's action that it is."""
+    name = columns["name"][i]
+    return name.lstrip("0123456789")[0] if palette.is_action(name) else palette.KINDS[columns["code"][i]].letter

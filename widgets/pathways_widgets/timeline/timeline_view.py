@@ -39,8 +39,8 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
+from pathways_widgets.drawing.folded_time import time_span
 from pathways_widgets.drawing.legends import (
-    LEGEND_ROLES,
     Swatch,
     add_legend,
     legend_shapes,
@@ -58,7 +58,6 @@ from pathways_widgets.drawing.time_axis import (
     last_end,
     time_figure,
     time_roles,
-    time_span,
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
@@ -100,7 +99,12 @@ _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 LEGENDS = (
     *(
         tuple(
-            Swatch(f"{kind.letter} {kind.name}", BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")))
+            Swatch(
+                kind.words,
+                BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")),
+                f"timeline_kind_{kind.name}",
+                kind.letter,
+            )
             for kind in kinds
         )
         for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
@@ -110,7 +114,10 @@ LEGENDS = (
         for name, dash in DASHES.items()
     ),
 )
-"""The legends from the lanes upwards: work of the controller, work on devices, guessed times."""
+"""The legends from the lanes upwards: work of the controller, work on devices, guessed times.
+
+Entries that explain nothing in a picture are not visible.
+"""
 
 
 def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
@@ -174,11 +181,13 @@ class Timeline(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         everything = run.events
-        events, span = everything.without(GAUGE_KINDS), time_span(everything)
+        events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names)
         self._add_lanes(events)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
-        visible, around = with_margins((0.0, last_end(everything)), window)
+        visible, around = with_margins((span["start"], span["end"]), window)
+        if window is None:  # what is folded is there, too, and unfolds on a page without a kernel
+            around = (0.0, last_end(everything))
         boxes = choose_boxes(self._digest, around)
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
@@ -189,10 +198,10 @@ class Timeline(View):
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             TIME_RANGE: span,
-            "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
+            "timeline": {"tags": clients},  # ``legends.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
-            "timeline_legend2": {"visible": any(guessed.values())},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
+            **self._kinds(),
         }
         self._lay_out()
         return self.sources
@@ -220,6 +229,7 @@ class Timeline(View):
         shapes += shapes_of(self.marks, self.sources, frame, self.properties)
         inner, bounds = _lines(self.lanes)
         shapes += [*frame.rows(inner, "background", _THIN), *frame.rows(bounds, "island")]
+        shapes += frame.break_in_time(span, top)
         shapes += frame.names(self.lanes.labels)
         return shapes, bottom + factor * AXIS - top
 
@@ -235,6 +245,11 @@ class Timeline(View):
         if set(hosts) - set(self.lanes.hosts):
             self.lanes = replace(self.lanes, hosts=hosts)
             self._digest = Digest(self.lanes)
+
+    def _kinds(self) -> dict[str, dict[str, Any]]:
+        """Return which kinds the legend explains: those that occur in the record, in view or not."""
+        occurring = set(np.array(self._digest.code, int)[np.unique(self._digest.track)].tolist())
+        return {f"timeline_kind_{kind.name}": {"visible": code in occurring} for code, kind in enumerate(palette.KINDS)}
 
     def _lay_out(self) -> None:
         """Name the lanes; with host work or several hosts, also set what depends on the number of lanes."""
@@ -253,7 +268,7 @@ class Timeline(View):
 
 
 def _height(lanes: Lanes, style: Style) -> int:
-    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(117 * style.factor)
+    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(46 * style.factor)
 
 
 def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
@@ -293,7 +308,7 @@ def _draw_legends(fig: figure, style: Style) -> None:
         # A click hides all renderers of an entry: the swatch, and the edges themselves.
         item.renderers += [fig.select_one({"name": f"timeline_{name}_edges"})]
     for position, items in enumerate(rows):
-        add_legend(fig, f"timeline_legend{position}", items, style, click_policy="hide")
+        add_legend(fig, f"timeline_legend{position}", items, style, "hide")
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
@@ -315,7 +330,4 @@ def _roles() -> dict[str, dict[str, str]]:
     return time_roles("timeline") | {
         "timeline_lanes": {"grid_line_color": "background"},
         "timeline_islands": {"grid_line_color": "island"},
-        "timeline_legend0": LEGEND_ROLES,
-        "timeline_legend1": LEGEND_ROLES,
-        "timeline_legend2": LEGEND_ROLES,
     }

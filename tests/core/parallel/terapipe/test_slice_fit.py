@@ -92,7 +92,8 @@ def test_measure_times_slices_in_turns_and_tells_how_far_it_is(monkeypatch):
     assert max(s + c for _, s, c in calls) == 128
     assert cost.noise == 0
     assert lines[0].startswith(f"terapipe.measure: compiling, slice 1 of {once} (")
-    assert lines[-1].startswith(f"terapipe.measure: round 2 of 2, slice {once} of {once} (")
+    assert lines[-2].startswith(f"terapipe.measure: round 2 of 2, slice {once} of {once} (")
+    assert lines[-1] == "", "the line goes when it is done"
     assert cost(1, 64, 64) == pytest.approx(slice_seconds(1, 64, 64), rel=1e-6)
 
 

@@ -1,0 +1,132 @@
+"""The sentence above a picture: what matters in it, in words that need no other.
+
+All such sentences are made here; the numbers behind them are in ``metrics`` and ``breakdown``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from pathways_nb.trace.causality.breakdown import Idle, idle
+from pathways_nb.trace.metrics import BUSY
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.summary import summarise
+from pathways_nb.util.words import counted
+
+MOST_EVENTS = 20_000
+"""Number of events up to which it is computed why devices were idle: of more, only how busy they were."""
+_WORTH_TELLING = 0.1
+"""Smallest part of the time that is told as a wait."""
+_SAME = 1.03
+"""Ratio of two durations below which they count as equal."""
+_WAITS = {
+    "transfer": "for transfers",
+    "dispatch": "for the controller",
+    "host": "for the work of its host",
+    "memory": "for memory",
+    "scheduling": "for its turn among other programs",
+    "compile": "for a program to be compiled",
+}
+"""By cause of ``breakdown``: what an island waits for. Work on devices, the first and last cause, is told apart."""
+_ELSEWHERE = ("dependency", "warm-up")
+
+
+def run_headline(events: Events, islands: Sequence[int], finished: bool = True) -> str:
+    """Return what matters in a run, in one sentence; empty if nothing ran on devices.
+
+    Args:
+        events: of the run.
+        islands: number of devices of each island.
+        finished: whether it is over; until then it is only said how busy devices are.
+    """
+    failed = np.flatnonzero(events.is_("status", "failed"))
+    if len(failed):
+        label = events.labels[int(events.label[failed[0]])]
+        where = f" on island {label.island}" if label.island >= 0 else ""
+        more = f", and {len(failed) - 1:,} more events failed" if len(failed) > 1 else ""
+        return f"{label.name} failed{where}{more}"
+    if not events.is_("kind", *BUSY).any():
+        return ""
+    if finished and len(events) <= MOST_EVENTS and (wait := _longest_wait(idle(events, islands), len(islands))):
+        return wait
+    return _busy(summarise(events, islands).utilisation)
+
+
+def comparison_headline(names: Sequence[str], seconds: Sequence[float]) -> str:
+    """Return which of two runs or plans is faster, in one sentence; empty if one of them took no time.
+
+    Args:
+        names: what to call them.
+        seconds: what each takes, in any unit.
+    """
+    if min(seconds) <= 0:
+        return ""
+    fast, slow = (names[i] for i in np.argsort(seconds, kind="stable"))
+    ratio = max(seconds) / min(seconds)
+    if ratio < _SAME:
+        return f"{names[0]} and {names[1]} take the same time"
+    return f"{fast} is {_times(ratio)} times as fast as {slow}"
+
+
+def schedule_headline(name: str, idle_share: float) -> str:
+    """Return what a schedule leaves unused, in one sentence.
+
+    Args:
+        name: what to call it.
+        idle_share: idle time of all devices over all their time.
+    """
+    idle = _percent(idle_share)
+    return (
+        f"{name} leaves devices idle {idle} of the time" if idle != _percent(0.0) else f"{name} leaves no device idle"
+    )
+
+
+def _times(ratio: float) -> str:
+    """Return a ratio with as many digits as tell it from 1."""
+    return f"{ratio:.2f}" if ratio < 1.2 else f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
+
+
+def _longest_wait(found: Idle, islands: int) -> str:
+    """Return who waits for the largest part of the time, and for what; empty if nobody waits for long."""
+    # (island, cause) -> part of the time of the island's devices.
+    parts: defaultdict[tuple[int, str], float] = defaultdict(float)
+    devices: Counter[int] = Counter()
+    for one in found.devices:
+        devices[one.island] += one.devices
+        for cause, seconds in one.seconds.items():
+            parts[one.island, _ELSEWHERE[0] if cause in _ELSEWHERE else cause] += one.devices * seconds
+    if not found.span:
+        return ""
+    told = {
+        (island, cause): seconds / devices[island] / found.span
+        for (island, cause), seconds in parts.items()
+        if cause in (*_WAITS, _ELSEWHERE[0], "drain")
+    }
+    (island, cause), part = max(told.items(), key=lambda one: one[1], default=((0, ""), 0.0))
+    if part < _WORTH_TELLING:
+        return ""
+    who = f"Island {island}" if islands > 1 else "The island"
+    if cause == "drain":
+        return f"{who} has nothing left to do in the last {_percent(part)} of the time"
+    others = {1: "work on its other devices", 2: f"island {1 - island}"}.get(islands, "other islands")
+    return f"{who} waits {_percent(part)} of the time {_WAITS.get(cause, f'for {others}')}"
+
+
+def _busy(shares: Sequence[float]) -> str:
+    """Return how busy islands are."""
+    if len(shares) == 1:
+        return f"The devices are busy {_percent(shares[0])} of the time"
+    if max(shares) - min(shares) < 0.05 or len(shares) > 2:
+        who = "Both islands are" if len(shares) == 2 else f"{counted(len(shares), 'island')} are"
+        return f"{who} busy {_percent(sum(shares) / len(shares))} of the time"
+    used = [island for island, share in enumerate(shares) if share]
+    if len(used) == 1:
+        return f"Island {used[0]} is busy {_percent(shares[used[0]])} of the time, and the other has nothing to do"
+    return f"Island 0 is busy {_percent(shares[0])} of the time, island 1 {_percent(shares[1])}"

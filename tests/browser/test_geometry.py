@@ -1,0 +1,47 @@
+"""Nothing in a figure covers anything, on narrow pages and on wide ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pathways_nb.notebook.demo_page import FIGURE
+from pathways_widgets import figure_of
+from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run, training_step, unrolled
+from tests.core.widgets.test_folded_time import COMPILED, run_of
+from tests.core.widgets.test_timeline_clients import shared
+from tests.support.executed_notebooks import NAMES, executed
+from tests.support.page_geometry import what_covers
+
+pytestmark = pytest.mark.browser
+RUNS: dict[str, Callable[[], tuple[FakeRun, tuple[str, ...]]]] = {
+    "a step": lambda: (fake_run(), ("graph", "timeline", "memory")),
+    "its critical path": lambda: (fake_run(), ("graph", "critical")),
+    "clients": lambda: (shared(), ("timeline", "memory")),
+    "memory": lambda: (memory_run(), ("timeline", "categories")),
+    "a folded beginning": lambda: (run_of(*COMPILED, ("enqueue", 0.7, 0.71), ("compute", 0.71, 1.0)), ("timeline",)),
+    "long names": lambda: (long_names(), ("graph", "timeline")),
+}
+
+
+def long_names() -> FakeRun:
+    """A run of several programs, of which some have long names."""
+    run = fake_run()
+    run.programs = [training_step("a_training_step_of_a_model_with_a_long_name"), unrolled(), training_step("wide WWW")]
+    return run
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_covers_anything(opened: Callable[..., Any], name: str) -> None:
+    run, show = RUNS[name]()
+    assert what_covers(opened(figure_of(run, show))) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_covers_anything_in_the_figures_of_the_course(opened: Callable[..., Any], name: str) -> None:
+    outputs = [output for cell in executed(name).cells for output in cell.get("outputs", ())]
+    figures = [dict(output.data[FIGURE]) for output in outputs if FIGURE in output.get("data", {})]
+    assert figures, "or nothing is tested"
+    assert what_covers(opened(*figures)) == []

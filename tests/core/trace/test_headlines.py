@@ -1,0 +1,77 @@
+"""The sentence above a picture says who waits for what, how busy devices are, or which of two is faster."""
+
+from __future__ import annotations
+
+import pytest
+
+from pathways_nb.trace.causality.headlines import MOST_EVENTS, comparison_headline, run_headline, schedule_headline
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
+from tests.core.widgets.fake_run import many_events
+
+
+def computed(island: int, start: float, end: float, name: str = "f", status: str = "ok") -> Row:
+    """A computation on both devices of an island."""
+    return Row(Label("compute", name, "p", node=island, island=island, devices=2), start, end, 0, status=status)
+
+
+def enqueued(island: int, start: float, end: float) -> Row:
+    """Its dispatch."""
+    return Row(Label("enqueue", "f", "p", node=island, island=island), start, end)
+
+
+@pytest.mark.parametrize(
+    ("rows", "islands", "said"),
+    [
+        ([computed(0, 0.0, 1.0)], (2,), "The devices are busy 100 % of the time"),
+        ([computed(1, 0.0, 1.0)], (2, 2), "Island 1 is busy 100 % of the time, and the other has nothing to do"),
+        ([computed(0, 0.0, 1.0), computed(1, 0.02, 1.0)], (2, 2), "Both islands are busy 99 % of the time"),
+        (
+            [enqueued(0, 0.0, 0.01), enqueued(1, 0.0, 0.01), computed(0, 0.01, 0.5), computed(1, 0.5, 1.0, "g")],
+            (2, 2),
+            "Island 0 has nothing left to do in the last 50 % of the time",
+        ),
+        (
+            [enqueued(0, 0.0, 0.6), computed(0, 0.6, 1.0)],
+            (2,),
+            "The island waits 60 % of the time for the controller",
+        ),
+        (
+            [computed(0, 0.0, 1.0), computed(1, 0.0, 0.3, "g", "failed"), computed(1, 0.3, 0.4, "h", "failed")],
+            (2, 2),
+            "g failed on island 1, and 1 more events failed",
+        ),
+        ([Row(Label("compile", "f", "p"), 0.0, 1.0)], (2,), ""),
+        ([], (2,), ""),
+    ],
+)
+def test_a_run_says_what_matters(rows, islands, said) -> None:
+    assert run_headline(Events.from_rows(rows), islands) == said
+
+
+def test_while_it_goes_on_and_of_very_many_events_only_how_busy_devices_are() -> None:
+    rows = [enqueued(0, 0.0, 0.6), computed(0, 0.6, 1.0)]
+    assert run_headline(Events.from_rows(rows), (2,), finished=False) == "The devices are busy 40 % of the time"
+    assert "busy" in run_headline(many_events(MOST_EVENTS + 1), (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((1.0, 1.61), "parallel is 1.6 times as fast as sequential"),
+        ((1.1, 1.0), "sequential is 1.10 times as fast as parallel"),
+        ((1.0, 1.01), "parallel and sequential take the same time"),
+        ((1.0, 1234.0), "parallel is 1,234 times as fast as sequential"),
+        ((0.0, 1.0), ""),
+    ],
+)
+def test_a_comparison_says_which_is_faster(seconds, said) -> None:
+    assert comparison_headline(("parallel", "sequential"), seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("idle", "said"),
+    [(0.273, "1f1b leaves devices idle 27 % of the time"), (0.001, "1f1b leaves no device idle")],
+)
+def test_a_schedule_says_what_it_leaves_idle(idle, said) -> None:
+    assert schedule_headline("1f1b", idle) == said
