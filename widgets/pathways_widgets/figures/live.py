@@ -23,16 +23,23 @@ from typing import Any, ClassVar
 import anywidget
 import bokeh
 import traitlets
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_nb.util.displaying import marimo_notebook, shows_figures
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike
-from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
+from pathways_widgets.figures.output import (
+    ITEM_TYPE,
+    answer_while_busy,
+    embedding,
+    put_out,
+    show_still,
+    tell_what_waits,
+)
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.page import bokeh_source
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
@@ -62,6 +69,9 @@ class BokehJS(anywidget.AnyWidget):
         # A widget that was closed has no comm: figures could not find the script by its id.
         if cls._only is None or cls._only.comm is None:
             cls._only = cls(src=[bokeh_source()])
+            if marimo_notebook() is not None:
+                # marimo closes what a cell has made before it runs the cell again; figures of other cells need this.
+                cls._only.comm.close = lambda **_: None
         return cls._only
 
 
@@ -107,7 +117,7 @@ class Figure(anywidget.AnyWidget):
         return widget | {ITEM_TYPE: self.json_item_with_data()} if embedding() else widget
 
     def _ipython_display_(self) -> None:
-        put_out(self.bundle())
+        put_out(self.bundle(), widget=self)
         if self._still is not None:
             show_still(self._still, repr(self))
 
@@ -133,11 +143,7 @@ class LiveFigure(Figure):
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
-        # The frontend sends widget messages to a subshell, so that they need not wait for the running cell. ipykernel
-        # routes each comm back to the shell that last published on it, normally the main one; None switches that off.
-        # This is a private name of ipykernel 7.4 or newer: without it figures still work, but callbacks wait.
-        if hasattr(self.comm, "_reply_subshell_for"):
-            self.comm._reply_subshell_for = None
+        answer_while_busy(self.comm)
         self.observe(self._draw_window, "view")
         self.observe(self._add_up, "brushed")
 
@@ -251,7 +257,7 @@ class LiveDisplay:
 
         Never raises: a cell must run even if its figure fails, which is then one line of text.
         """
-        if not InteractiveShell.initialized():
+        if not shows_figures():
             return
         try:
             self.figure = LiveFigure(self._run, self.views)
@@ -262,7 +268,9 @@ class LiveDisplay:
                 # In a saved notebook this text stands where the figure was; the still picture comes when the run has
                 # ended.
                 bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
-            self._handle = put_out(bundle)
+            self._handle = put_out(bundle, widget=self.figure)
+            if not self._run.finished:
+                tell_what_waits(self.figure.comm)
         except Exception as error:
             self._give_up(error)
             return
@@ -275,7 +283,7 @@ class LiveDisplay:
         if self._ended.is_set():
             return
         self._ended.set()
-        if not InteractiveShell.initialized():
+        if not shows_figures():
             sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
         if self._thread is None:
             return

@@ -1,0 +1,102 @@
+"""The wheel beside kernels of other ages: what hosted services and hubs run stays as it is, and the quickstart runs on it.
+
+An environment for each kernel has that kernel only; everything else is found in the environment of the tests, behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.waiting import LIMIT
+
+pytestmark = pytest.mark.slow
+KERNELS = {
+    "hosted services": {
+        "ipykernel": "6.17.1", "ipython": "7.34.0", "jupyter_client": "7.4.9",
+        "tornado": "6.4.2", "pyzmq": "26.2.1", "traitlets": "5.7.1",
+    },
+    "hubs": {
+        "ipykernel": "6.29.5", "ipython": "8.30.0", "jupyter_client": "8.6.3",
+        "tornado": "6.4.2", "pyzmq": "26.2.1", "traitlets": "5.14.3",
+    },
+}  # fmt: skip
+"""Versions in which an environment must stay as it is."""
+FIGURES = 5
+"""Figures of the quickstart."""
+
+
+def said(*command: str | Path, **environment: str) -> str:
+    """Return what a command prints; it must succeed."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*map(str, command)],
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
+    return done.stdout
+
+
+def pip(*arguments: str | Path) -> None:
+    """Run the pip of this environment, for another one if it is named by ``--python``."""
+    said(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this project."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_installing_changes_no_kernel_and_the_quickstart_runs_on_it(name: str, wheel: Path, tmp_path: Path) -> None:
+    kernel = KERNELS[name]
+    said(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    pip("--python", python, "install", *(f"{package}=={version}" for package, version in kernel.items()))
+    pip("--python", python, "install", "--dry-run", "--report", tmp_path / "report.json", wheel)
+    report = json.loads((tmp_path / "report.json").read_text())
+    changed = {one["metadata"]["name"].lower().replace("-", "_") for one in report["install"]}
+    assert "pathways_nb" in changed
+    assert not changed & set(kernel), "pip would replace what the kernel runs on"
+
+    behind_it(python)
+    versions = "from importlib.metadata import version; import sys; print(*map(version, sys.argv[1:]))"
+    assert said(python, "-c", versions, *kernel).split() == list(kernel.values())
+    notebook = ROOT / "notebooks" / "01_quickstart.ipynb"
+    said(python, "-m", "pathways_nb", "demo", "--notebook", notebook, "--out", tmp_path)
+    outputs = outputs_of(tmp_path / notebook.name)
+    assert [one.output_type for one in outputs if one.output_type == "error"] == []
+    for kind in ("application/vnd.jupyter.widget-view+json", "image/png"):
+        assert sum(kind in one.get("data", {}) for one in outputs) == FIGURES, kind
+    words = [text for one in outputs if "while it runs" in (text := one.get("data", {}).get("text/plain", ""))]
+    assert len(words) == 1, "what an old kernel lacks is said once"
+    assert f"ipykernel {kernel['ipykernel']}:" in words[0]
+
+
+def behind_it(python: Path) -> None:
+    """Let an interpreter find this project and, behind its own packages, those of this environment."""
+    (own,) = python.parent.parent.glob("lib/python*/site-packages")
+    lines = [ROOT, ROOT / "widgets", ROOT / "datasets", *site.getsitepackages()]
+    (own / "shared.pth").write_text("\n".join(map(str, lines)))
+
+
+def outputs_of(notebook: Path) -> list[Any]:
+    """Return all outputs of an executed notebook."""
+    return [one for cell in nbformat.read(notebook, as_version=4).cells for one in cell.get("outputs", [])]
