@@ -17,7 +17,7 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.waiting import LIMIT
+from tests.support.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow
 KERNELS = {
@@ -100,3 +100,32 @@ def behind_it(python: Path) -> None:
 def outputs_of(notebook: Path) -> list[Any]:
     """Return all outputs of an executed notebook."""
     return [one for cell in nbformat.read(notebook, as_version=4).cells for one in cell.get("outputs", [])]
+
+
+def test_the_wheel_brings_the_course_and_opens_it(wheel: Path, tmp_path: Path) -> None:
+    said(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    pip("--python", python, "install", "--no-deps", wheel)
+    (own,) = python.parent.parent.glob("lib/python*/site-packages")
+    (own / "shared.pth").write_text("\n".join(site.getsitepackages()))
+    folder, log = tmp_path / "mine", tmp_path / "log"
+    folder.mkdir()
+    (folder / "02_dispatch.ipynb").write_text("my own")
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {seen}.part && mv {seen}.part {seen}\n')
+    browser.chmod(0o755)
+    command = [str(python), "-m", "pathways_nb", "lab", str(folder), "--ServerApp.port_retries=50"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "BROWSER": f"{browser} %s"}
+    with log.open("wb") as output:
+        started = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=output, stderr=output)
+    try:
+        until(lambda: seen.exists() or started.poll() is not None)
+        assert "/lab/tree/01_quickstart.ipynb" in seen.read_text(), log.read_text()
+    finally:
+        started.terminate()
+        started.wait(LIMIT)
+    assert "1 were there and stay" in log.read_text()
+    assert (folder / "02_dispatch.ipynb").read_text() == "my own"
+    course = {path.relative_to(ROOT / "notebooks") for path in (ROOT / "notebooks").rglob("*") if path.is_file()}
+    assert {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} >= course

@@ -41,7 +41,7 @@ class MirroredControls(anywidget.AnyWidget):
     """As JSON: for each control its number, kind, name, help and the controls in it."""
     _states = traitlets.Unicode().tag(sync=True)
     """As JSON: the state of each control, by its number."""
-    _sent = traitlets.List().tag(sync=True)
+    _sent = traitlets.List(traitlets.Any()).tag(sync=True)
     """What the user did last: number of the control, its value, and how many times the user did something."""
 
     def __init__(self, controls: list[w.Widget], played: dict[w.Widget, w.Widget] | None = None):
@@ -82,7 +82,8 @@ class MirroredControls(anywidget.AnyWidget):
 
     def _set(self, change: Any) -> None:
         """Set what the user has set."""
-        number, value, _ = self._sent
+        sent: Any = self._sent
+        number, value, _ = sent
         control = self._all[number]
         if isinstance(control, w.Button):
             control.click()
