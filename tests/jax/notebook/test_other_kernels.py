@@ -1,15 +1,9 @@
-"""The wheel beside kernels of other ages: what hosted services and hubs run stays as it is, and the quickstart runs on it.
-
-An environment for each kernel has that kernel only; everything else is found in the environment of the tests, behind it.
-"""
+"""The wheel beside kernels of other ages: what hosted services and hubs run stays as it is, and the quickstart runs on it."""
 
 from __future__ import annotations
 
 import json
-import os
-import site
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +11,7 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.environments import bare, behind, outside, pip, said
 from tests.support.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow
@@ -35,26 +30,6 @@ FIGURES = 5
 """Figures of the quickstart."""
 
 
-def said(*command: str | Path, **environment: str) -> str:
-    """Return what a command prints; it must succeed."""
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [*map(str, command)],
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
-    return done.stdout
-
-
-def pip(*arguments: str | Path) -> None:
-    """Run the pip of this environment, for another one if it is named by ``--python``."""
-    said(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this project."""
@@ -67,16 +42,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", KERNELS)
 def test_installing_changes_no_kernel_and_the_quickstart_runs_on_it(name: str, wheel: Path, tmp_path: Path) -> None:
     kernel = KERNELS[name]
-    said(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    pip("--python", python, "install", *(f"{package}=={version}" for package, version in kernel.items()))
+    python = bare(tmp_path / "venv", *(f"{package}=={version}" for package, version in kernel.items()))
     pip("--python", python, "install", "--dry-run", "--report", tmp_path / "report.json", wheel)
     report = json.loads((tmp_path / "report.json").read_text())
     changed = {one["metadata"]["name"].lower().replace("-", "_") for one in report["install"]}
     assert "pathways_nb" in changed
     assert not changed & set(kernel), "pip would replace what the kernel runs on"
 
-    behind_it(python)
+    behind(python)
     versions = "from importlib.metadata import version; import sys; print(*map(version, sys.argv[1:]))"
     assert said(python, "-c", versions, *kernel).split() == list(kernel.values())
     notebook = ROOT / "notebooks" / "01_quickstart.ipynb"
@@ -90,24 +63,14 @@ def test_installing_changes_no_kernel_and_the_quickstart_runs_on_it(name: str, w
     assert f"ipykernel {kernel['ipykernel']}:" in words[0]
 
 
-def behind_it(python: Path) -> None:
-    """Let an interpreter find this project and, behind its own packages, those of this environment."""
-    (own,) = python.parent.parent.glob("lib/python*/site-packages")
-    lines = [ROOT, ROOT / "widgets", ROOT / "datasets", *site.getsitepackages()]
-    (own / "shared.pth").write_text("\n".join(map(str, lines)))
-
-
 def outputs_of(notebook: Path) -> list[Any]:
     """Return all outputs of an executed notebook."""
     return [one for cell in nbformat.read(notebook, as_version=4).cells for one in cell.get("outputs", [])]
 
 
 def test_the_wheel_brings_the_course_and_opens_it(wheel: Path, tmp_path: Path) -> None:
-    said(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    pip("--python", python, "install", "--no-deps", wheel)
-    (own,) = python.parent.parent.glob("lib/python*/site-packages")
-    (own / "shared.pth").write_text("\n".join(site.getsitepackages()))
+    python = bare(tmp_path / "venv", "--no-deps", wheel)
+    behind(python, sources=())
     folder, log = tmp_path / "mine", tmp_path / "log"
     folder.mkdir()
     (folder / "02_dispatch.ipynb").write_text("my own")
@@ -115,8 +78,7 @@ def test_the_wheel_brings_the_course_and_opens_it(wheel: Path, tmp_path: Path) -
     browser.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {seen}.part && mv {seen}.part {seen}\n')
     browser.chmod(0o755)
     command = [str(python), "-m", "pathways_nb", "lab", str(folder), "--ServerApp.port_retries=50"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "BROWSER": f"{browser} %s"}
+    environment = outside() | {"JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "BROWSER": f"{browser} %s"}
     with log.open("wb") as output:
         started = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=output, stderr=output)
     try:

@@ -74,9 +74,10 @@ export default {
         return box
       }
       const at = KINDS[kind](one), send = (value) => { model.set("_sent", [number, value, ++count]); model.save_changes() }
-      const label = element("label", {title: tooltip}, "display: inline-flex; align-items: center; gap: 4px; max-width: 100%")
+      const pressed = kind === "button" || kind === "play"  // a label would take the button's name away
+      const label = element(pressed ? "span" : "label", {title: tooltip}, "display: inline-flex; align-items: center; gap: 4px; max-width: 100%")
       if (placeholder) at.placeholder = placeholder
-      if (kind !== "button" && description) label.append(description)
+      if (!pressed && description) label.append(description)
       if (width && kind !== "check") at.style.width = width
       if (width.endsWith("%")) Object.assign(label.style, {display: "flex"})
       label.append(at)
