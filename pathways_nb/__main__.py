@@ -57,6 +57,23 @@ def demo(options: argparse.Namespace) -> int:
     return 0
 
 
+def lab(options: argparse.Namespace) -> int:
+    """Copy the course into a folder and open it in JupyterLab.
+
+    Returns:
+        Exit status 1 if the folder cannot be used; otherwise the process becomes JupyterLab.
+    """
+    from pathways_nb.course import course_folder
+
+    try:
+        copied, kept = course_folder.copy_course(options.folder)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"the course: {options.folder.resolve()} ({copied} files copied, {kept} were there and stay)", flush=True)
+    course_folder.open_lab(options.folder, options.options)
+
+
 def bench(options: argparse.Namespace) -> int:
     """Run benches and print their reports, or what became slower since the ones in a file.
 
@@ -220,6 +237,11 @@ def parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("status", help='Print the islands, devices and places of what attach("auto") finds here.')
     one.set_defaults(run=status)
+
+    one = commands.add_parser("lab", help="Copy the course into a folder of yours and open it in JupyterLab.")
+    one.add_argument("folder", type=Path, nargs="?", default=Path("pathways_course"), help="default: %(default)s")
+    one.add_argument("options", nargs=argparse.REMAINDER, help="further options of JupyterLab, such as --no-browser")
+    one.set_defaults(run=lab)
 
     one = commands.add_parser("demo", help="Execute a notebook and write it as one page.")
     one.add_argument(

@@ -38,11 +38,12 @@ from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.summary import summarise
+from pathways_nb.util.displaying import ShowsItself
 from pathways_nb.util.words import a_type_of, counted
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(ShowsItself):
     """Two runs on one time axis; only their events on devices are drawn, the islands of ``b`` below those of ``a``.
 
     Args:
@@ -226,7 +227,7 @@ def _devices(run: Run) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class RunScheduleComparison:
+class RunScheduleComparison(ShowsItself):
     """One call of a pipeline and its schedule, which is drawn above.
 
     Args:
@@ -284,9 +285,6 @@ class RunScheduleComparison:
     def to_csv(self, path: str | Path) -> None:
         """Write the table."""
         self.overlay.to_csv(path)
-
-    def _ipython_display_(self) -> None:
-        self.show()
 
     def __repr__(self) -> str:
         return f"<comparison: {self.summary_line()}>"

@@ -128,9 +128,8 @@ def execute(content: nbformat.NotebookNode, folder: Path) -> None:
         DemoError: a cell raised or hung, or the kernel died.
     """
     progress = _Progress(content)
-    kernel = AsyncKernelManager(
-        kernel_name="python3", kernel_spec_manager=_ThisInterpreter(), transport_encryption="auto"
-    )
+    safer = {"transport_encryption": "auto"} if hasattr(AsyncKernelManager, "transport_encryption") else {}
+    kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=_ThisInterpreter(), **safer)
     client = NotebookClient(
         content,
         km=kernel,

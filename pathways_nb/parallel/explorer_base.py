@@ -14,6 +14,7 @@ import traitlets as t
 
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.util.collecting import uncollected
+from pathways_nb.util.displaying import ShowsItself
 
 if TYPE_CHECKING:
     from pathways_widgets.drawing.scene import Scene
@@ -44,7 +45,7 @@ class ExplorerButton(NamedTuple):
     busy: str = ""
 
 
-class Explorer(t.HasTraits, Generic[R]):
+class Explorer(ShowsItself, t.HasTraits, Generic[R]):
     """Choices that can be set by controls or from Python, and what is computed from them.
 
     Each trait with the tag ``group`` gets a control, which shows the trait's ``help`` as its tooltip. Tags:
@@ -167,7 +168,8 @@ class Explorer(t.HasTraits, Generic[R]):
 
         write_scene(self.scene, path, width)
 
-    def _ipython_display_(self) -> None:
+    def show(self) -> None:
+        """Show the controls and the pictures in the current cell."""
         from pathways_widgets.explorers.controls_panel import ControlsPanel
 
         ControlsPanel(self).display()

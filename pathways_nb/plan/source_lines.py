@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from pathways_nb.errors import PathwaysError
+from pathways_nb.util.displaying import ipython_shell
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,10 +36,7 @@ _KERNEL = f"{os.sep}ipykernel_"
 
 def describe(filename: str, line: int) -> str:
     """Return a position in a file in the words of a notebook or a script."""
-    # Not imported: where IPython is in use, it has been imported already.
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    cells = getattr(getattr(shell, "compile", None), "_filename_map", None) or {}
+    cells = getattr(getattr(ipython_shell(), "compile", None), "_filename_map", None) or {}
     name = os.path.basename(filename)
     number = cells.get(filename)
     if number is None and _KERNEL in filename:

@@ -16,6 +16,7 @@ from pathways_nb.runtime.run_state import asked
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, interrupts
+from pathways_nb.util.displaying import ipython_shell
 from pathways_nb.util.progress import tell_reader
 from pathways_nb.util.words import counted
 
@@ -92,7 +93,7 @@ def _rendered() -> list[str]:
 
 def watch_cells() -> None:
     """Have an interrupt of an IPython cell cancel what the cell has queued; do nothing outside IPython."""
-    shell = _shell()
+    shell = ipython_shell()
     if shell is None:
         return
     interrupts.rendered = _rendered
@@ -101,9 +102,3 @@ def watch_cells() -> None:
             shell.events.register(event, function)
     if _begun.cell is None:
         _begun.cell = next(asked)  # the cell under way
-
-
-def _shell() -> Any:
-    """Return IPython's shell, if this process has one: nothing imports IPython for this."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None

@@ -18,6 +18,7 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.specs import axes_of, show, trimmed
 from pathways_nb.runtime.lowering.pieces import Shards, volume
 from pathways_nb.shardings.blocks import Blocks, numbers
+from pathways_nb.util.displaying import ShowsItself
 from pathways_nb.util.words import counted
 
 _LISTED = 8
@@ -48,7 +49,7 @@ class Seat:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Layout:
+class Layout(ShowsItself):
     """Which device holds which block of an array: what ``pw.show_sharding`` returns.
 
     Its text says what each device holds; ``show`` and ``savefig`` draw it.
@@ -218,9 +219,6 @@ class Layout:
         from pathways_widgets.shardings.sharding_display import write
 
         write(self, path, width)
-
-    def _ipython_display_(self) -> None:
-        self.show()
 
     def _listed(self) -> Iterator[str]:
         """Yield a line for each of the first blocks."""

@@ -17,6 +17,7 @@ from pathways_nb.errors import size
 from pathways_nb.plan.plan import route
 from pathways_nb.runtime.lowering.pieces import elements_crossing, elements_lacking, pieces, volume
 from pathways_nb.shardings.layout import Layout
+from pathways_nb.util.displaying import ShowsItself
 from pathways_nb.util.words import counted
 
 MOST_PIECES = 2**18
@@ -26,7 +27,7 @@ _LISTED = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Reshard:
+class Reshard(ShowsItself):
     """What moves when an array gets another layout: what ``pw.show_sharding(…, to=…)`` returns.
 
     Its text says what crosses between devices; ``show`` and ``savefig`` draw both layouts and the bytes between them.
@@ -178,9 +179,6 @@ class Reshard:
         from pathways_widgets.shardings.sharding_display import write
 
         write(self, path, width)
-
-    def _ipython_display_(self) -> None:
-        self.show()
 
     def _listed(self) -> Iterator[str]:
         """Yield a line for each of the first pairs of devices."""

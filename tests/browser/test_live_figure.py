@@ -130,7 +130,7 @@ def test_a_view_that_cannot_be_made_costs_only_itself(monkeypatch: pytest.Monkey
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What a notebook would display."""
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(live.InteractiveShell, "initialized", lambda: True)
+    monkeypatch.setattr(live, "shows_figures", lambda: True)
     monkeypatch.setattr(output, "display", lambda bundle, **_: found.append(bundle))
     return found
 

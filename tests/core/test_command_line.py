@@ -13,6 +13,12 @@ import pytest
 
 from pathways_nb.__main__ import main
 from pathways_nb.bench import report
+from pathways_nb.course import course_folder
+from tests.conftest import ROOT
+
+NOTEBOOKS = [
+    path for path in (ROOT / "notebooks").rglob("*") if path.is_file() and ".ipynb_checkpoints" not in path.parts
+]
 
 
 @pytest.fixture
@@ -132,3 +138,22 @@ def test_no_command_is_an_error(capsys):
         main([])
     assert stopped.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
+
+
+def test_a_copy_of_the_course_keeps_what_is_the_users(tmp_path):
+    (tmp_path / "02_dispatch.ipynb").write_text("my own")
+    copied, kept = course_folder.copy_course(tmp_path)
+    assert (copied, kept) == (len(NOTEBOOKS) - 1, 1)
+    assert (tmp_path / "02_dispatch.ipynb").read_text() == "my own"
+    assert (tmp_path / "pictures" / "quickstart.png").read_bytes().startswith(b"\x89PNG")
+    assert course_folder.copy_course(tmp_path) == (0, len(NOTEBOOKS))
+
+
+def test_the_course_is_not_copied_onto_itself_or_into_a_file(tmp_path, capsys):
+    assert main(["lab", str(ROOT / "notebooks")]) == 1
+    assert "notebooks: this is the course itself; name another folder for your copy." in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["lab", str(tmp_path / "file")]) == 1
+    said = capsys.readouterr().err
+    assert "01_quickstart.ipynb cannot be written: " in said
+    assert said.endswith("Name another folder.\n")

@@ -75,6 +75,7 @@ def test_every_file_names_the_same_oldest_python():
 def test_the_wheel_leaves_out_the_benches_and_nothing_else():
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["exclude"] == ["pathways_nb/bench"]
+    assert "notebooks" in wheel["only-include"]
     importers = [
         str(path.relative_to(ROOT))
         for path in (ROOT / "pathways_nb").rglob("*.py")

@@ -24,6 +24,7 @@ from pathways_nb.results.launch_runs import run_of
 from pathways_nb.results.run import Run
 from pathways_nb.trace.launch_ops import Op, OpKind, Ops, Phase
 from pathways_nb.trace.metrics import duration
+from pathways_nb.util.displaying import ShowsItself
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ _VIEWS = ("ops", "categories")
 
 
 @dataclass(frozen=True, eq=False)
-class StepTimeline:
+class StepTimeline(ShowsItself):
     """The step of one device in simulated time.
 
     Args:
@@ -134,9 +135,6 @@ class StepTimeline:
             *views: as for ``Run.show``; ``"ops"`` and ``"categories"`` by default.
         """
         self.run.show(*(views or _VIEWS))
-
-    def _ipython_display_(self) -> None:
-        self.show()
 
     def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = _VIEWS) -> None:
         """Write the picture that ``show`` draws; see ``Run.savefig``."""

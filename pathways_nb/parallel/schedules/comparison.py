@@ -20,6 +20,7 @@ from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.util.csv_columns import write_columns
+from pathways_nb.util.displaying import ShowsItself
 from pathways_nb.util.words import counted
 
 KEYS = ("stage", "operation", "microbatch", "token_slice", "direction")
@@ -42,7 +43,7 @@ class ScheduleDifference(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ScheduleComparison:
+class ScheduleComparison(ShowsItself):
     """Two schedules to compare, the first drawn above the second."""
 
     a: Schedule
@@ -122,9 +123,6 @@ class ScheduleComparison:
         """Both names, marked (a) and (b) where they are the same."""
         same = self.a.name == self.b.name
         return (f"{self.a.name} (a)", f"{self.b.name} (b)") if same else (self.a.name, self.b.name)
-
-    def _ipython_display_(self) -> None:
-        self.show()
 
     def __repr__(self) -> str:
         return f"<comparison: {self.summary_line()}>"

@@ -40,11 +40,12 @@ from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.timing.fixed_order import FixedOrder, OrderEdges
 from pathways_nb.util.collecting import uncollected
+from pathways_nb.util.displaying import ShowsItself
 from pathways_nb.util.words import a_type_of, counted
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(ShowsItself):
     """A pipeline schedule: for each device its cells in order. Schedules with the same rows are equal.
 
     Args:

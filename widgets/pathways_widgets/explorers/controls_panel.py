@@ -19,6 +19,8 @@ import traitlets
 
 from pathways_nb.errors import PathwaysError
 from pathways_nb.util.collecting import uncollected
+from pathways_nb.util.displaying import append_in_marimo, marimo_notebook
+from pathways_widgets.explorers.mirrored_controls import MirroredControls
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 
 _QUIET_SECONDS = 1.0
@@ -58,10 +60,22 @@ class ControlsPanel(w.VBox):
 
     def display(self) -> None:
         """Show the panel in the current cell, with a still picture behind it; a page without kernel gets the figure."""
+        if marimo_notebook() is not None:
+            self._show_in_marimo()
+            return
         found = self._repr_mimebundle_()
         bundle = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self.explorer)}
         put_out(bundle | ({ITEM_TYPE: self.figure.json_item_with_data()} if embedding() else {}))
         self.show_still()
+
+    def _show_in_marimo(self) -> None:
+        """Show the controls above and below the figure, each as a widget that marimo can show."""
+        at = self.children.index(self.figure)
+        played = {self.play: self.slider} if hasattr(self, "play") else {}
+        above, below = (MirroredControls(list(part), played) for part in (self.children[:at], self.children[at + 1 :]))
+        self._mirrors = (above, below)  # alive as long as the panel is
+        for part in (above, self.figure, below):
+            append_in_marimo(part)
 
     def show_still(self) -> None:
         """Show the present choice as a still picture, in place of the one before."""

@@ -18,21 +18,29 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import anywidget
 import bokeh
 import traitlets
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_nb.util.displaying import marimo_notebook, shows_figures
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike
-from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
+from pathways_widgets.figures.output import (
+    ITEM_TYPE,
+    answer_while_busy,
+    embedding,
+    put_out,
+    show_still,
+    tell_what_waits,
+)
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.page import bokeh_source, drawing_script
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
@@ -48,21 +56,29 @@ _SHARE = 0.1
 class BokehJS(anywidget.AnyWidget):
     """Carries BokehJS from the installed package to the browser: one for each kernel, never displayed.
 
-    Figures refer to it by id, so the script of about a megabyte is not sent again with each of them.
+    Figures refer to it by id, so the script of about a megabyte is not sent again with each of them. Of an app that
+    marimo runs, each page has a thread of this process and needs one of its own.
     """
 
     _esm = "export default {}"
     version = traitlets.Unicode(bokeh.__version__).tag(sync=True)
     src = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    _only: ClassVar[BokehJS | None] = None
+    _of_kernel: ClassVar[Any] = SimpleNamespace(only=None)
+    _of_page: ClassVar[Any] = threading.local()
 
     @classmethod
     def get(cls) -> BokehJS:
-        """Return the one of this kernel; a new one if it was closed."""
+        """Return the one of this kernel, or of this page of marimo's; a new one if it was closed."""
+        in_marimo = marimo_notebook() is not None
+        kept = cls._of_page if in_marimo else cls._of_kernel
+        found: BokehJS | None = getattr(kept, "only", None)
         # A widget that was closed has no comm: figures could not find the script by its id.
-        if cls._only is None or cls._only.comm is None:
-            cls._only = cls(src=[bokeh_source()])
-        return cls._only
+        if found is None or found.comm is None:
+            found = kept.only = cls(src=[bokeh_source()])
+            if in_marimo:
+                # marimo closes what a cell has made before it runs the cell again; figures of other cells need this.
+                found.comm.close = lambda **_: None
+        return found
 
 
 class Figure(anywidget.AnyWidget):
@@ -110,7 +126,7 @@ class Figure(anywidget.AnyWidget):
         return widget | {ITEM_TYPE: self.json_item_with_data()} if embedding() else widget
 
     def _ipython_display_(self) -> None:
-        put_out(self.bundle())
+        put_out(self.bundle(), widget=self)
         if self._still is not None:
             show_still(self._still, repr(self))
 
@@ -136,11 +152,7 @@ class LiveFigure(Figure):
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
-        # The frontend sends widget messages to a subshell, so that they need not wait for the running cell. ipykernel
-        # routes each comm back to the shell that last published on it, normally the main one; None switches that off.
-        # This is a private name of ipykernel 7.4 or newer: without it figures still work, but callbacks wait.
-        if hasattr(self.comm, "_reply_subshell_for"):
-            self.comm._reply_subshell_for = None
+        answer_while_busy(self.comm)
         self.observe(self._draw_window, "view")
         self.observe(self._add_up, "brushed")
 
@@ -254,7 +266,7 @@ class LiveDisplay:
 
         Never raises: a cell must run even if its figure fails, which is then one line of text.
         """
-        if not InteractiveShell.initialized():
+        if not shows_figures():
             return
         try:
             self.figure = LiveFigure(self._run, self.views)
@@ -265,7 +277,9 @@ class LiveDisplay:
                 # In a saved notebook this text stands where the figure was; the still picture comes when the run has
                 # ended.
                 bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
-            self._handle = put_out(bundle)
+            self._handle = put_out(bundle, widget=self.figure)
+            if not self._run.finished:
+                tell_what_waits(self.figure.comm)
         except Exception as error:
             self._give_up(error)
             return
@@ -278,7 +292,7 @@ class LiveDisplay:
         if self._ended.is_set():
             return
         self._ended.set()
-        if not InteractiveShell.initialized():
+        if not shows_figures():
             sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
         if self._thread is None:
             return

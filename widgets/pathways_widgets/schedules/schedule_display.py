@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import traitlets
-from IPython.core.interactiveshell import InteractiveShell
 
 from pathways_nb.trace.causality.headlines import comparison_headline, schedule_headline
+from pathways_nb.util.displaying import shows_figures
 from pathways_widgets.drawing.views import Window
+from pathways_widgets.figures.output import answer_while_busy
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.picture_figure import PictureFigure
 from pathways_widgets.figures.run_still import write_scene
@@ -46,8 +47,7 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
         super().__init__(pictures, Schedules(len(pictures)), scene_of_schedules)
-        if hasattr(self.comm, "_reply_subshell_for"):
-            self.comm._reply_subshell_for = None  # so that `view` need not wait for the running cell
+        answer_while_busy(self.comm)
         self.observe(self._draw_window, ["view", "pixels"])
 
     def words(self, picture: Sequence[Drawable]) -> str:
@@ -138,7 +138,7 @@ def describe(pictures: Sequence[Drawable]) -> str:
 
 def show(pictures: Sequence[Drawable]) -> None:
     """Show schedules in a cell's output, one above the other; a script prints the text."""
-    if InteractiveShell.initialized():
+    if shows_figures():
         ScheduleFigure(pictures)._ipython_display_()
     else:
         sys.stdout.write(f"{describe(pictures)}\n")

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from bokeh.embed import json_item
-from IPython.core.interactiveshell import InteractiveShell
 
+from pathways_nb.util.displaying import shows_figures
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.picture_marks import shapes_of
 from pathways_widgets.drawing.scene import Scene
@@ -64,7 +64,7 @@ class ShardingFigure(Figure):
 
 def show(picture: Drawable) -> None:
     """Show a picture in a cell's output; a script prints its text."""
-    if InteractiveShell.initialized():
+    if shows_figures():
         ShardingFigure(picture)._ipython_display_()
     else:
         sys.stdout.write(f"{picture!r}\n")
