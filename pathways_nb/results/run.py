@@ -24,6 +24,7 @@ from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.causality.headlines import run_headline
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
+from pathways_nb.trace.causality.why import Why, why
 from pathways_nb.trace.causality.without_dispatch import AT_ONCE, overhead
 from pathways_nb.trace.exact_stamps import Stamps
 from pathways_nb.trace.exchange_hiding import Exchange, exchange
@@ -255,6 +256,21 @@ class Run(ControllerHistory):
             UsageError: no argument is given, nothing matches (the nearest are listed), or ``faster`` is not above 0.
         """
         return what_if(self.events, node, program, kind, client, faster=faster)
+
+    def why(self, at: float, island: int, device: int = 0) -> Why:
+        """Return why a device waited at a time, or why what ran there began when it did, back to the beginning.
+
+        A tap on a gap or a bar of the timeline tells the same.
+
+        Args:
+            at: in seconds since the run began.
+            island: index of the island.
+            device: number of the device within the island.
+
+        Raises:
+            UsageError: ``at`` is no number, nothing ran on that device, or nothing runs there any more.
+        """
+        return why(self.events, at, island, device)
 
     def show(self, *views: str) -> None:
         """Display the run in the current cell.

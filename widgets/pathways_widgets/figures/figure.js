@@ -276,7 +276,12 @@ const mount = async (Bokeh, item, element) => {
   const clients = clientRow(doc)
   if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
   const {picked, sayFirst} = modules(doc, Bokeh)
-  const {mark, field} = link(doc, picked)
+  const {panel, tellNodes} = whyPanel(doc)
+  if (panel) host.after(panel)
+  const {mark, field} = link(doc, (model, rows) => {
+    picked(model, rows)
+    if (model === "graph_nodes") tellNodes(rows.flatMap((row) => doc.get_model_by_name(model).data.ids[row].split(" ")))
+  })
   sayFirst()
   foot.append(...[numbers, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
