@@ -162,10 +162,8 @@ const modules = (doc, Bokeh) => {
     const line = (boxes.line[row] || "").split(" · ")[0]
     say(Array.from(texts.data.line).includes(line) ? line : nodes.data.line[least], boxes.name[row])
   }
-  let last = [NaN, NaN]
   const tap = ({x, y}) => {
     const {data, selected} = nodes
-    last = [x, y]
     const hit = Array.from(data.x, (_, i) => i).find((i) => data.level[i] === now() &&
       Math.abs(x - data.x[i]) < data.width[i] / 2 && Math.abs(y - data.y[i]) < data.height[i] / 2)
     const indices = hit === undefined ? [] : [hit]
@@ -173,9 +171,7 @@ const modules = (doc, Bokeh) => {
     else selected.indices = indices
   }
   const figure = doc.get_model_by_name("graph")
-  figure.on_event("tap", tap)
-  // Two clicks in quick succession on different cards are two clicks; the second one on the same card opens nothing more.
-  figure.on_event("doubletap", (event) => { if (Math.hypot(event.x - last[0], event.y - last[1]) > 8) tap(event) })
+  onTaps(figure, tap)
   return {picked, sayFirst}
 }
 

@@ -47,7 +47,7 @@ const whyPanel = (doc) => {
     show()
     return [list, more]
   }
-  figure.on_event("tap", ({x, y}) => {
+  onTaps(figure, ({x, y}) => {
     const {data} = table, count = data.left?.length ?? 0
     if (!count) { if (table.tags.length) open(line(table.tags[0])); return }
     const lane = Array.from({length: count}, (_, i) => i).filter((i) => data.top[i] - LANE_MARGIN <= y && y <= data.bottom[i] + LANE_MARGIN)
@@ -64,6 +64,14 @@ const whyPanel = (doc) => {
     if (texts.length) { outline([], null); open(...texts.slice(0, 8).map(line), ...(texts.length > 8 ? [line(`and ${texts.length - 8} more`)] : [])) }
   }
   return {panel, tellNodes}
+}
+
+// Two clicks in quick succession at different places are two clicks; the second one at the same place is none.
+const onTaps = (figure, tap) => {
+  let last = [NaN, NaN]
+  const go = (event) => { last = [event.sx, event.sy]; tap(event) }
+  figure.on_event("tap", go)
+  figure.on_event("doubletap", (event) => { if (Math.hypot(event.sx - last[0], event.sy - last[1]) > 8) go(event) })
 }
 
 const button = (text, title, press) => {
