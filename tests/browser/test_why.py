@@ -46,5 +46,8 @@ def test_a_gap_is_asked_and_its_chain_followed(opened: Callable[..., Any]) -> No
     tap(tab, 5.5, "island 1 · dev 1")
     steps.first.wait_for()
     assert "`g` of p (compute): 2 times, 2 s in all, 1 s each, 33 % of the makespan" in panel.inner_text()
+    slider = tab.get_by_role("slider", name="What if it were faster")
+    slider.fill("2")
+    assert "if `g` were 4 times as fast: makespan 6 s → 4.5 s, with order and gaps as recorded" in panel.inner_text()
     tap(tab, 5.5, "island 0 · dev 0")
     tab.get_by_text("Nothing runs here any more.").wait_for()

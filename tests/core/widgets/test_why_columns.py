@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pathways_nb.trace.causality.what_if import what_if
 from pathways_nb.trace.causality.why import why
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_widgets.timeline import why_columns
 from pathways_widgets.timeline.timeline_view import Timeline
-from pathways_widgets.timeline.why_columns import FACTS, MOST_EVENTS, WHY
+from pathways_widgets.timeline.why_columns import FACTS, FASTER, MOST_EVENTS, WHY
 from tests.core.widgets.fake_run import FakeRun, fake_run, many_events
 
 f = Label("compute", "f", "p", "ann", node=0, island=0, devices=4)
@@ -47,6 +52,17 @@ def test_facts_are_of_all_events_of_a_kind() -> None:
         "`g` of p (compute): 2 times, 2 s in all, 1 s each, 33 % of the makespan; on the critical path · model.py:12",
     ]
     assert columns[FACTS]["id"] == ["p#0", "p#1", "p#1"]
+
+
+def test_facts_say_what_if_it_were_faster_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeRun([], Events.from_rows(ROWS))
+    facts = Timeline(run.islands).update(run)[FACTS]
+    assert facts["faster2"][0] == "if `f` were 2 times as fast: makespan 6 s → 4.5 s, with order and gaps as recorded"
+    for factor in FASTER:
+        after = what_if(run.events, node="g", faster=factor).after
+        assert f"makespan 6 s → {duration(after)}," in facts[f"faster{factor}"][2]
+    monkeypatch.setattr(why_columns, "MOST_RETIMED", 3)
+    assert not any(Timeline(run.islands).update(run)[FACTS]["faster2"]), "they would be timed anew for long"
 
 
 def test_where_there_is_nothing_to_tell_the_page_says_why() -> None:

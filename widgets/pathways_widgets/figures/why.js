@@ -29,6 +29,20 @@ const whyPanel = (doc) => {
     panel.style.display = "block"
   }
   const line = (text) => { const made = document.createElement("div"); made.textContent = text; return made }
+  // What all events of one kind took, and a slider: how long all would take if these were faster.
+  const fact = (row) => {
+    const {data} = facts, factors = Object.keys(data).filter((name) => name.startsWith("faster") && data[name][row])
+    if (!factors.length) return [line(data.text[row])]
+    const slider = document.createElement("input"), said = document.createElement("span"), place = document.createElement("label")
+    Object.assign(slider, {type: "range", min: 0, max: factors.length, step: 1, value: 0})
+    slider.style.cssText = "width: 8em; vertical-align: middle; margin-right: 6px"
+    slider.setAttribute("aria-label", "What if it were faster")
+    const say = () => { said.textContent = +slider.value ? data[factors[slider.value - 1]][row] : "what if it were faster?" }
+    slider.addEventListener("input", say)
+    say()
+    place.append(slider, said)
+    return [line(data.text[row]), place]
+  }
   // A chain grows by a step with each "why?", or to its beginning at once.
   const chain = (row, gap) => {
     const list = document.createElement("ol"), rows = [], more = document.createElement("div")
@@ -53,15 +67,17 @@ const whyPanel = (doc) => {
     const lane = Array.from({length: count}, (_, i) => i).filter((i) => data.top[i] - LANE_MARGIN <= y && y <= data.bottom[i] + LANE_MARGIN)
     if (!lane.length) { close(); return }
     const hit = lane.findLast((i) => data.left[i] <= x && x <= data.right[i])
-    if (hit !== undefined) { open(line(facts.data.text[data.fact[hit]]), ...chain(hit, null)); return }
+    if (hit !== undefined) { open(...fact(data.fact[hit]), ...chain(hit, null)); return }
     const next = lane.find((i) => data.left[i] > x)  // rows are in the order of their starts
     if (next === undefined) { outline([], null); open(line("Nothing runs here any more.")) }
     else open(...chain(next, data.free[next] < data.left[next] ? next : null))
   })
   table.properties.data.change.connect(close)
   const tellNodes = (ids) => {
-    const chosen = new Set(ids), texts = Array.from(facts.data.text ?? []).filter((_, i) => facts.data.id[i].split(" ").some((id) => chosen.has(id)))
-    if (texts.length) { outline([], null); open(...texts.slice(0, 8).map(line), ...(texts.length > 8 ? [line(`and ${texts.length - 8} more`)] : [])) }
+    const chosen = new Set(ids), rows = Array.from(facts.data.id ?? []).flatMap((of, i) => of.split(" ").some((id) => chosen.has(id)) ? [i] : [])
+    if (!rows.length) return
+    outline([], null)
+    open(...rows.slice(0, 8).flatMap(fact), ...(rows.length > 8 ? [line(`and ${rows.length - 8} more`)] : []))
   }
   return {panel, tellNodes}
 }

@@ -12,6 +12,7 @@ import numpy as np
 
 from pathways_nb.errors import size
 from pathways_nb.trace.causality.happened_before import Dag
+from pathways_nb.trace.causality.what_if import with_faster
 from pathways_nb.trace.causality.why import Reasons
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
@@ -24,10 +25,14 @@ from pathways_widgets.timeline.level_of_detail import Digest
 
 MOST_EVENTS = 4000
 """Number of events up to which a page has a sentence for each."""
+FASTER = (2, 4, 10)
+"""How many times as fast what is tapped may be thought."""
+MOST_RETIMED = 20_000
+"""Number of events up to which all these are timed anew, those of each kind once for each factor."""
 WHY, FACTS, ASKED = "timeline_why", "timeline_facts", "timeline_asked"
 SOURCES: dict[str, list[str]] = {
     WHY: [*SIDES, "free", "text", "next", "fact"],
-    FACTS: ["id", "text"],
+    FACTS: ["id", "text", *(f"faster{factor}" for factor in FASTER)],
     ASKED: list(SIDES),
 }
 """Each event with its sentence, the row of what it waited for (-1 for nothing) and of its facts; facts by node; and
@@ -102,12 +107,23 @@ def _facts(dag: Dag) -> tuple[np.ndarray, Columns]:
         of[numbers] = row
     of_event = of[dag.events.label]
     makespan = dag.span[1] - dag.span[0]
-    found: Columns = {"id": [], "text": []}
+    found: Columns = {name: [] for name in SOURCES[FACTS]}
+    is_quick = len(groups) * len(FASTER) * len(dag.events) <= MOST_RETIMED
     for row, numbers in enumerate(groups.values()):
         labels, rows = [dag.events.labels[number] for number in numbers], of_event == row
         found["id"].append(" ".join(dict.fromkeys(node_id(one.program, one.node) for one in labels)))
         found["text"].append(_fact(labels[0], dag.durations[rows], float(dag.slack[rows].min()), makespan))
+        for factor in FASTER:
+            found[f"faster{factor}"].append(_if_faster(dag, rows, labels[0].name, factor) if is_quick else "")
     return of_event, found
+
+
+def _if_faster(dag: Dag, rows: np.ndarray, name: str, factor: int) -> str:
+    """Return what ``run.what_if`` finds for events of one kind, in words."""
+    then, (begin, end) = with_faster(dag, rows, factor), dag.span
+    after = float(then.end[dag.counts].max() - then.start[dag.counts].min())
+    makespan = f"makespan {duration(end - begin)} → {duration(after)}"
+    return f"if `{name}` were {factor} times as fast: {makespan}, with order and gaps as recorded"
 
 
 def _fact(label: Label, durations: np.ndarray, slack: float, makespan: float) -> str:
