@@ -29,7 +29,7 @@ _WAYS = {"host": " from the host", "ICI": " over ICI", "DCN": " over DCN", "loca
 """By route of a transfer, how a sentence tells it."""
 
 
-class Wait(NamedTuple):
+class EventCause(NamedTuple):
     """Why one event began when it did.
 
     Args:
@@ -61,7 +61,7 @@ class Why(Printed):
     """
 
     asked: str
-    steps: tuple[Wait, ...]
+    steps: tuple[EventCause, ...]
 
     def _table(self) -> Table:
         return Table(f"why {self.asked}:", ("what was waited for, the latest first",), [(s.text,) for s in self.steps])
@@ -103,7 +103,7 @@ def why(events: Events, at: float, island: int, device: int = 0) -> Why:
 
 @dataclass(frozen=True, eq=False)
 class Reasons:
-    """Why the events of a graph began: one ``Wait`` for each.
+    """Why the events of a graph began: one ``EventCause`` for each.
 
     Args:
         dag: the graph.
@@ -125,15 +125,15 @@ class Reasons:
         """Return the position of what an event waited for, behind the transfer of its value; -1 for nothing."""
         return self._behind_transfer(row)[0]
 
-    def chain(self, row: int) -> tuple[Wait, ...]:
+    def chain(self, row: int) -> tuple[EventCause, ...]:
         """Return the wait of an event, that of what it waited for, and so on, at most ``_MOST_STEPS`` of them."""
-        found: list[Wait] = []
+        found: list[EventCause] = []
         while row >= 0 and len(found) < _MOST_STEPS:
-            found.append(self.wait(row))
+            found.append(self.cause(row))
             row = self.source(row)
         return tuple(found)
 
-    def wait(self, row: int) -> Wait:
+    def cause(self, row: int) -> EventCause:
         """Return why the event at a position of the graph began when it did."""
         timed, ids = self.dag.timed, self.dag.events["id"]
         source, moved = self._behind_transfer(row)
@@ -145,7 +145,8 @@ class Reasons:
         inferred = reason >= 0 and not (self._told(row) and (moved < 0 or self._told(moved)))
         text = self._sentence(row, source, reason, seconds, max(transfer, 0.0), inferred)
         of = -1 if source < 0 else int(ids[source])
-        return Wait(int(ids[row]), seconds, WHY[reason] if reason >= 0 else "", of, max(transfer, 0.0), inferred, text)
+        word = WHY[reason] if reason >= 0 else ""
+        return EventCause(int(ids[row]), seconds, word, of, max(transfer, 0.0), inferred, text)
 
     def _behind_transfer(self, row: int) -> tuple[int, int]:
         """Return what an event waited for, and the transfer between both; -1 for none."""

@@ -90,7 +90,7 @@ def _columns(events: Events, digest: Digest) -> dict[str, Columns]:
     track = digest.track[order[np.searchsorted(events["id"], dag.events["id"], sorter=order)]]
     columns: Columns = {"left": dag.start, "right": dag.start + dag.durations, "free": reasons.free}
     columns |= {"top": np.array(digest.top)[track], "bottom": np.array(digest.bottom)[track]}
-    columns["text"] = [reasons.wait(row).text for row in range(count)]
+    columns["text"] = [reasons.cause(row).text for row in range(count)]
     columns["next"] = np.array([reasons.source(row) for row in range(count)], np.int32)
     columns["fact"], facts = _facts(dag)
     return {WHY: columns, FACTS: facts, ASKED: {side: [] for side in SIDES}}
