@@ -73,6 +73,7 @@ from pathways_nb.shardings.reshard import Reshard
 from pathways_nb.trace.causality.breakdown import Idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack
 from pathways_nb.trace.causality.what_if import WhatIf
+from pathways_nb.trace.causality.why import Why
 from pathways_nb.trace.overhead import Overhead
 
 __all__ = [
@@ -123,6 +124,7 @@ __all__ = [
     "UsageError",
     "VirtualSlice",
     "WhatIf",
+    "Why",
     "adopt",
     "all_reduce",
     "attach",

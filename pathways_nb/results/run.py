@@ -18,12 +18,10 @@ from pathways_nb.errors import UsageError
 from pathways_nb.results import chrome_trace, perfetto_trace, saved_run
 from pathways_nb.results.controller_history import ControllerHistory
 from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
+from pathways_nb.results.run_causes import RunCauses
 from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
-from pathways_nb.trace.causality.breakdown import Idle, idle
-from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.causality.headlines import run_headline
-from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.causality.without_dispatch import AT_ONCE, overhead
 from pathways_nb.trace.exact_stamps import Stamps
 from pathways_nb.trace.exchange_hiding import Exchange, exchange
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Run(ControllerHistory):
+class Run(ControllerHistory, RunCauses):
     """A recorded execution of a cell, a block or one program.
 
     Args:
@@ -191,10 +189,6 @@ class Run(ControllerHistory):
         parts = self.about.get("options", {}).get("chip"), self.summary(), exposed_inside(self.opened)
         return " · ".join(map(str, filter(None, (*parts, self.about.get("shares"), self.stamps))))
 
-    def critical_path(self) -> CriticalPath:
-        """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""
-        return critical_path(self.events)
-
     def memory(self, by: Division = "client") -> list[MemoryHistory]:
         """Return what the devices held over time, as steps; devices with the same history are one.
 
@@ -211,14 +205,6 @@ class Run(ControllerHistory):
             raise UsageError(f"memory(by={by!r}): choose from {', '.join(map(repr, get_args(Division)))}.")
         return memory_of(self.events, by)
 
-    def slack(self) -> Slack:
-        """Return how much later each event on a device could end without a longer makespan, in seconds."""
-        return slack(self.events)
-
-    def idle(self) -> Idle:
-        """Return where the time of every device went: busy, or idle by cause; the parts add up to the makespan."""
-        return idle(self.events, self.islands)
-
     def overhead(self) -> Overhead:
         """Return what the controller cost: dispatch for a node, a call, and the makespan without dispatch, in seconds.
 
@@ -230,31 +216,6 @@ class Run(ControllerHistory):
     def exchange(self) -> Exchange:
         """Return how long transfers between islands took, and how much of that lies under computation."""
         return exchange(self.events)
-
-    def what_if(
-        self,
-        node: str | None = None,
-        program: str | None = None,
-        kind: str | None = None,
-        client: str | None = None,
-        *,
-        faster: float,
-    ) -> WhatIf:
-        """Return the makespan if some events had been faster, computed from the record with its order and gaps.
-
-        Nothing runs again. An event is faster if it matches every argument given.
-
-        Args:
-            node: name of a node.
-            program: name of a program.
-            kind: of event, as in ``events``; alone it also selects those that are not on devices, such as transfers.
-            client: name of a client.
-            faster: factor; below 1 means slower.
-
-        Raises:
-            UsageError: no argument is given, nothing matches (the nearest are listed), or ``faster`` is not above 0.
-        """
-        return what_if(self.events, node, program, kind, client, faster=faster)
 
     def show(self, *views: str) -> None:
         """Display the run in the current cell.

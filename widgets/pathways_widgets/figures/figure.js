@@ -162,10 +162,8 @@ const modules = (doc, Bokeh) => {
     const line = (boxes.line[row] || "").split(" · ")[0]
     say(Array.from(texts.data.line).includes(line) ? line : nodes.data.line[least], boxes.name[row])
   }
-  let last = [NaN, NaN]
   const tap = ({x, y}) => {
     const {data, selected} = nodes
-    last = [x, y]
     const hit = Array.from(data.x, (_, i) => i).find((i) => data.level[i] === now() &&
       Math.abs(x - data.x[i]) < data.width[i] / 2 && Math.abs(y - data.y[i]) < data.height[i] / 2)
     const indices = hit === undefined ? [] : [hit]
@@ -173,9 +171,7 @@ const modules = (doc, Bokeh) => {
     else selected.indices = indices
   }
   const figure = doc.get_model_by_name("graph")
-  figure.on_event("tap", tap)
-  // Two clicks in quick succession on different cards are two clicks; the second one on the same card opens nothing more.
-  figure.on_event("doubletap", (event) => { if (Math.hypot(event.x - last[0], event.y - last[1]) > 8) tap(event) })
+  onTaps(figure, tap)
   return {picked, sayFirst}
 }
 
@@ -278,7 +274,12 @@ const mount = async (Bokeh, item, element) => {
   const clients = clientRow(doc)
   if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
   const {picked, sayFirst} = modules(doc, Bokeh)
-  const {mark, field} = link(doc, picked)
+  const {panel, tellNodes} = whyPanel(doc)
+  if (panel) host.after(panel)
+  const {mark, field} = link(doc, (model, rows) => {
+    picked(model, rows)
+    if (model === "graph_nodes") tellNodes(rows.flatMap((row) => doc.get_model_by_name(model).data.ids[row].split(" ")))
+  })
   sayFirst()
   foot.append(...[numbers, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }

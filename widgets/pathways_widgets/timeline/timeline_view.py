@@ -48,7 +48,7 @@ from pathways_widgets.drawing.legends import (
     swatch_items,
 )
 from pathways_widgets.drawing.palette import DASHES
-from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of
+from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import TextMark
 from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
@@ -67,6 +67,8 @@ from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
+from pathways_widgets.timeline.why_columns import FACTS, MARK, WHY, WhyTable
+from pathways_widgets.timeline.why_columns import SOURCES as WHY_SOURCES
 
 _THIN = 0.6
 """Width in pixels of the lines between devices; those between islands have one pixel."""
@@ -135,6 +137,7 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
             BoxMark(source=f"timeline_{name}", renderer=f"timeline_{name}_edges", line=palette.BOX_EDGE, dash=dash)
             for name, dash in DASHES.items()
         ),
+        MARK,
         TextMark(source="timeline_marks"),
     )
 
@@ -151,11 +154,12 @@ class Timeline(View):
     tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        super().__init__(SOURCES, _roles())
+        super().__init__(SOURCES | WHY_SOURCES, _roles() | theme_roles([MARK]))
         self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
+        self._reasons = WhyTable()
 
     @cached_property
     def root(self) -> figure:
@@ -169,6 +173,8 @@ class Timeline(View):
             TapTool(renderers=[boxes]),
             BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
         )
+        # No mark shows these tables, but ``why.js`` reads them: the script keeps them in the document.
+        made.js_on_event("tap", CustomJS(args={name: self.tables[name] for name in (WHY, FACTS)}, code=""))
         _draw_lines(made, self.lanes, self.style)
         _draw_legends(made, self.style)
         return made
@@ -192,6 +198,8 @@ class Timeline(View):
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
+        reasons, note = self._reasons.columns(run, events, self._digest)
+        self.sources |= reasons
         clients = legend_of(events)
         # Edges that no box has need no words in the legend.
         guessed = {name: len(self.sources[f"timeline_{name}"]["left"]) > 0 for name in DASHES}
@@ -202,6 +210,7 @@ class Timeline(View):
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             **self._kinds(),
+            WHY: {"tags": [note] if note else []},
         }
         self._lay_out()
         return self.sources
