@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from pathways_nb.trace.record import Events
-from pathways_widgets import figure_of
-from tests.core.widgets.fake_run import FakeRun
+from pathways_widgets import LiveFigure, figure_of
+from tests.core.widgets.fake_run import FakeRun, fake_run
 from tests.core.widgets.test_why_columns import ROWS
+from tests.support.live_page import LivePage
+
+pytestmark = pytest.mark.browser
 
 _AT = """([x, lane]) => {
     const doc = Bokeh.documents[0], view = Bokeh.index.find_one(doc.get_model_by_name("timeline"))
@@ -24,7 +27,36 @@ def tap(tab: Any, seconds: float, lane: str) -> None:
     tab.mouse.click(*tab.evaluate(_AT, [seconds, lane]))
 
 
-@pytest.mark.browser
+def test_a_live_figure_tells_it_once_the_run_is_over(opened: Callable[..., Any]) -> None:
+    run = FakeRun([], Events.from_rows(ROWS), finished=False)
+    figure = LiveFigure(run, ("timeline",))
+    figure.push()
+    live = LivePage(opened(LivePage.PLACE), figure)
+    tap(live.tab, 2.0, "island 1 · dev 1")
+    live.tab.get_by_text("Why events began is told once the run is over.").wait_for()
+    run.finished = True
+    figure.push()
+    live.update()
+    assert not live.tab.locator(".pathways-why").is_visible(), "what was said is no longer so"
+    tap(live.tab, 1.0, "island 1 · dev 1")  # two clicks at one place are no two taps
+    live.tab.get_by_text("`g` on island 1 waited 4 s for `f` on island 0 (data, inferred)").wait_for()
+
+
+def test_a_node_of_the_graph_tells_what_it_took(opened: Callable[..., Any]) -> None:
+    run = fake_run()
+    tab = opened(figure_of(run))
+    name = tab.evaluate("""() => {
+        const nodes = Bokeh.documents[0].get_model_by_name("graph_nodes")
+        const row = nodes.data.kind.indexOf("computation")
+        nodes.selected.indices = [row]
+        return nodes.data.title[row]
+    }""")
+    panel = tab.locator(".pathways-why")
+    panel.wait_for()
+    assert f"`{name}` of " in panel.inner_text()
+    assert " of the makespan; " in panel.inner_text()
+
+
 def test_a_gap_is_asked_and_its_chain_followed(opened: Callable[..., Any]) -> None:
     tab = opened(figure_of(FakeRun([], Events.from_rows(ROWS)), ("timeline",)), height=900)
     panel, steps = tab.locator(".pathways-why"), tab.locator(".pathways-why li")

@@ -143,7 +143,7 @@ class Reasons:
         if moved >= 0:
             transfer = float(min(timed.end[moved], timed.start[row]) - max(timed.start[moved], self.free[row]))
         inferred = reason >= 0 and not (self._told(row) and (moved < 0 or self._told(moved)))
-        text = self._sentence(row, source, reason, seconds, max(transfer, 0.0), inferred)
+        text = self._sentence(row, source, moved >= 0, reason, seconds, max(transfer, 0.0), inferred)
         of = -1 if source < 0 else int(ids[source])
         word = WHY[reason] if reason >= 0 else ""
         return EventCause(int(ids[row]), seconds, word, of, max(transfer, 0.0), inferred, text)
@@ -177,17 +177,22 @@ class Reasons:
         edge = int(self.dag.timed.edge[row])
         return int(self.dag.timed.waits.why[edge]) if edge >= 0 else -1
 
-    def _sentence(self, row: int, source: int, reason: int, seconds: float, transfer: float, inferred: bool) -> str:
+    def _sentence(
+        self, row: int, source: int, has_moved: bool, reason: int, seconds: float, transfer: float, inferred: bool
+    ) -> str:
         begun, waited = _name(self.dag, row), seconds > _NONE
         if reason < 0:
             what = f" waited {duration(seconds)}, and nothing in the record says for what" if waited else " came first"
             return begun + what
         cause = f"({WHY[reason]}{', inferred' if inferred else ''})"
-        after = "" if source < 0 else f" after {_name(self.dag, source)}"
+        after = f" {_name(self.dag, source)}" if source >= 0 else " an event that is not in the record"
         if not waited and reason != CALL:
+            if reason in (TURN, MEMORY, WINDOW, LINK):
+                return f"{begun} waited for {self._waited_for(source, reason)} {cause}"
             late = float(self.dag.timed.start[row] - self.dag.timed.released[row])
             when = "right" if late <= _NONE else duration(late)
-            return f"{begun} began {when}{after or ' after an event that is not in the record'} {cause}"
+            arrived = f" what {_name(self.dag, source)} had made arrived" if has_moved else ""
+            return f"{begun} began {when} after{arrived or after} {cause}"
         # Released before its devices were free, or by them: then nothing accounts for the wait.
         rest = float(self.dag.timed.start[row] - max(self.dag.timed.released[row], self.free[row]))
         if reason == CALL:
@@ -196,9 +201,9 @@ class Reasons:
                 if waited
                 else "began when its program was called"
             )
-            return f"{begun} {said}{after} {cause}"
+            return f"{begun} {said}{f', after{after}' if source >= 0 else ''} {cause}"
         if rest >= seconds - _NONE:
-            return f"{begun} waited {duration(seconds)}{after} {cause}; nothing in the record says for what"
+            return f"{begun} waited {duration(seconds)} after{after} {cause}; nothing in the record says for what"
         found = f"{begun} waited {duration(seconds)} for {self._waited_for(source, reason)} {cause}"
         found += f", of which {duration(transfer)} was its transfer" if transfer > _NONE else ""
         return found + (f"; it began {duration(rest)} after that" if rest > max(_NONE, 0.01 * seconds) else "")

@@ -63,6 +63,16 @@ def test_the_controllers_reasons_are_told_in_words(reason: int, said: str) -> No
     assert texts(rows, 1.5, 0)[0] == said
 
 
+def test_what_is_on_no_device_and_what_did_not_wait_is_told_too() -> None:
+    rows = [Row(f, 0, 1, 0), Row(message, 1, 1.5, 1, cause=Cause(TURN, f, 0)), Row(other, 1.5, 3, 1)]
+    assert Reasons(Dag.of(Events.from_rows(rows))).cause(1).text == (
+        "the controller's message to island 0 waited for its turn among programs, behind `f` on island 0 (turn)"
+    )
+    busy = Label("compute", "busy", "q", island=1, devices=2)
+    rows = [Row(f, 0, 1, 0), Row(busy, 0, 2, 1), Row(move, 1, 2, 0, cause=BY[DATA]), Row(g, 2, 3, 0, cause=BY[DATA])]
+    assert texts(rows, 2.5, 1)[0] == ("`g` on island 1 began right after what `f` on island 0 had made arrived (data)")
+
+
 def test_what_nothing_explains_is_said() -> None:
     rows = [Row(f, 0, 1, 0), Row(other, 3, 4, 1)]
     assert texts(rows, 2, 0) == [
