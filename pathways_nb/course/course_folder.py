@@ -21,7 +21,7 @@ _CLONE = Path(__file__).parents[2] / "notebooks"
 
 
 def copy_course(folder: Path) -> tuple[int, int]:
-    """Copy the notebooks of the course, and their pictures, into a folder that is made if it is missing.
+    """Copy the notebooks of the course into a folder that is made if it is missing.
 
     Returns:
         How many files were copied, and how many were there already and stay as they are.
