@@ -151,3 +151,9 @@ def test_a_text_may_be_moved_to_the_right_as_well():
     (text,) = TextMark(shift=-5.0, lift=3.0).shapes({"x": [2.0], "y": [2.0], "text": ["a"]}, frame)
     assert (text.x, text.y) == (15.0, 23.0)
     assert TextMark(shift=-5.0).glyph(style.STYLES["screen"]).x_offset == -5.0
+
+
+def test_what_is_not_selected_fades_and_its_text_stays_readable() -> None:
+    fig, tables = figure(), {"nodes": ColumnDataSource({"x": [1.0], "y": [1.0], "text": ["f"]})}
+    draw(fig, (TextMark(source="nodes", is_dimmed=True),), tables, style.current())
+    assert fig.renderers[0].nonselection_glyph.text_alpha == 1

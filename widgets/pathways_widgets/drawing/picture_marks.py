@@ -27,7 +27,7 @@ from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import Columns
 
-DIMMED_ALPHA = 0.15
+DIMMED_ALPHA = 0.5
 """Opacity of the rows that are not selected while others are."""
 
 
@@ -132,7 +132,8 @@ def draw(
 
 def _faded(glyph: Glyph) -> Glyph:
     """Return how a glyph looks while other rows are selected."""
-    alphas = {name: DIMMED_ALPHA for name in ("fill_alpha", "line_alpha", "text_alpha") if hasattr(glyph, name)}
+    # Text stays as it is: what is not selected must be readable, in the dark theme too, where its box becomes darker.
+    alphas = {name: DIMMED_ALPHA for name in ("fill_alpha", "line_alpha") if hasattr(glyph, name)}
     faded = glyph.clone(**alphas)
     faded.name = None  # a theme finds a model by its name, which therefore only one may have
     return faded
