@@ -117,7 +117,7 @@ def ipython_traceback(error: BaseException) -> list[str]:
             break
         chain.append(cause)
     whole = [one.__traceback__ for one in chain]
-    style = sys.modules["IPython"].get_ipython().InteractiveTB
+    style = ipython_shell().InteractiveTB
     try:
         for one in chain:
             one.__traceback__ = shown_traceback(one.__traceback__)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
+from pathways_nb.util.displaying import ipython_shell
+
 PATIENCE, PAUSE = 2.0, 1.0
 """Seconds before the first line of progress (``PATIENCE``), and between two lines (``PAUSE``)."""
 _GONE = {
@@ -64,9 +66,7 @@ def show_progress(line: str) -> None:
 
 def _notebook() -> Any:
     """Return the shell of a notebook's kernel; ``None`` in a terminal and in a script."""
-    # Not imported: where IPython is in use, it has been imported already.
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    shell = ipython_shell()
     return shell if getattr(shell, "kernel", None) is not None else None
 
 

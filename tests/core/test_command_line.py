@@ -145,6 +145,8 @@ def test_a_copy_of_the_course_keeps_what_is_the_users(tmp_path):
     copied, kept = course_folder.copy_course(tmp_path)
     assert (copied, kept) == (len(NOTEBOOKS) - 1, 1)
     assert (tmp_path / "02_dispatch.ipynb").read_text() == "my own"
+    copies = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert copies == {path.relative_to(ROOT / "notebooks") for path in NOTEBOOKS}
     assert course_folder.copy_course(tmp_path) == (0, len(NOTEBOOKS))
 
 

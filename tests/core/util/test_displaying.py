@@ -73,10 +73,11 @@ def test_marimo_gets_the_widget_and_no_still_picture(marimo) -> None:
 
 def test_what_an_old_kernel_lacks_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[dict[str, str]] = []
-    new, old, shell = SimpleNamespace(_reply_subshell_for="main"), SimpleNamespace(), SimpleNamespace(kernel="a kernel")
+    shell = SimpleNamespace(kernel="a kernel")
     monkeypatch.setattr(output, "ipython_shell", lambda: shell)
     monkeypatch.setattr(output, "display", lambda bundle, **_: shown.append(bundle))
     monkeypatch.setattr(output, "_told", set())
+    new, old = SimpleNamespace(_reply_subshell_for="main"), SimpleNamespace()
     output.answer_while_busy(new)
     assert new._reply_subshell_for is None
     output.answer_while_busy(old)
