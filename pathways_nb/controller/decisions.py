@@ -197,7 +197,7 @@ def _words(event: Event) -> str:
         case Opened(client) | Closed(client):
             return f"{client} is {'opened' if isinstance(event, Opened) else 'closed'}"
         case Added(island):
-            return f"island {island} is back"
+            return f"island {island} is added, or its devices are back"
         case Removed(where):
             return f"{where} is lost"
         case PutRequested(_, client):

@@ -158,11 +158,14 @@ def test_a_policy_that_fails_is_an_error_and_does_not_look_fast(watchdog) -> Non
     def broken(ready: Any, state: Any) -> Any:
         raise ValueError("not today")
 
+    def nothing(ready: Any, state: Any) -> Any:
+        return None
+
     run = of_two_clients("fifo")
     with pytest.raises(UsageError, match=r"after 0\.0\d+ s, policy broken raised ValueError: not today \(.*\)\.$"):
         run.replay(broken)
-    with pytest.raises(UsageError, match=r"policy <lambda> \(.*\) returned a NoneType that is not one of"):
-        run.replay(lambda ready, state: None)
+    with pytest.raises(UsageError, match=r"policy nothing \(.*\) returned a NoneType that is not one of"):
+        run.replay(nothing)
 
 
 def test_a_long_recording_says_how_much_is_forgotten(watchdog) -> None:
