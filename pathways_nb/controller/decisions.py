@@ -22,6 +22,7 @@ from pathways_nb.controller.events_and_instructions import (
     Released,
     Removed,
     Submitted,
+    Voided,
 )
 from pathways_nb.controller.log import Log
 from pathways_nb.controller.policies import ReadyGang
@@ -43,7 +44,7 @@ from pathways_nb.plan.plan import Gang
 from pathways_nb.util.words import counted
 
 _RULES = {
-    "cancelled": "it is cancelled, and is enqueued at once to be skipped",
+    "cancelled": "it is cancelled or has failed, and is enqueued at once to be skipped",
     "alone": "no other client has work: the whole program goes to all its islands at once",
     "sequential": "nothing is in flight, and under sequential dispatch one computation goes at a time",
     "only": "nothing else could be enqueued there",
@@ -149,6 +150,11 @@ class WatchedCore(StateMachine):
         vars(machine).update(vars(log.snapshot.machine()), found=[], _began=began)
         return machine
 
+    @property
+    def wake_at(self) -> float | None:
+        """When it asked to be told that time has passed; ``None`` if it does not wait for that."""
+        return self._wake
+
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Apply one event, and note it for what is decided then."""
         self._event = event
@@ -171,7 +177,7 @@ def log_or_error(log: Log | None) -> Log:
     if log is None:
         raise UsageError(
             "this run has no log of its controller: it still goes on, its controller is another process's or was "
-            "attached anew meanwhile, or its file is of an older version."
+            "attached anew meanwhile, or its file is of an older version, a profile or a compiler's dump."
         )
     return log
 
@@ -184,12 +190,14 @@ def _words(event: Event) -> str:
             return f"island {island} has done a part of run {call_number(run)}"
         case Cancelled():
             return "calls are cancelled"
+        case Voided():
+            return "computations have failed"
         case Released():
             return "values are let go"
         case Opened(client) | Closed(client):
             return f"{client} is {'opened' if isinstance(event, Opened) else 'closed'}"
         case Added(island):
-            return f"island {island} is back"
+            return f"island {island} is added, or its devices are back"
         case Removed(where):
             return f"{where} is lost"
         case PutRequested(_, client):
@@ -210,6 +218,9 @@ def _decision(
     ready = [] if rule in ("cancelled", "alone") else _ready(state)
     if rule == "policy" and len(ready) == 1:
         rule = "only"
+    # Of several that could be the one computation that goes, the policy chooses under sequential dispatch, too.
+    if rule == "sequential" and len(ready) > 1:
+        rule = "policy"
     names = {island: _names(call, group) for island, group in gangs.items()}
     shown = tuple(ready) or tuple(as_shown(call, group[0]) for group in islice(gangs.values(), 1))
     of, name = call.submitted, call.plan.graph.name

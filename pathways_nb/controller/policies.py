@@ -218,6 +218,10 @@ def _later_choice(choose: Policy) -> str:
     return ""
 
 
+PROGRAMS_FAILED = " The programs that it was to choose from have failed; fix it and attach again."
+"""What the error of a policy that raised ends with."""
+
+
 def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
     """Return the gang that the policy chooses.
 
@@ -236,8 +240,8 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
         chosen = policy(ready, state)
     except BaseException as error:  # any error of a user's policy, even SystemExit, must not stop the controller
         raise PolicyError(
-            f"policy {name_of(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
-            f"programs that it was to choose from have failed; fix it and attach again."
+            f"policy {name_of(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)})."
+            f"{PROGRAMS_FAILED}"
         ) from error
     # By identity: a user's ``__eq__`` could say yes to anything.
     if not any(chosen is gang for gang in ready):

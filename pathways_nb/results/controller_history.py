@@ -49,6 +49,8 @@ class ControllerHistory:
     def steps(self) -> list[Decision]:
         """Return what the controller decided, one decision at a time, with the rule and what else it could have chosen.
 
+        Of a long run, the decisions at its first ``log.missing`` events are forgotten.
+
         Raises:
             UsageError: the run has no log, or one that cannot decide again.
         """
@@ -57,7 +59,9 @@ class ControllerHistory:
     def replay(self, policy: str | Policy) -> PolicyReplay:
         """Let another policy decide on the same calls, in simulated time, and compare it with the recorded one.
 
-        Clients call at the recorded times. Nodes take the time that was recorded for them, transfers and enqueues none.
+        Clients call at the recorded times. Nodes take the time that was recorded for them, transfers and enqueues none;
+        neither do nodes that the run has not carried out, as those of cancelled calls. Of a long run, the calls in its
+        first ``log.missing`` events are left out.
 
         Args:
             policy: name of a policy, or a function ``policy(ready, state)``, as for ``pw.attach``.
@@ -67,7 +71,7 @@ class ControllerHistory:
 
         Raises:
             UsageError: the run has no log, one that cannot decide again, or clients waited for memory for values that
-                they put; or there is no such policy.
+                they put; there is no such policy, or it failed.
         """
         chosen, log = policy_of(policy), log_or_error(self.log)
         names = name_of(log.snapshot.machine().policy), name_of(chosen)

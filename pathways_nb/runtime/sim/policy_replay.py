@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from pathways_nb.controller.decisions import Decision, WatchedCore
@@ -24,17 +24,19 @@ from pathways_nb.controller.events_and_instructions import (
     PutRequested,
     Skip,
     Submitted,
+    Voided,
     Wake,
     Woke,
 )
-from pathways_nb.controller.log import Log
-from pathways_nb.controller.policies import Policy, keeps_order
-from pathways_nb.errors import UsageError
+from pathways_nb.controller.log import Log, LoggedEvent
+from pathways_nb.controller.policies import PROGRAMS_FAILED, Policy, keeps_order
+from pathways_nb.errors import PolicyError, UsageError
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.sim.makespan import MakespanSimulator
 from pathways_nb.runtime.sim.simulated_islands import Task, VirtualRun
 from pathways_nb.runtime.sim.timed_plan import TimedPlan
+from pathways_nb.util.words import counted
 
 NodeSeconds = Callable[[int, int], float | None]
 """Returns how long a node of a call took, by the call's serial and the node's id; ``None`` if that is not recorded."""
@@ -64,13 +66,15 @@ class PolicyReplay:
         names: of the recorded policy and of the other.
         decisions: of the recorded policy.
         others: of the other policy.
-        ends: by call number.
+        ends: by call number, of the calls that neither failed nor were cancelled, under either policy.
+        missing: number of the recording's first events that its log has forgotten; calls made then have no end here.
     """
 
     names: tuple[str, str]
     decisions: tuple[Decision, ...]
     others: tuple[Decision, ...]
     ends: dict[int, Ends]
+    missing: int = 0
 
     @property
     def first_difference(self) -> tuple[Decision | None, Decision | None] | None:
@@ -102,6 +106,8 @@ class PolicyReplay:
         ends = "the last call ends after {:.6f} s under {}, {:.6f} s under {} (both simulated)"
         before, after = self.seconds
         lines = [ends.format(before, one, after, other)]
+        if self.missing:
+            lines.append(f"  without the first {counted(self.missing, 'event')} of the recording, which are forgotten")
         for client in sorted({ends.client for ends in self.ends.values()}):
             was, becomes = self.mean_end(client)
             lines.append(f"  {client or 'no client'}: on average after {was:.6f} s and {becomes:.6f} s")
@@ -124,7 +130,8 @@ def replayed(log: Log, seconds: NodeSeconds, policy: Policy, names: tuple[str, s
         began: when the recording began, in seconds of the controller's clock.
 
     Raises:
-        UsageError: the log cannot be played again, or clients waited for memory for values that they put.
+        UsageError: the log cannot be played again, clients waited for memory for values that they put, or the other
+            policy failed.
     """
     if log.why_not:
         raise UsageError(f"replay(policy=): this log cannot be played again: {log.why_not}.")
@@ -134,7 +141,7 @@ def replayed(log: Log, seconds: NodeSeconds, policy: Policy, names: tuple[str, s
         for serial, end in recorded.ends.items()
         if serial in other.ends
     }
-    return PolicyReplay(names, tuple(recorded.decisions), tuple(other.decisions), ends)
+    return PolicyReplay(names, tuple(recorded.decisions), tuple(other.decisions), ends, log.missing)
 
 
 class _LoggedCalls(MakespanSimulator):
@@ -142,41 +149,72 @@ class _LoggedCalls(MakespanSimulator):
 
     def __init__(self, log: Log, seconds: NodeSeconds, policy: Policy | None, began: float):
         core = WatchedCore.of(log, began)
+        super().__init__(core, {})
+        # What came before the recording is played as it was: the other policy decides from its beginning on.
+        for _ in islice(log.replay(core), log.before):
+            pass
+        core.found.clear()
         if policy is not None:
             core.policy, core.in_order = policy, keeps_order(policy)
-        super().__init__(core, {})
-        self._seconds, self._shares = seconds, _shares(log, core)
+        entries = log.entries[log.before :]
+        self._seconds, self._shares = seconds, _shares(entries, core)
         self.ends: dict[int, float] = {}
-        """By serial, when each call ended."""
+        """By serial, when each call ended that was carried out whole."""
         self.called: dict[int, tuple[str, str]] = {}
         """By serial, program and client of the recording's own calls."""
         self._makers: dict[int, tuple[VirtualRun, int]] = {}
         self._arguments: dict[int, tuple[int, ...]] = {}
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         self._skipped: set[int] = set()
-        self.agenda.now = log.entries[0].now if log.entries else 0.0
-        self._take_up(core)
-        for number, entry in enumerate(log.entries):
+        self._failed: set[int] = set()
+        """Calls of which nodes failed in the recording."""
+        self._is_other, self._began = policy is not None, began
+        # The beginning of a long recording may be forgotten: then time begins with what is left.
+        self.agenda.now = entries[0].now if log.missing and entries else began
+        self._take_up(core, entries)
+        for entry in entries:
             if not isinstance(entry.event, Completed | Woke):
-                self.agenda.at(entry.now, self._happens, entry.event, number >= log.before)
+                self.agenda.at(entry.now, self._happens, entry.event)
         self.run()
-        self.decisions = [one for one in core.found if one.at >= 0]
+        for serial in self._failed | self._skipped:
+            self.ends.pop(serial, None)
+        self.decisions = core.found
 
-    def _take_up(self, core: WatchedCore) -> None:
-        """Let what was under way before the log began go on."""
+    def _take_up(self, core: WatchedCore, entries: Sequence[LoggedEvent]) -> None:
+        """Let what is under way when the recording begins go on, with the time that it still took."""
         for call in core.calls.values():
             run = self._begin(call.submitted)
             for island, order in call.plan.orders.items():
                 for step in order[: call.done[island]]:
                     run.done[step] = 1
+        ended_at = {(e.run, e.island, e.stop): now for now, e, _ in entries if isinstance(e, Completed)}
+        launches: list[Launch] = []
         for island, queue in core.queues.items():
             starts = {serial: core.calls[serial].done[island] for serial, _ in queue.in_flight}
-            for serial, stop in tuple(queue.in_flight):
+            for serial, stop in queue.in_flight:
                 ended = core.calls[serial].ended.get(island, {})
                 while starts[serial] in ended:
                     starts[serial] = ended[starts[serial]]
-                self._carry_out(Launch(serial, island, starts[serial], stop))
+                launch = Launch(serial, island, starts[serial], stop)
+                launches.append(launch)
                 starts[serial] = stop
+                if (end := ended_at.get((serial, island, stop))) is not None:
+                    self._shorten(launch, end - self.agenda.now)
+        for launch in launches:
+            self._carry_out(launch)
+        if core.wake_at is not None:
+            self._carry_out(Wake(core.wake_at))
+
+    def _shorten(self, launch: Launch, left: float) -> None:
+        """Scale the seconds of a launch that is under way, so that its steps take no more than what is left of it."""
+        run = self._runs[launch.run]
+        seconds = list(run.timed.seconds)
+        steps = run.timed.plan.orders[launch.island][launch.start : launch.stop]
+        lasts = sum(seconds[step] for step in steps)
+        if lasts > left:
+            for step in steps:
+                seconds[step] *= max(left, 0.0) / lasts
+            run.timed = TimedPlan(run.timed.plan, seconds)
 
     def _begin(self, event: Submitted) -> VirtualRun:
         plan = event.plan
@@ -195,7 +233,7 @@ class _LoggedCalls(MakespanSimulator):
         recorded = self._seconds(serial, step.node)
         return self._shares.get((serial, index), 0.0) if recorded is None else recorded
 
-    def _happens(self, event: Event, in_recording: bool) -> None:
+    def _happens(self, event: Event) -> None:
         if isinstance(event, PutRequested) and self.machine.memory.limited:
             raise UsageError(
                 f"replay(policy=): {event.name} waited for memory when it was put, and under another policy it would "
@@ -203,8 +241,9 @@ class _LoggedCalls(MakespanSimulator):
             )
         if isinstance(event, Submitted):
             self._begin(event)
-            if in_recording:
-                self.called[event.run] = event.plan.graph.name, event.client
+            self.called[event.run] = event.plan.graph.name, event.client
+        if isinstance(event, Voided):
+            self._failed.update(self._makers[one][0].serial for one in event.buffers if one in self._makers)
         self._tell(event)
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -212,6 +251,10 @@ class _LoggedCalls(MakespanSimulator):
         match instruction:
             case Wake(at):
                 self.agenda.at(at, self._tell, Woke())
+            case Fail(_, PolicyError() as error) if self._is_other:
+                # Calls that failed would count as ended, and the policy that fails most as the fastest.
+                said = str(error).removesuffix(PROGRAMS_FAILED)
+                raise UsageError(f"replay(policy=): after {self.agenda.now - self._began:.6f} s, {said}") from error
             case Skip(run) | Fail(run):
                 self._skipped.add(run)
             case Finish(run):
@@ -225,10 +268,11 @@ class _LoggedCalls(MakespanSimulator):
     def prepared(self, task: Task) -> int:
         """Return 1 if a task brings a result of another call that is not computed yet, else 0."""
         run = task.ongoing.run
-        position = run.timed.plan.steps[task.index].argument
-        if position < 0:
+        position, arguments = run.timed.plan.steps[task.index].argument, self._arguments[run.serial]
+        # The core has dropped arguments of a call that failed since their owner had closed.
+        if not 0 <= position < len(arguments):
             return 0
-        made = self._makers.get(self._arguments[run.serial][position])
+        made = self._makers.get(arguments[position])
         if made is None or made[0].done[made[1]]:
             return 0
         self._expecting[made[0].serial, made[1]].append(task)
@@ -249,11 +293,11 @@ class _LoggedCalls(MakespanSimulator):
         return not (self._expecting or self._skipped)
 
 
-def _shares(log: Log, core: WatchedCore) -> dict[tuple[int, int], float]:
+def _shares(entries: Sequence[LoggedEvent], core: WatchedCore) -> dict[tuple[int, int], float]:
     """Return an equal share of a range's recorded device-seconds for each of its steps, by call and step."""
     plans: dict[int, Plan] = {serial: call.plan for serial, call in core.calls.items()}
     found: dict[tuple[int, int], float] = {}
-    for entry in log.entries:
+    for entry in entries:
         event = entry.event
         if isinstance(event, Submitted):
             plans[event.run] = event.plan

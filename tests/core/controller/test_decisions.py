@@ -83,6 +83,12 @@ def test_cancelled_calls_go_first_and_sequential_dispatch_takes_one_at_a_time() 
     assert [(one.rule, one.call) for one in found] == [("sequential", 0), ("sequential", 1)]
 
 
+def test_the_policy_chooses_under_sequential_dispatch_too() -> None:
+    one_by_one = StateMachine(devices=(1,), dispatch="sequential")
+    found = decided(one_by_one, [*in_turn(range(3)), (4.0, Completed(0, 0, 0, 1, 0.5))])[-1]
+    assert (found.rule, found.why) == ("policy", "the policy chose it of 2 computations")
+
+
 def test_a_recording_begins_with_its_own_decisions() -> None:
     book = Logbook(StateMachine(devices=(1,)))
     book.handle(Opened("a", 1.0, 0.0, 0), 0.0)

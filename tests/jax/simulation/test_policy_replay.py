@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.controller.log import Logbook
 from pathways_nb.errors import UsageError
+from pathways_nb.session import default_controller
 
 LENGTHS = (8e-3, 1e-3, 4e-3, 2e-3, 6e-3, 3e-3)
 SIM: dict[str, Any] = {"chip": "tpu_v5p", "islands": 2, "devices_per_island": 1}
@@ -89,3 +91,92 @@ def test_values_that_wait_for_memory_are_not_replayed(watchdog) -> None:
         pw.put(np.ones((64, 64), np.float32), on=pw.virtual_slice(1, island=0))
     with pytest.raises(UsageError, match=r"replay\(policy=\): .* waited for memory when it was put, and under another"):
         run.replay("fifo")
+
+
+def logbook() -> Logbook:
+    """Of the controller that is attached."""
+    session = default_controller.peek()
+    assert session is not None
+    book = session.driver.event_loop.logbook
+    assert book is not None
+    return book
+
+
+def test_the_other_policy_decides_from_the_beginning_of_the_recording_on(watchdog) -> None:
+    with pw.attach("sim", policy="fifo", **SIM):
+        here = pw.virtual_slice(1, island=0)
+        long, short = (pw.program(pw.work(seconds, on=here), name=f"{seconds * 1e3:g} ms") for seconds in (9e-3, 1e-3))
+        pw.wait([long(), short()])
+        with pw.client("ann").acting():
+            first, *others = [long() for _ in range(5)]
+        with pw.client("bob").acting():
+            others += [short() for _ in range(5)]
+        pw.wait(first)
+        with pw.record() as run:
+            pw.wait(others)
+    replay = run.replay("shortest")
+    # Those that were enqueued before it are not decided again, whatever the other policy would have chosen.
+    assert order(replay.decisions) == order(run.steps())
+    assert sorted(order(replay.others)) == sorted(order(replay.decisions)) != order(replay.others)
+
+
+def test_what_is_under_way_takes_what_is_left_of_it(watchdog) -> None:
+    with pw.attach("sim", **SIM):
+        logbook().least = 0  # so that the log begins when the recording does
+        long, short = (
+            pw.program(pw.work(seconds, on=pw.virtual_slice(1, island=island)), name=f"{seconds * 1e3:g} ms")
+            for seconds, island in ((50e-3, 0), (20e-3, 1))
+        )
+        pw.wait([long(), short()])
+        under_way = long()
+        pw.wait(short())
+        with pw.record() as run:
+            pw.wait([long(), under_way])
+    # Of the call before it, 30 ms are left.
+    assert run.replay("stride").seconds[0] == pytest.approx(80e-3, abs=1e-3)
+
+
+def test_calls_that_fail_or_are_cancelled_have_no_end(watchdog) -> None:
+    with pw.attach("sim", **SIM):
+        work = pw.work(5e-3, on=pw.virtual_slice(1, island=0))
+        work.name = "work"
+        program = pw.program(work, name="program")
+        ann = pw.client("ann")
+        with pw.record() as run:
+            with pw.inject_fault("work", times=1), pytest.raises(pw.NodeError):
+                program().result()
+            kept = program()
+            with ann.acting():
+                made = [program() for _ in range(4)]
+            ann.close()
+            pw.wait(kept)
+            del made
+    assert [(ends.client, call) for call, ends in run.replay("fifo").ends.items()] == [("", 1)]
+
+
+def test_a_policy_that_fails_is_an_error_and_does_not_look_fast(watchdog) -> None:
+    def broken(ready: Any, state: Any) -> Any:
+        raise ValueError("not today")
+
+    def nothing(ready: Any, state: Any) -> Any:
+        return None
+
+    run = of_two_clients("fifo")
+    with pytest.raises(UsageError, match=r"after 0\.0\d+ s, policy broken raised ValueError: not today \(.*\)\.$"):
+        run.replay(broken)
+    with pytest.raises(UsageError, match=r"policy nothing \(.*\) returned a NoneType that is not one of"):
+        run.replay(nothing)
+
+
+def test_a_long_recording_says_how_much_is_forgotten(watchdog) -> None:
+    with pw.attach("sim", **SIM):
+        logbook().most = 50
+        program = pw.program(pw.work(1e-4, on=pw.virtual_slice(1, island=0)), name="program")
+        with pw.record() as run:
+            for _ in range(10):
+                pw.wait([program() for _ in range(10)])
+    replay = run.replay("shortest")
+    assert run.log is not None
+    assert replay.missing == run.log.missing > 0
+    assert f"without the first {replay.missing} events of the recording" in str(replay)
+    assert len(replay.decisions) >= len(replay.ends) > 0
