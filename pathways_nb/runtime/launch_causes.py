@@ -72,10 +72,17 @@ def enqueue_label(run: Execution, island: int) -> Label:
 
 
 def brought_by(run: Execution, step: int, island: int) -> Cause:
-    """Return what made the inputs of a step exist: the dispatching of their producers, on another island.
+    """Return what made the inputs of a step exist: a transfer to its island, or the dispatching of their producers.
 
-    A step mostly waits for a move on its own island, which in turn waits for what it moves.
+    A step mostly waits for a move on its own island, which in turn waits until what it moves is launched. Where the
+    sending of a move took until it was over, that was waited for.
     """
+    plan = run.compiled_plan.plan
+    over = [
+        p for p in plan.steps[step].producers if p in run.late and plan.steps[p].kind == "move" and _is_over(run, p)
+    ]
+    if len(over) == 1:
+        return Cause(DATA, run.own(run.label(over[0])), run.serial)
     makers, pending = set[tuple[Execution, int]](), [(run, step)]
     while pending:
         maker, at = pending.pop()
@@ -90,6 +97,12 @@ def brought_by(run: Execution, step: int, island: int) -> Cause:
     ((maker, at),) = makers
     plan = maker.compiled_plan.plan
     return Cause(MESSAGE, enqueue_label(maker, plan.placements[plan.steps[at].place].island), maker.serial)
+
+
+def _is_over(run: Execution, step: int) -> bool:
+    """Return whether what a step makes is computed by now."""
+    arrays = [run.slots[slot] for slot in run.compiled_plan.plan.steps[step].outputs]
+    return all(array is not None and array.is_ready() for array in arrays)
 
 
 def _producers(run: Execution, step: int) -> Iterator[tuple[Execution, int]]:

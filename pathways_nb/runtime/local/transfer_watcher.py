@@ -61,6 +61,8 @@ class TransferWatcher(Watcher):
         label = run.compiled_plan.actions[launched.step].label
         label = routed(label, launched.route, launched.size) if launched.route else label
         start, why = max((ready or 0.0, DATA), (launched.dispatched, MESSAGE))
+        if launched.step in run.late:  # its source is what it was sent for, a moment after that was there
+            why = DATA
         row = Row(run.own(label), min(start, end), end, run.serial, quality, cause=BY[why])
         end_step(run, launched.step, row, failure)
         launched.launch_range.step_done()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import pathways_nb as pw
 from pathways_nb.results.chrome_trace import from_chrome
+from pathways_nb.runtime.launch_causes import brought_by, enqueue_label
 from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT
 from pathways_nb.timing.waits import CALL, MEMORY, MESSAGE, TURN, WHY, WINDOW
 from pathways_nb.trace.causality.critical_path import critical_path
@@ -111,6 +114,35 @@ def test_what_an_island_waited_for_is_the_dispatching_on_another_one() -> None:
     assert len(at)
     assert (events["island"][by[at]] != events["island"][at]).all()
     assert (events["run"][by[at]] == events["run"][at]).all()
+
+
+class _OneMove:
+    """As much of a call as is asked: step 1 moves to island 1 what step 0 made on island 0, for step 2."""
+
+    def __init__(self, is_over: bool) -> None:
+        kinds = ("launch", 0, ()), ("move", 1, (0,)), ("launch", 1, (1,))
+        steps = [
+            SimpleNamespace(kind=kind, place=place, producers=makers, outputs=(number,), argument=-1)
+            for number, (kind, place, makers) in enumerate(kinds)
+        ]
+        places = {island: SimpleNamespace(island=island) for island in (0, 1)}
+        self.compiled_plan = SimpleNamespace(plan=SimpleNamespace(steps=steps, placements=places), name="p")
+        self.late, self.slots, self.client, self.serial, self.arguments = {1}, [None] * 3, "", 7, ()
+        self.slots[1] = SimpleNamespace(is_ready=lambda: is_over)
+
+    def label(self, step: int) -> str:
+        return f"label of {step}"
+
+    def own(self, label: str) -> str:
+        return label
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_transfer_whose_sending_took_until_it_was_over_was_waited_for(is_over: bool) -> None:
+    run: Any = _OneMove(is_over)
+    cause = brought_by(run, 2, 1)
+    assert (WHY[cause.why], cause.run) == ("data" if is_over else "message", 7)
+    assert cause.label == ("label of 1" if is_over else enqueue_label(run, 0))
 
 
 @pytest.mark.parametrize("hosts", [False, True])
