@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.local.launch_watcher import IN_FLIGHT
 from pathways_nb.session.calls import client
-from pathways_widgets.figures import live, output
+from pathways_widgets.figures import output
 from tests.conftest import settled
 from tests.support.waiting import LIMIT, Unseen, interrupt_when, is_waited_for, launched, stand_still, until
 
@@ -248,11 +249,11 @@ def test_a_cancelled_result_names_its_own_node(cell, step, left) -> None:
 @pytest.fixture
 def notebook(monkeypatch):
     """Figures are made as in a notebook, and shown nowhere."""
-    live.InteractiveShell.clear_instance()
-    live.InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+    InteractiveShell.instance()
     monkeypatch.setattr(output, "display", lambda bundle, **_: None)
     yield
-    live.InteractiveShell.clear_instance()
+    InteractiveShell.clear_instance()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
