@@ -14,6 +14,7 @@ from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
 from pathways_nb.comparisons.run_comparison import Comparison, compare
 from pathways_nb.compilers.disk_cache import CompilerCache, compiler_cache
+from pathways_nb.controller.decisions import Decision, WaitingCall
 from pathways_nb.controller.orders import OrderCheck, check_orders
 from pathways_nb.controller.policies import policy
 from pathways_nb.cost.calibration.calibrated import Calibration
@@ -59,6 +60,7 @@ from pathways_nb.program.timed_work import work
 from pathways_nb.results.opened_runs import load, runs
 from pathways_nb.results.picture_style import style
 from pathways_nb.results.run import Run
+from pathways_nb.runtime.sim.policy_replay import PolicyReplay
 from pathways_nb.session.calls.client import get, profile, put, wait
 from pathways_nb.session.calls.program import Program, program
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
@@ -89,6 +91,7 @@ __all__ = [
     "Context",
     "Controller",
     "CriticalPath",
+    "Decision",
     "FsdpExplorer",
     "FsdpPlan",
     "FsdpStep",
@@ -110,6 +113,7 @@ __all__ = [
     "PlaceError",
     "PlanError",
     "PolicyError",
+    "PolicyReplay",
     "Program",
     "Reshard",
     "Run",
@@ -123,6 +127,7 @@ __all__ = [
     "Tenant",
     "UsageError",
     "VirtualSlice",
+    "WaitingCall",
     "WhatIf",
     "Why",
     "adopt",
