@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pathways_nb.controller.events_and_instructions import Completed, Event, Launch, Submitted, Waited
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import Execution, is_computed
 from pathways_nb.timing.waits import CALL, DATA, MEMORY, MESSAGE, TURN
 from pathways_nb.trace.rows import BY, Cause, Label, label_of
 
@@ -101,8 +101,7 @@ def brought_by(run: Execution, step: int, island: int) -> Cause:
 
 def _is_over(run: Execution, step: int) -> bool:
     """Return whether what a step makes is computed by now."""
-    arrays = [run.slots[slot] for slot in run.compiled_plan.plan.steps[step].outputs]
-    return all(array is not None and array.is_ready() for array in arrays)
+    return all(is_computed(run.slots[slot]) for slot in run.compiled_plan.plan.steps[step].outputs)
 
 
 def _producers(run: Execution, step: int) -> Iterator[tuple[Execution, int]]:

@@ -309,6 +309,14 @@ def _reason(cause: BaseException) -> str:
     return f"{type(cause).__name__}: {text}{at}"
 
 
+def is_computed(array: Any) -> bool:
+    """Return whether an array is computed by now; ``False`` where it does not tell."""
+    try:
+        return bool(array.is_ready())
+    except Exception:  # host values and typed keys do not tell; or a later launch has taken its memory over
+        return False
+
+
 def lost(what: str) -> LostError:
     """Return the error for the user about a result whose devices were released."""
     return LostError(

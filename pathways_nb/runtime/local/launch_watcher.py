@@ -19,6 +19,7 @@ from pathways_nb.runtime.local.launch_ends import Launched, LaunchEnds
 from pathways_nb.runtime.local.look_budget import LookBudget
 from pathways_nb.runtime.local.watcher import PATIENCE, Clock, LaunchRange, wait_for
 from pathways_nb.runtime.lowering.compiled_steps import ResolvedLaunch
+from pathways_nb.runtime.run_state import is_computed
 from pathways_nb.timing.waits import WINDOW
 from pathways_nb.trace.rows import Cause
 
@@ -80,7 +81,7 @@ class LaunchWatcher(threading.Thread):
     def add(self, launch_range: LaunchRange, launch: ResolvedLaunch, witness: Any, dispatched: float) -> None:
         """Watch a launch that was dispatched after all others, and look which have ended."""
         launched = launch_range, launch, witness, dispatched
-        if self.flight or self._looking.locked() or not self.budget.share or not _is_ready(witness):
+        if self.flight or self._looking.locked() or not self.budget.share or not is_computed(witness):
             self.flight.append(launched)
             self._is_awaited = self._is_awaited or launch.is_urgent
             self._unasked -= 1
@@ -186,7 +187,7 @@ class LaunchWatcher(threading.Thread):
         ended, lost = 0, list[slice]()
         for count, (_, launch, witness, _) in enumerate(self.flight, 1):
             taken = _is_taken(witness)
-            if not taken and not _is_ready(witness):
+            if not taken and not is_computed(witness):
                 break
             if taken or lost:
                 lost = _without_end(lost, launch.devices, taken)
@@ -218,13 +219,6 @@ class LaunchWatcher(threading.Thread):
 def _is_taken(witness: Any) -> bool:
     """Return whether a later launch has taken the memory of the witness over, which then tells nothing."""
     return bool(getattr(witness, "is_deleted", bool)())
-
-
-def _is_ready(witness: Any) -> bool:
-    try:
-        return bool(witness.is_ready())
-    except Exception:  # typed keys do not tell; or it was taken over just now, of which JAX's compiler tells
-        return False
 
 
 def _without_end(lost: Sequence[slice], mine: slice, taken: bool) -> list[slice]:

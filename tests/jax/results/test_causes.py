@@ -119,7 +119,7 @@ def test_what_an_island_waited_for_is_the_dispatching_on_another_one() -> None:
 class _OneMove:
     """As much of a call as is asked: step 1 moves to island 1 what step 0 made on island 0, for step 2."""
 
-    def __init__(self, is_over: bool) -> None:
+    def __init__(self, moved: Any) -> None:
         kinds = ("launch", 0, ()), ("move", 1, (0,)), ("launch", 1, (1,))
         steps = [
             SimpleNamespace(kind=kind, place=place, producers=makers, outputs=(number,), argument=-1)
@@ -128,7 +128,7 @@ class _OneMove:
         places = {island: SimpleNamespace(island=island) for island in (0, 1)}
         self.compiled_plan = SimpleNamespace(plan=SimpleNamespace(steps=steps, placements=places), name="p")
         self.late, self.slots, self.client, self.serial, self.arguments = {1}, [None] * 3, "", 7, ()
-        self.slots[1] = SimpleNamespace(is_ready=lambda: is_over)
+        self.slots[1] = moved
 
     def label(self, step: int) -> str:
         return f"label of {step}"
@@ -137,9 +137,23 @@ class _OneMove:
         return label
 
 
-@pytest.mark.parametrize("is_over", [False, True])
-def test_a_transfer_whose_sending_took_until_it_was_over_was_waited_for(is_over: bool) -> None:
-    run: Any = _OneMove(is_over)
+def _deleted() -> Any:
+    raise RuntimeError("Array has been deleted.")
+
+
+@pytest.mark.parametrize(
+    ("moved", "is_over"),
+    [
+        (SimpleNamespace(is_ready=lambda: True), True),
+        (SimpleNamespace(is_ready=lambda: False), False),
+        (SimpleNamespace(is_ready=_deleted), False),  # a later launch took its memory over
+        (np.ones(1), False),  # and typed keys: they do not tell
+        (None, False),
+    ],
+    ids=["over", "under way", "taken over", "does not tell", "let go"],
+)
+def test_a_transfer_whose_sending_took_until_it_was_over_was_waited_for(moved: Any, is_over: bool) -> None:
+    run: Any = _OneMove(moved)
     cause = brought_by(run, 2, 1)
     assert (WHY[cause.why], cause.run) == ("data" if is_over else "message", 7)
     assert cause.label == ("label of 1" if is_over else enqueue_label(run, 0))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.local.launch_watcher import LaunchWatcher, _is_ready
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
+from pathways_nb.runtime.run_state import Execution, is_computed
 from tests.jax.runtime.test_launch_watcher import READY, RUNS, Taken, Witness, node
 from tests.support.waiting import LIMIT
 
@@ -93,7 +93,7 @@ class TakenJustNow(Taken):
 
 
 def test_an_output_taken_over_between_two_questions_is_not_ready() -> None:
-    assert not _is_ready(TakenJustNow())
+    assert not is_computed(TakenJustNow())
 
 
 @pytest.mark.parametrize("how", ["at the end", "elsewhere", "for room"])
