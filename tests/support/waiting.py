@@ -122,4 +122,6 @@ class Unseen:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._held:  # only now does the core know of all that was called meanwhile
+            self.controller.driver.event_loop.in_turn(lambda: None)
         self.see()
