@@ -77,7 +77,8 @@ def write_run(run: RunLike, path: str | Path, show: str | Sequence[str] = DEFAUL
         raise ValueError(
             f"to_html({str(path)!r}): the file's name must end in .html; run.savefig writes .svg and .png."
         )
-    Path(path).write_text(page(run.name, [figure_of(run, check_show(show))]), "utf-8")
+    text = page(run.name, [figure_of(run, check_show(show))])
+    Path(path).write_text(text, "utf-8", errors="backslashreplace")  # a name may have half of a pair of surrogates
 
 
 @cache
