@@ -6,6 +6,7 @@ make the same choices again; what it could choose from is read from its state ju
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +25,7 @@ from pathways_nb.controller.events_and_instructions import (
     Submitted,
     Voided,
 )
-from pathways_nb.controller.log import Log
+from pathways_nb.controller.log import Log, Replay
 from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.controller.scheduler import (
     CANDIDATES,
@@ -108,15 +109,12 @@ class Decision:
     def __str__(self) -> str:
         what = [f"{counted(len(names), 'computation')} on island {island}" for island, names in self.enqueued.items()]
         whose = f" of {self.client}" if self.client else ""
-        lines = [
-            f"{self.at:.6f} s, {self.event}: {self.program}, run {self.call}{whose}: {', '.join(what) or 'nothing'}"
-        ]
-        lines[0] += f" ({self.why})"
-        lines += [
+        chosen = f"{self.program}, run {self.call}{whose}: {', '.join(what) or 'nothing'} ({self.why})"
+        others = [
             f"  {each.program}, run {each.call}{f' of {each.client}' if each.client else ''}, waits: {each.why}"
             for each in self.waiting
         ]
-        return "\n".join(lines)
+        return "\n".join([f"{self.at:.6f} s, {self.event}: {chosen}", *others])
 
 
 def decisions(log: Log, began: float = 0.0) -> Iterator[Decision]:
@@ -129,11 +127,10 @@ def decisions(log: Log, began: float = 0.0) -> Iterator[Decision]:
     Raises:
         UsageError: the log cannot be played again, or the core answers otherwise now.
     """
-    machine = WatchedCore.of(log, began)
-    for number, _ in enumerate(log.replay(machine)):
-        if number >= log.before:
-            yield from machine.found
-        machine.found.clear()
+    core, replay = WatchedCore.at_beginning(log, began)
+    for _ in replay:
+        yield from core.found
+        core.found.clear()
 
 
 class WatchedCore(StateMachine):
@@ -142,13 +139,23 @@ class WatchedCore(StateMachine):
     found: list[Decision]
     _began: float
     _event: Event
+    _is_watched: bool
 
     @classmethod
-    def of(cls, log: Log, began: float) -> WatchedCore:
-        """Return a core in the state before a log's first event."""
-        machine = object.__new__(cls)
-        vars(machine).update(vars(log.snapshot.machine()), found=[], _began=began)
-        return machine
+    def at_beginning(cls, log: Log, began: float) -> tuple[WatchedCore, Replay]:
+        """Return a core in the state in which a log's recording began, and what plays the recording on it.
+
+        What came before the recording has been played as it was, and is not noted.
+
+        Raises:
+            UsageError: as ``Log.replay``.
+        """
+        core = object.__new__(cls)
+        vars(core).update(vars(log.snapshot.machine()), found=[], _began=began, _is_watched=False)
+        replay = log.replay(core)
+        deque(islice(replay, log.before), maxlen=0)
+        core._is_watched = True
+        return core, replay
 
     @property
     def wake_at(self) -> float | None:
@@ -163,7 +170,7 @@ class WatchedCore(StateMachine):
     def choose(self, now: float) -> Choice | PolicyFailed | ShortOfMemory | None:
         """Return what to enqueue next, and note it."""
         choice = super().choose(now)
-        if choice is not None:
+        if choice is not None and self._is_watched:
             self.found.append(_decision(self, choice, now, _words(self._event), now - self._began))
         return choice
 

@@ -51,6 +51,10 @@ class LoggedEvent(NamedTuple):
     digest: str
 
 
+Replay = Iterator[tuple[LoggedEvent, list[Instruction], StateMachine]]
+"""Each event of a log, with the instructions that a core gives again, and the core."""
+
+
 @dataclass(frozen=True, eq=False)
 class Log:
     """A snapshot, and all events after it; nothing changes it.
@@ -79,9 +83,7 @@ class Log:
             for now, event, made in self.noted
         ]
 
-    def replay(
-        self, machine: StateMachine | None = None
-    ) -> Iterator[tuple[LoggedEvent, list[Instruction], StateMachine]]:
+    def replay(self, machine: StateMachine | None = None) -> Replay:
         """Yield each entry with the instructions that the core gives again, and its state then.
 
         Args:
@@ -101,13 +103,13 @@ class Log:
             except Exception as error:
                 found = f"{_RAISED}{type(error).__name__}"
                 if entry.digest != found:
-                    where = f"event {number} of {len(self.entries)}, {event_words(entry.event)} at {entry.now:.6f} s,"
+                    where = f"event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s,"
                     why = f"{type(error).__name__}: {error}"
                     raise UsageError(f"replay: {where} cannot be handled ({why}): {_OTHER}.") from error
             # An empty digest: nothing was recorded when the core answered, so there is nothing to compare.
             if entry.digest and found != entry.digest:
                 raise UsageError(
-                    f"replay: event {number} of {len(self.entries)}, {event_words(entry.event)} at {entry.now:.6f} s, "
+                    f"replay: event {number} of {len(self.entries)}, {_event_words(entry.event)} at {entry.now:.6f} s, "
                     f"is answered otherwise ({names_of(made)}, digest {found}, not {entry.digest}): {_OTHER}."
                 )
             yield entry, made, machine
@@ -138,8 +140,7 @@ def names_of(instructions: Sequence[Instruction]) -> str:
     return ", ".join(type(one).__name__ for one in instructions) or "nothing"
 
 
-def event_words(event: Event) -> str:
-    """Return what happened in a few words: the kind of event, and the number of the call that it is about."""
+def _event_words(event: Event) -> str:
     call = getattr(event, "run", None)
     return f"{type(event).__name__}{f' of run {call_number(call)}' if isinstance(call, int) else ''}"
 

@@ -9,7 +9,7 @@ from pathways_nb.controller.decisions import Decision, decisions, log_or_error
 from pathways_nb.controller.log import Log
 from pathways_nb.controller.policies import Policy, name_of, policy_of
 from pathways_nb.runtime.sim.policy_replay import PolicyReplay, replayed
-from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.record import Record
 
 
 class ControllerHistory:
@@ -19,11 +19,6 @@ class ControllerHistory:
     record: Record
     about: dict[str, Any]
     kept_log: Log | bytes
-
-    @property
-    def events(self) -> Events:
-        """All events as columns; times in seconds since the run began."""
-        return self.record.events()
 
     @property
     def began(self) -> float:
@@ -75,7 +70,7 @@ class ControllerHistory:
         """
         chosen, log = policy_of(policy), log_or_error(self.log)
         names = name_of(log.snapshot.machine().policy), name_of(chosen)
-        found = self.events.of_kind("compute", "collective", "host")
+        found = self.record.events().of_kind("compute", "collective", "host")
         calls, nodes, seconds = found["run"].tolist(), found["node"].tolist(), (found["end"] - found["start"]).tolist()
         lasted = dict(zip(zip(calls, nodes, strict=True), seconds, strict=True))
         return replayed(log, lambda call, node: lasted.get((call, node)), chosen, names, self.began)

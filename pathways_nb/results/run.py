@@ -29,7 +29,7 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.overhead import Overhead
-from pathways_nb.trace.record import Record
+from pathways_nb.trace.record import Events, Record
 from pathways_nb.trace.summary import Summary, summarise
 from pathways_nb.util.words import counted
 
@@ -165,6 +165,11 @@ class Run(ControllerHistory, RunCauses):
     def programs(self) -> list[ExecutedProgram]:
         """The programs that ran, in the order of their first call."""
         return list(self._programs.by_plan.values())
+
+    @property
+    def events(self) -> Events:
+        """All events as columns; times in seconds since the run began."""
+        return self.record.events()
 
     def summary(self) -> Summary:
         """Return makespan, utilisation, dispatch time, peak memory and other totals."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 from pathways_nb.controller.decisions import Decision, WatchedCore
@@ -148,12 +148,8 @@ class _LoggedCalls(MakespanSimulator):
     """A core that is given a log's calls at their times, on islands whose nodes take recorded seconds."""
 
     def __init__(self, log: Log, seconds: NodeSeconds, policy: Policy | None, began: float):
-        core = WatchedCore.of(log, began)
+        core, _ = WatchedCore.at_beginning(log, began)
         super().__init__(core, {})
-        # What came before the recording is played as it was: the other policy decides from its beginning on.
-        for _ in islice(log.replay(core), log.before):
-            pass
-        core.found.clear()
         if policy is not None:
             core.policy, core.in_order = policy, keeps_order(policy)
         entries = log.entries[log.before :]

@@ -45,7 +45,7 @@ class WhyTable:
     """The columns for one run, made anew only when its events or their lanes have changed."""
 
     def __init__(self) -> None:
-        self._made: tuple[Events | None, Digest | None, bool] = None, None, False
+        self._made: tuple[Events, Digest] | None = None
         self._columns = _empty()
 
     def columns(self, run: RunLike, events: Events, digest: Digest) -> tuple[dict[str, Columns], str]:
@@ -65,10 +65,9 @@ class WhyTable:
                 f"A page has the causes of {MOST_EVENTS:,} events at most; of {len(events):,} ask in Python: "
                 f"run.why(at=…, island=…)."
             )
-        made, of, finished = self._made
         # A zoom draws the same events again.
-        if made is None or of is not digest or not finished or not _same(made, events):
-            self._columns, self._made = _columns(events, digest), (events, digest, True)
+        if self._made is None or self._made[1] is not digest or not _same(self._made[0], events):
+            self._columns, self._made = _columns(events, digest), (events, digest)
         return self._columns, ""
 
 
