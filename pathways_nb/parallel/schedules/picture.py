@@ -86,6 +86,11 @@ class SchedulePicture:
         return self.timing.makespan if self.timing else 0.0
 
     @property
+    def bubble(self) -> float:
+        """Idle time of all devices over all their time; 0 if there is an error."""
+        return self.timing.bubble if self.timing else 0.0
+
+    @property
     def peaks(self) -> np.ndarray:
         """Peak memory of each device, in microbatches of activations of a whole device."""
         return self.timing.peaks if self.timing else np.zeros(0)

@@ -61,7 +61,7 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
             return ""
         names = [one.heading.partition(",")[0] for one in picture]  # without sizes and units
         if len(picture) == 1:
-            return schedule_headline(names[0], _idle_share(picture[0]))
+            return schedule_headline(names[0], max(picture[0].bubble, 0.0))  # rounding
         # The fastest and the slowest; of equals the first and the last.
         ends = sorted((int(np.argmin(seconds)), len(seconds) - 1 - int(np.argmax(seconds[::-1]))))
         return comparison_headline([names[at] for at in ends], [seconds[at] for at in ends])
@@ -123,12 +123,6 @@ class ScheduleFigure(PictureFigure[Sequence[Drawable]]):
         with self._lock, self.hold_sync():
             self.drawing.pixels = self.pixels or PIXELS
             self._send_columns(self.drawing.zoom(self._window))
-
-
-def _idle_share(picture: Drawable) -> float:
-    """Return the idle time of all devices over all their time."""
-    busy = float((picture.boxes["end"] - picture.boxes["start"]).sum())
-    return max(1 - busy / (picture.makespan * picture.devices), 0.0)
 
 
 def describe(pictures: Sequence[Drawable]) -> str:

@@ -46,6 +46,10 @@ class Drawable(Protocol):
         """End of the last cell."""
 
     @property
+    def bubble(self) -> float:
+        """Idle time of all devices over all their time."""
+
+    @property
     def boxes(self) -> dict[str, np.ndarray]:
         """A row for each action; see ``pathways_nb.parallel.schedules.boxes``."""
 
