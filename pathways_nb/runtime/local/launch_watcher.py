@@ -154,9 +154,17 @@ class LaunchWatcher(threading.Thread):
                 self._wait()
 
     def _wait(self) -> None:
-        """Wait until some launch has ended: the first, or a later one where a look at each would cost too much."""
+        """Wait until some launch has ended: the first, or a later one where a look at each would cost too much.
+
+        None that takes long is waited for together with those before it: somebody may wait for them.
+        """
         flight, cpu = self.flight[:], time.thread_time()
         most = max(1, math.ceil(self.budget.at_once))
+        if self.budget.share:
+            long = (
+                at for at, one in enumerate(flight[1:most], 1) if not one[0].run.compiled_plan.was_short(one[1].step)
+            )
+            most = next(long, most)
         # Up to the first whose output is still there, from that one on.
         left = (count for count, one in enumerate(flight[most - 1 :], most) if not _is_taken(one[2]))
         most = next(left, len(flight))

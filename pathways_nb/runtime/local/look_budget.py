@@ -6,8 +6,10 @@ BUDGET = 0.02
 """The share of time for which a watcher may keep one core busy, as far as looking less often can help."""
 MOST_AT_ONCE = 16
 """The most launches per look: more could fill the dispatcher's window."""
+LATE = 2e-3
+"""Seconds for which an end may go unseen for the budget's sake: somebody may wait for it."""
 _PAUSE = 0.02
-"""Seconds between two launches that count at most: a pause says nothing of the launches after it."""
+"""Seconds between two launches that are a pause: what was before says nothing of the launches after it."""
 
 
 class LookBudget:
@@ -27,7 +29,8 @@ class LookBudget:
     @property
     def at_once(self) -> float:
         """Launches per look, so that looks take no more than their share; 1 or less where each may have its own."""
-        return min(MOST_AT_ONCE, self._cost / max(self.share * self._interval, 1e-9))
+        most = min(MOST_AT_ONCE, max(1.0, LATE / self._interval)) if self.share else MOST_AT_ONCE
+        return min(most, self._cost / max(self.share * self._interval, 1e-9))
 
     def looked(self, count: int, now: float, cost: float) -> None:
         """Learn from a look.
@@ -39,6 +42,7 @@ class LookBudget:
             now: time on the clock, in seconds.
             cost: processor seconds that it took.
         """
-        self._interval += 0.2 * (min((now - self._looked) / count, _PAUSE) - self._interval)
+        interval = (now - self._looked) / count
+        self._interval = _PAUSE if interval >= _PAUSE else self._interval + 0.2 * (interval - self._interval)
         self._cost += 0.2 * (cost - self._cost)
         self._looked = now

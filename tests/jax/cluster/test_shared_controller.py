@@ -15,7 +15,6 @@ from pathways_nb.controller.events_and_instructions import Free, Submitted
 from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.runtime.cluster import messenger
-from pathways_nb.runtime.hosts.messages import Stop
 from pathways_nb.session import status
 from pathways_nb.session.diagnosis import log_of
 from tests.support.closeness import close
@@ -300,13 +299,14 @@ def test_the_log_of_all_kernels_is_in_the_file_of_any_and_is_played_again(lab) -
 def test_a_cancel_is_its_kernels_own(lab) -> None:
     both, _ = model()
     first, second = lab.kernel(), lab.kernel()
-    with held_back(lab.cluster.links[0, 0].host.dispatcher):
+    host = lab.cluster.links[0, 0].host
+    with held_back(host.dispatcher):
         with acting(first):
             mine = [both(X) for _ in range(3)]
         with acting(second):
             yours = both(X)
         first.cancel("")
-        until(lambda: sum(isinstance(message, Stop) for message in lab.cluster.links[0, 0].taken) == 3)
+        until(lambda: sum(run.stopped for run in list(host.runs.values())) == 3)
     for value in mine:
         with pytest.raises(CancelledError, match="was cancelled before it was dispatched"):
             value.result()

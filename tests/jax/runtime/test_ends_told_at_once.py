@@ -61,7 +61,8 @@ class Running(Witness):
 
 
 def test_what_runs_before_it_on_another_device_is_waited_for(watcher) -> None:
-    watcher.budget._cost = 1.0  # so that it does not look at each
+    watcher.budget._cost, watcher.budget._interval = 1.0, 1e-4  # so that it does not look at each
+    watcher.portion.run.compiled_plan.was_short = lambda step: True
     before = Running()
     watcher.fly(0, 0, before)
     watcher.fly(1, 1, READY)

@@ -167,7 +167,7 @@ def test_ends_that_are_seen_are_recorded_together_unless_somebody_waits_for_one(
     assert watcher.flight, "without a budget nobody looks before somebody must wait"
 
 
-@pytest.mark.parametrize(("cost", "looks"), [(0.0, 20), (1e-3, 5)])
+@pytest.mark.parametrize(("cost", "looks"), [(0.0, 20), (2e-5, 5)])
 def test_the_dispatcher_looks_as_often_as_the_budget_allows(monkeypatch, cost, looks) -> None:
     watcher, looked = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
     monkeypatch.setattr(watcher, "look", lambda: looked.append(len(watcher.flight)))
@@ -195,6 +195,29 @@ def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> 
         budget.looked(1, now, 0.0)
     budget._cost = 5e-5
     assert budget.at_once == MOST_AT_ONCE
+
+
+@pytest.mark.parametrize(("apart", "most"), [(1.0, 1), (3e-3, 1), (1e-3, 2), (1e-5, MOST_AT_ONCE)])
+def test_no_end_goes_unseen_for_long_however_dear_a_look_is(apart, most) -> None:
+    budget, now = LookBudget(), 0.0
+    for _ in range(100):
+        now += apart
+        budget.looked(1, now, 1e-2)
+    assert budget.at_once == pytest.approx(most)
+    budget.looked(1, now + 1.0, 1e-2)
+    assert budget.at_once == 1, "what was before a pause says nothing of what is after it"
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(1e-4, 3), (1.0, 1)])
+def test_a_launch_that_takes_long_is_not_waited_for_with_those_before_it(seconds, found) -> None:
+    watcher, ends = LaunchWatcher("watcher", lambda: 0.0, 4), list[int]()
+    watcher.ends.record = lambda ended, seen_at: ends.extend(one.step for _, one, *_ in ended)  # type: ignore[method-assign]
+    plan = SimpleNamespace(was_short=lambda step: (1e-4, seconds, 1e-4)[step] < 1e-3)
+    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=plan))
+    watcher.budget._interval, watcher.budget._cost = 1e-5, 1e-2
+    watcher.flight += [(portion, node(step), READY, 0.0) for step in range(3)]
+    watcher._wait()
+    assert ends == list(range(found))
 
 
 def test_interpolated_ends_follow_the_weights_and_no_input_comes_later() -> None:
