@@ -10,6 +10,7 @@ import ast
 import inspect
 import linecache
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType
@@ -17,9 +18,12 @@ from typing import Any
 
 from pathways_nb.plan.source_lines import describe
 from pathways_nb.plan.source_texts import parts_of
+from pathways_nb.util.collecting import uncollected
 
 _LAMBDA = "<lambda>"
 _PLACED = re.compile(r"lambda at \S+(?: \d+)?:\d+")
+_parsing = threading.Lock()
+"""Python 3.11 raises SystemError where two threads parse in turn (gh-106905), as they may when garbage is collected."""
 Span = tuple[int, int, int, int]
 """First line, first column, last line and last column of a part of a source, as code objects count them."""
 
@@ -65,7 +69,8 @@ def _name_of_lambda(code: CodeType, filename: str) -> str:
 def _lambdas(source: str) -> list[tuple[Span, str]]:
     """Return the body of each lambda of a source, and the name that it is assigned to; empty for none."""
     try:
-        tree = ast.parse(source)
+        with _parsing, uncollected():
+            tree = ast.parse(source)
     except (SyntaxError, ValueError):  # a shell's own syntax, or no Python at all
         return []
     named: dict[ast.expr, str] = {}

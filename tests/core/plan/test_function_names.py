@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import linecache
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from pathways_nb.plan.function_names import function_name, without_place
+from pathways_nb.plan.function_names import _lambdas, function_name, without_place
 
 SOURCE = """
 def made(function, **options):
@@ -95,3 +97,28 @@ def test_a_lambda_without_a_source_is_still_placed_and_others_keep_their_names(m
 )
 def test_a_compiled_module_is_called_without_the_place(name, bare):
     assert without_place(name) == bare
+
+
+def test_threads_that_name_lambdas_at_once_do_not_disturb_each_other() -> None:
+    """Python 3.11 fails where one thread parses while garbage is collected in the midst of another's parse."""
+    source = "".join(linecache.getlines(ast.__file__))
+    interval, errors = sys.getswitchinterval(), []
+
+    def name() -> None:
+        try:
+            for number in range(10):
+                _lambdas(f"{source}\nlast = lambda: {number}")
+                _lambdas.cache_clear()
+        except SystemError as error:
+            errors.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=name) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
