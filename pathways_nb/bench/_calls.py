@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any, Protocol
 
@@ -56,16 +57,17 @@ def step_overheads(rounds: int) -> dict[str, float]:
         rounds: of which the median is taken.
 
     Returns:
-        By figure: a step that is one node, and a program of a gradient and an update.
+        By figure: a step that is one node, and a program of a gradient and an update, beside two plain jits.
     """
     place = pw.virtual_slice(1)
     found: dict[str, float] = {}
     for form in ("", "_program"):
         worst = []
         for donated in (False, True):
-            contenders = {"plain": _trainer(_plain(donated), _state())}
-            step = _program(place, donated) if form else _node(place, donated)
-            contenders["ours"] = _trainer(step, pw.put(_state(), on=place))
+            taken = (0, 1) if donated else ()
+            plain = _in_two(jax.jit, taken) if form else jax.jit(_step, donate_argnums=taken)
+            ours = _program(place, taken) if form else pw.jit(_step, on=place, donate_argnums=taken)
+            contenders = {"plain": _trainer(plain, _state()), "ours": _trainer(ours, pw.put(_state(), on=place))}
             seconds = interleaved(contenders, rounds)
             pairs = zip(seconds["ours"], seconds["plain"], strict=True)
             worst.append(median(ours - plain for ours, plain in pairs) / _STEPS)
@@ -110,23 +112,19 @@ def _step(params: Any, state: Any) -> tuple[Any, Any, Any]:
     return *_update(params, state, gradients), loss
 
 
-def _plain(donated: bool) -> Step:
-    return jax.jit(_step, donate_argnums=(0, 1) if donated else ())
-
-
-def _node(place: pw.VirtualSlice, donated: bool) -> Step:
-    return pw.jit(_step, on=place, donate_argnums=(0, 1) if donated else ())
-
-
-def _program(place: pw.VirtualSlice, donated: bool) -> Step:
-    gradient = pw.jit(jax.value_and_grad(_loss), on=place)
-    update = pw.jit(_update, on=place, donate_argnums=(0, 1) if donated else ())
+def _in_two(jit: Callable[..., Step], taken: tuple[int, ...]) -> Step:
+    """Return a step of a gradient and an update, each compiled by ``jit``; the update takes those arguments over."""
+    gradient, update = jit(jax.value_and_grad(_loss)), jit(_update, donate_argnums=taken)
 
     def step(params: Any, state: Any) -> tuple[Any, Any, Any]:
         loss, gradients = gradient(params)
         return *update(params, state, gradients), loss
 
-    return pw.program(step, donate_argnums=(0, 1) if donated else ())
+    return step
+
+
+def _program(place: pw.VirtualSlice, taken: tuple[int, ...]) -> Step:
+    return pw.program(_in_two(partial(pw.jit, on=place), taken), donate_argnums=taken)
 
 
 def _trainer(step: Step, state: tuple[Any, Any]) -> Callable[[], None]:
