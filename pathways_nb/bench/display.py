@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.bench import _explorer_updates, _quickstart, lab, recording
+from pathways_nb.bench import _explorer_updates, _large_pictures, _quickstart, lab, recording
 from pathways_nb.results.run import Run
 from pathways_nb.trace.record import STORED, UNKNOWN, Events, Record
 from pathways_nb.trace.rows import Label
@@ -63,18 +63,19 @@ _HELPERS = """() => {
 """JavaScript for the page: whether a cell has painted pixels, and the time until a moved range shows its boxes."""
 
 
-def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10.0) -> Run:
+def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10.0, nodes: int = _NODES) -> Run:
     """Return a finished run of synthetic events, one after another on every device, to measure pictures.
 
     Args:
         count: number of events.
         islands: number of devices of each island.
         seconds: length of the run.
+        nodes: of the program.
     """
     devices = [(island, device) for island, size in enumerate(islands) for device in range(size)]
     labels = [
         Label("compute", f"node {node}", "synthetic", node=node, island=i, device=d, devices=1)
-        for node in range(_NODES)
+        for node in range(nodes)
         for i, d in devices
     ]
     number = np.arange(count)
@@ -110,12 +111,13 @@ def run() -> dict[str, Any]:
         try:
             first, warm = _pictures(server, chromium)
             moves = {count: _moves(server, chromium, count) for count in _COUNTS}
+            large = {name: _large(server, chromium, name) for name in _large_pictures.CELLS}
             changes = [_changes(server, chromium, number) for number in range(len(_explorer_updates.EXPLORERS))]
         finally:
             chromium.close()
             server.stop()
     figures = {"first_picture_seconds": first, "warm_picture_seconds": warm}
-    figures |= cost["figures"]
+    figures |= large | cost["figures"]
     detail = dict(cost["detail"])
     for (count, short), (gesture, share) in itertools.product(_COUNTS.items(), _GESTURES.items()):
         times = moves[count][gesture]
@@ -152,6 +154,14 @@ def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
     warm = time.monotonic() - began
     page.close()
     return first, warm
+
+
+def _large(server: lab.LabServer, chromium: Any, name: str) -> float:
+    """Return the seconds until a large picture is painted."""
+    page = _open(server, chromium, f"{name}.ipynb", list(_large_pictures.CELLS[name]))
+    found = _large_pictures.seconds(page, _READY)
+    page.close()
+    return found
 
 
 def _changes(server: lab.LabServer, chromium: Any, number: int) -> list[float]:

@@ -18,6 +18,8 @@ def counted_once(events: Events) -> np.ndarray:
 
     All of them launch the same, so the part of the first host among them stands for the whole.
     """
+    if all(label.host < 0 for label in events.labels):
+        return np.ones(len(events), bool)
     first: dict[tuple[object, ...], int] = {}
     for label in events.labels:
         first[_shared_fields(label)] = min(first.get(_shared_fields(label), label.host), label.host)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pathways_nb.errors import size
 from pathways_nb.trace.host_parts import counted_once
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
@@ -170,8 +172,8 @@ def _shares(busy: Events, islands: Sequence[int]) -> dict[str, float]:
 def _waits(stalls: Events) -> dict[str, dict[str, float]]:
     """Return the seconds that each client's programs waited, by client and reason; Python's own pauses are no wait."""
     found: dict[str, dict[str, float]] = {}
-    for client, reason in dict.fromkeys((label.client, label.name) for label in stalls.labels if label.program):
+    labels = (stalls.labels[at] for at in np.unique(stalls.label))
+    for client, reason in dict.fromkeys((label.client, label.name) for label in labels if label.program):
         of_client = stalls.is_("client", client) & stalls.is_("name", reason)
-        if of_client.any():
-            found.setdefault(client, {})[reason] = covered(stalls.select(of_client))
+        found.setdefault(client, {})[reason] = covered(stalls.select(of_client))
     return found
