@@ -10,8 +10,8 @@ import ast
 import inspect
 import linecache
 import re
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -22,8 +22,7 @@ from pathways_nb.util.collecting import uncollected
 
 _LAMBDA = "<lambda>"
 _PLACED = re.compile(r"lambda at \S+(?: \d+)?:\d+")
-_parsing = threading.Lock()
-"""Python 3.11 raises SystemError where two threads parse in turn (gh-106905), as they may when garbage is collected."""
+_TRIES = 100
 Span = tuple[int, int, int, int]
 """First line, first column, last line and last column of a part of a source, as code objects count them."""
 
@@ -69,8 +68,7 @@ def _name_of_lambda(code: CodeType, filename: str) -> str:
 def _lambdas(source: str) -> list[tuple[Span, str]]:
     """Return the body of each lambda of a source, and the name that it is assigned to; empty for none."""
     try:
-        with _parsing, uncollected():
-            tree = ast.parse(source)
+        tree = _parsed(source)
     except (SyntaxError, ValueError):  # a shell's own syntax, or no Python at all
         return []
     named: dict[ast.expr, str] = {}
@@ -81,6 +79,15 @@ def _lambdas(source: str) -> list[tuple[Span, str]]:
             if len(functions) == 1 and (name := _target_name(target)):
                 named[functions[0]] = name
     return [(_span(node.body), named.get(node, "")) for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+
+
+def _parsed(source: str) -> ast.Module:
+    """Return the syntax tree of a source, again where Python 3.11 fails since other threads parse, too (gh-106905)."""
+    with uncollected():  # a thread gives way in the midst of a parse where garbage is collected
+        for _ in range(_TRIES):
+            with suppress(SystemError):
+                return ast.parse(source)
+        return ast.parse(source)
 
 
 def _span(body: ast.expr) -> Span:
