@@ -156,6 +156,7 @@ class Timeline(View):
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES | WHY_SOURCES, _roles() | theme_roles([MARK]))
         self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
+        self.legends: tuple[tuple[Swatch, ...], ...] = LEGENDS
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
@@ -228,7 +229,7 @@ class Timeline(View):
         self.update(run)
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
         # From the top: the last legend of a figure is its uppermost.
-        rows = [shown_swatches(swatches, self.properties) for swatches in reversed(LEGENDS)]
+        rows = [shown_swatches(swatches, self.properties) for swatches in reversed(self.legends)]
         shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
         first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
         bottom = first + height * self.lanes.pixels
