@@ -94,6 +94,10 @@ class Comparison(ShowsItself):
         return as_one_record(self.a.events, self.b.events, len(self.a.islands))
 
     @property
+    def last_time(self) -> None:
+        """Always None: a comparison is of no cell that was run before."""
+
+    @property
     def ops(self) -> Ops:
         """The ops inside the launches of both runs, in seconds since the first dispatch of each run."""
         # Islands of b are numbered after those of a, and both runs begin at their first dispatch.

@@ -42,6 +42,8 @@ class TwoRecords(Events):
 
     surplus: Surplus
     """What each event costs beyond its partner, by the ``id`` of the event."""
+    of_first: int
+    """How many events are of the first record; these come first."""
 
 
 def as_one_record(first: Events, second: Events, islands: int) -> TwoRecords:
@@ -76,7 +78,7 @@ def as_one_record(first: Events, second: Events, islands: int) -> TwoRecords:
         ]
     stored = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
     both = TwoRecords(labels, stored, np.arange(len(stored["label"]), dtype=np.int64))
-    both.surplus = _surplus(*sides)
+    both.surplus, both.of_first = _surplus(*sides), len(sides[0])
     return both
 
 

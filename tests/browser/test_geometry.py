@@ -12,6 +12,7 @@ from pathways_widgets import figure_of
 from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run, training_step, unrolled
 from tests.core.widgets.test_compared_timeline import compared
 from tests.core.widgets.test_folded_time import COMPILED, run_of
+from tests.core.widgets.test_ghost_outlines import again
 from tests.core.widgets.test_timeline_clients import shared
 from tests.support.executed_notebooks import NAMES, executed
 from tests.support.page_geometry import what_covers
@@ -24,6 +25,7 @@ RUNS: dict[str, Callable[[], tuple[FakeRun, tuple[str, ...]]]] = {
     "memory": lambda: (memory_run(), ("timeline", "categories")),
     "a folded beginning": lambda: (run_of(*COMPILED, ("enqueue", 0.7, 0.71), ("compute", 0.71, 1.0)), ("timeline",)),
     "two runs": lambda: (compared(), ("timeline", "memory")),
+    "run again": lambda: (again(), ("graph", "timeline")),
     "long names": lambda: (long_names(), ("graph", "timeline")),
 }
 

@@ -61,9 +61,10 @@ from pathways_widgets.drawing.time_axis import (
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
-from pathways_widgets.drawing.views import Columns, RunLike, View, Window, empty_source
+from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window, empty_source
 from pathways_widgets.timeline.busy_devices import busy_columns
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
+from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
@@ -115,8 +116,9 @@ LEGENDS = (
         Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
         for name, dash in DASHES.items()
     ),
+    (Swatch("last time", OUTLINE, "timeline_key_ghost"),),
 )
-"""The legends from the lanes upwards: work of the controller, work on devices, guessed times.
+"""The legends from the lanes upwards: work of the controller, work on devices, guessed times, the last run.
 
 Entries that explain nothing in a picture are not visible.
 """
@@ -137,6 +139,7 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
             BoxMark(source=f"timeline_{name}", renderer=f"timeline_{name}_edges", line=palette.BOX_EDGE, dash=dash)
             for name, dash in DASHES.items()
         ),
+        OUTLINE,
         MARK,
         TextMark(source="timeline_marks"),
     )
@@ -154,13 +157,14 @@ class Timeline(View):
     tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        super().__init__(SOURCES | WHY_SOURCES, _roles() | theme_roles([MARK]))
+        super().__init__(SOURCES | WHY_SOURCES | {GHOST: SIDES}, _roles() | theme_roles([MARK, OUTLINE]))
         self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
         self.legends: tuple[tuple[Swatch, ...], ...] = LEGENDS
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
         self._reasons = WhyTable()
+        self._ghost = Ghost()
 
     @cached_property
     def root(self) -> figure:
@@ -188,7 +192,7 @@ class Timeline(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         everything = run.events
-        events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names)
+        events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names, run.last_time)
         self._add_lanes(events)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
@@ -199,10 +203,10 @@ class Timeline(View):
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
+        self.sources[GHOST] = self._ghost.columns(run.last_time, events, self.lanes, window and around, scale.seconds)
         reasons, note = self._reasons.columns(run, events, self._digest)
         self.sources |= reasons
         clients = legend_of(events)
-        # Edges that no box has need no words in the legend.
         guessed = {name: len(self.sources[f"timeline_{name}"]["left"]) > 0 for name in DASHES}
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
@@ -210,6 +214,8 @@ class Timeline(View):
             "timeline": {"tags": clients},  # ``legends.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
+            # What no box has needs no words in the legend.
+            "timeline_key_ghost": {"visible": len(self.sources[GHOST]["left"]) > 0},
             **self._kinds(),
             WHY: {"tags": [note] if note else []},
         }
@@ -314,9 +320,10 @@ def _draw_legends(fig: figure, style: Style) -> None:
     rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
     # In the order of ``palette.KINDS``: the script takes the position of a swatch for the code of its kind.
     _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
-    for name, item in zip(DASHES, rows[-1], strict=True):
+    explained = (*(f"timeline_{name}_edges" for name in DASHES), OUTLINE.renderer)
+    for name, item in zip(explained, (*rows[2], *rows[3]), strict=True):
         # A click hides all renderers of an entry: the swatch, and the edges themselves.
-        item.renderers += [fig.select_one({"name": f"timeline_{name}_edges"})]
+        item.renderers += [fig.select_one({"name": name})]
     for position, items in enumerate(rows):
         add_legend(fig, f"timeline_legend{position}", items, style, "hide")
 
