@@ -13,6 +13,7 @@ from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run, training_
 from tests.core.widgets.test_compared_timeline import compared
 from tests.core.widgets.test_folded_time import COMPILED, run_of
 from tests.core.widgets.test_ghost_outlines import again
+from tests.core.widgets.test_happened_tags import eventful
 from tests.core.widgets.test_timeline_clients import shared
 from tests.support.executed_notebooks import NAMES, executed
 from tests.support.page_geometry import what_covers
@@ -26,6 +27,7 @@ RUNS: dict[str, Callable[[], tuple[FakeRun, tuple[str, ...]]]] = {
     "a folded beginning": lambda: (run_of(*COMPILED, ("enqueue", 0.7, 0.71), ("compute", 0.71, 1.0)), ("timeline",)),
     "two runs": lambda: (compared(), ("timeline", "memory")),
     "run again": lambda: (again(), ("graph", "timeline")),
+    "what happened": lambda: (eventful(), ("timeline", "memory")),
     "long names": lambda: (long_names(), ("graph", "timeline")),
 }
 

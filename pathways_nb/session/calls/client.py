@@ -19,7 +19,7 @@ from pathways_nb.results import last_runs
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
-from pathways_nb.session import default_controller, interrupted
+from pathways_nb.session import default_controller, elasticity, interrupted
 from pathways_nb.session.calls import stored_values
 from pathways_nb.session.calls.batching import CallBatcher
 from pathways_nb.session.futures import Future
@@ -118,6 +118,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     try:
         interrupted.enter(run)
         session.recordings.append(entry)
+        elasticity.note_lost(session)
         try:
             yield
         except KeyboardInterrupt:

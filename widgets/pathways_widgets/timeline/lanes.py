@@ -1,11 +1,11 @@
 """The position of an event on the vertical axis.
 
-From the top: one lane for the controller; for each island one lane per device, one for host work if there is any, and
-one for the curve of busy devices; one lane for transfers. The lanes of an island of several hosts are grouped by host.
-The controller's lane has three rows (its work, waiting programs, waiting Python), so that these do not cover each
-other. Two runs that are compared have a controller's lane each, above their islands. Transfers are stacked by island.
-Above ``MOST_DEVICE_LANES`` devices each island is one lane, in which each device has its share of the height: 2048
-lanes would be thinner than a pixel.
+From the top: a lane for what happens to all, such as a loss of devices, if there is any; one for the controller; for
+each island one lane per device, one for host work if there is any, and one for the curve of busy devices; one lane for
+transfers. The lanes of an island of several hosts are grouped by host. The controller's lane has three rows (its work,
+waiting programs, waiting Python), so that these do not cover each other. Two runs that are compared have a controller's
+lane each, above their islands. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one
+lane, in which each device has its share of the height: 2048 lanes would be thinner than a pixel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathways_nb.trace.rows import CONTROLLER_KINDS, CONTROLLER_ROWS, HOST_KIND
 MOST_DEVICE_LANES = 32
 CONTROLLER_HEIGHT = 2.1
 """Height in device lanes: three rows that can hold a word each."""
-BUSY_HEIGHT = HOST_HEIGHT = 1.0
+BUSY_HEIGHT = HOST_HEIGHT = HAPPENED_HEIGHT = 1.0
 MARGIN = 0.08
 
 
@@ -45,10 +45,13 @@ class Lanes:
     per_host: tuple[int, ...] = ()
     """By island, the devices of each of its hosts; 0, or no entry, where it has one host."""
 
+    happened: bool = False
+    """Whether there is a lane, above all others, for what happens to all: devices that are lost, failures."""
+
     @property
     def grown(self) -> bool:
         """Whether there are more lanes than for any run on these islands."""
-        return bool(self.hosts) or any(self.per_host)
+        return bool(self.hosts) or any(self.per_host) or self.happened
 
     @property
     def grouped(self) -> bool:
@@ -72,21 +75,21 @@ class Lanes:
 
     def _bounds(self, islands: Sequence[float]) -> tuple[float, ...]:
         """Return all edges, given the height of each island with what is below its devices."""
-        whole = [0.0, CONTROLLER_HEIGHT]
+        whole = [0.0, HAPPENED_HEIGHT, CONTROLLER_HEIGHT] if self.happened else [0.0, CONTROLLER_HEIGHT]
         for island, height in enumerate(islands):
             whole += [CONTROLLER_HEIGHT, height] if island in self.controllers else [height]
         return tuple(accumulate([*whole, 1.0]))
 
     def whole(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of all lanes of an island."""
-        edge = island + 1 + bisect(self.controllers, island)
+        edge = island + 1 + self.happened + bisect(self.controllers, island)
         bounds = self.bounds
         return bounds[edge], bounds[edge + 1]
 
     def controller(self, island: int) -> float:
         """Return the upper edge of the lane of an island's controller; of ``-1 - n``, of that of island ``n``."""
         run = bisect(self.controllers, -1 - island if island < 0 else island)
-        return self.whole(self.controllers[run - 1])[0] - CONTROLLER_HEIGHT if run else 0.0
+        return self.whole(self.controllers[run - 1])[0] - CONTROLLER_HEIGHT if run else self.happened * HAPPENED_HEIGHT
 
     def devices(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's devices."""
@@ -121,7 +124,7 @@ class Lanes:
     @property
     def labels(self) -> dict[float, str]:
         """Centre of each lane -> its label."""
-        found = {self.bounds[-2] + 0.5: "transfers"}
+        found = {self.bounds[-2] + 0.5: "transfers"} | ({HAPPENED_HEIGHT / 2: "events"} if self.happened else {})
         for first in (0, *self.controllers):
             run = f"{self.names[first][:-2]} · " if self.controllers else ""
             found[self.controller(first) + CONTROLLER_HEIGHT / 2] = f"{run}controller"

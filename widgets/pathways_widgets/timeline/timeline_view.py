@@ -7,13 +7,12 @@ letter and pattern show the kind, so that it can be read in grey; slanted hatchi
 stamps are guessed; a strip along a box its client where there are several. Times are in seconds since the start of the
 run.
 
-Legends and hidden clients filter in the browser (``_SEEN``), so that a click works on a page without a kernel.
-Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``.
+Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``; legends, which
+filter in the browser, are in ``timeline_legends``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -24,10 +23,8 @@ from bokeh.models import (
     BoxSelectTool,
     ColumnDataSource,
     CustomJS,
-    CustomJSFilter,
     CustomJSTickFormatter,
     FixedTicker,
-    GlyphRenderer,
     Grid,
     Range1d,
     TapTool,
@@ -40,13 +37,7 @@ from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
-from pathways_widgets.drawing.legends import (
-    Swatch,
-    add_legend,
-    legend_shapes,
-    shown_swatches,
-    swatch_items,
-)
+from pathways_widgets.drawing.legends import Swatch, legend_shapes, shown_swatches
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import TextMark
@@ -61,25 +52,29 @@ from pathways_widgets.drawing.time_axis import (
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
-from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window, empty_source
+from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window
 from pathways_widgets.timeline.busy_devices import busy_columns
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
+from pathways_widgets.timeline.happened_columns import (
+    HAPPENED,
+    SHADE,
+    TAG,
+    happened_columns,
+    happened_legend,
+    has_happened,
+)
+from pathways_widgets.timeline.happened_columns import SOURCES as HAPPENED_SOURCES
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
+from pathways_widgets.timeline.timeline_legends import LEGENDS, draw_legends
 from pathways_widgets.timeline.why_columns import FACTS, MARK, WHY, WhyTable
 from pathways_widgets.timeline.why_columns import SOURCES as WHY_SOURCES
 
 _THIN = 0.6
 """Width in pixels of the lines between devices; those between islands have one pixel."""
 _LABELS = "const {y, text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
-_SEEN = """
-    const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
-    const clients = new Set(hidden.data.client), whose = source.data.client
-    if (!kinds.size && !clients.size) return null
-    return Array.from(source.data.code, (code, i) => !kinds.has(code) && !clients.has(whose[i]))
-"""
 _TOOLTIPS = [
     ("what", "@name · @kind"),
     ("that is", "@kind{custom}"),
@@ -99,29 +94,6 @@ _FORMATS = ("left", "duration"), ("bytes",), _OPTIONAL, ("kind", "route")
 """Columns of times and of bytes, rows that may be missing, and columns of words that newcomers meet here first."""
 _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 """What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
-LEGENDS = (
-    *(
-        tuple(
-            Swatch(
-                kind.words,
-                BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")),
-                f"timeline_kind_{kind.name}",
-                kind.letter,
-            )
-            for kind in kinds
-        )
-        for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
-    ),
-    tuple(
-        Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
-        for name, dash in DASHES.items()
-    ),
-    (Swatch("last time", OUTLINE, "timeline_key_ghost"),),
-)
-"""The legends from the lanes upwards: work of the controller, work on devices, guessed times, the last run.
-
-Entries that explain nothing in a picture are not visible.
-"""
 
 
 def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
@@ -131,6 +103,7 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
     boxes: dict[str, Any] = {"source": "timeline_boxes", "is_dimmed": True}
     look: dict[str, Any] = {"fill": Column("code", _COLOURS), "line": Column("edge", _COLOURS), "line_width": 0.5}
     return (
+        SHADE,
         BoxMark(source="timeline_busy", fill=clients, tooltip=busy),
         BoxMark(**boxes, **look, tooltip=tooltip),
         BoxMark(**boxes, renderer="timeline_strips", top="strip", fill=clients),
@@ -141,6 +114,7 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
         ),
         OUTLINE,
         MARK,
+        TAG,
         TextMark(source="timeline_marks"),
     )
 
@@ -157,7 +131,8 @@ class Timeline(View):
     tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        super().__init__(SOURCES | WHY_SOURCES | {GHOST: SIDES}, _roles() | theme_roles([MARK, OUTLINE]))
+        more = {GHOST: SIDES, **HAPPENED_SOURCES}
+        super().__init__(SOURCES | WHY_SOURCES | more, _roles() | theme_roles([MARK, OUTLINE, SHADE]))
         self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
         self.legends: tuple[tuple[Swatch, ...], ...] = LEGENDS
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
@@ -181,7 +156,7 @@ class Timeline(View):
         # No mark shows these tables, but ``why.js`` reads them: the script keeps them in the document.
         made.js_on_event("tap", CustomJS(args={name: self.tables[name] for name in (WHY, FACTS)}, code=""))
         _draw_lines(made, self.lanes, self.style)
-        _draw_legends(made, self.style)
+        draw_legends(made, self.style)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -193,7 +168,7 @@ class Timeline(View):
         """
         everything = run.events
         events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names, run.last_time)
-        self._add_lanes(events)
+        self._add_lanes(everything)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
         visible, around = with_margins((span["start"], span["end"]), window)
@@ -204,6 +179,7 @@ class Timeline(View):
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.sources[GHOST] = self._ghost.columns(run.last_time, events, self.lanes, window and around, scale.seconds)
+        self.sources |= happened_columns(everything, self.lanes, window and around, scale.seconds)
         reasons, note = self._reasons.columns(run, events, self._digest)
         self.sources |= reasons
         clients = legend_of(events)
@@ -216,6 +192,7 @@ class Timeline(View):
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             # What no box has needs no words in the legend.
             "timeline_key_ghost": {"visible": len(self.sources[GHOST]["left"]) > 0},
+            **happened_legend(self.sources[HAPPENED]),
             **self._kinds(),
             WHY: {"tags": [note] if note else []},
         }
@@ -256,6 +233,9 @@ class Timeline(View):
         per_host = devices_per_host(events.labels, self.lanes.islands)
         # Groups of hosts are lines and names only; a lane for host work moves all lanes below it, so events are placed
         # again.
+        if has_happened(events) and not self.lanes.happened:
+            self.lanes = replace(self.lanes, happened=True)
+            self._digest = Digest(self.lanes)
         if any(per_host) and per_host != self.lanes.per_host:
             self.lanes = replace(self.lanes, per_host=per_host)
         if set(hosts) - set(self.lanes.hosts):
@@ -313,33 +293,6 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
         )
         grid.grid_line_width = width * style.line
         fig.add_layout(grid)
-
-
-def _draw_legends(fig: figure, style: Style) -> None:
-    """Add the legends, whose entries hide their kind, or the dashed edges."""
-    rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
-    # In the order of ``palette.KINDS``: the script takes the position of a swatch for the code of its kind.
-    _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
-    explained = (*(f"timeline_{name}_edges" for name in DASHES), OUTLINE.renderer)
-    for name, item in zip(explained, (*rows[2], *rows[3]), strict=True):
-        # A click hides all renderers of an entry: the swatch, and the edges themselves.
-        item.renderers += [fig.select_one({"name": name})]
-    for position, items in enumerate(rows):
-        add_legend(fig, f"timeline_legend{position}", items, style, "hide")
-
-
-def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
-    """Show everything that has a code only while the legend entry of its kind is on and its client is not hidden."""
-    hidden = empty_source("timeline_hidden", ["client"])  # filled by the row of names
-    seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden}, code=_SEEN)
-    changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
-    hidden.js_on_change("data", changed)
-    for swatch in swatches:
-        swatch.js_on_change("visible", changed)
-    for renderer in fig.renderers:
-        if "code" in renderer.data_source.data:
-            # One filter for boxes, texts and patterns, so that they are hidden together.
-            renderer.view.filter = seen
 
 
 def _roles() -> dict[str, dict[str, str]]:
