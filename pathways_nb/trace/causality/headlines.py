@@ -6,7 +6,7 @@ All such sentences are made here; the numbers behind them are in ``metrics`` and
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -89,6 +89,21 @@ def rerun_headline(last: Events, now: Events) -> str:
     how = f"{_times(ratio)} times as fast as" if after < before else f"Takes {_times(ratio)} times as long as"
     most = _most_changed(last, now, after - before)
     return f"{how} last time{': ' if most else ''}{most}"
+
+
+def sweep_headline(seconds: Mapping[str, float]) -> str:
+    """Return which point of a sweep is fastest, and by how much, in one sentence; empty if there is one point only.
+
+    Args:
+        seconds: what each point takes, by what it is called.
+    """
+    fast, slow = min(seconds, key=seconds.__getitem__), max(seconds, key=seconds.__getitem__)
+    if len(seconds) < 2 or seconds[fast] <= 0:
+        return ""
+    ratio = seconds[slow] / seconds[fast]
+    if ratio < _SAME:
+        return f"All {len(seconds)} take the same time"
+    return f"{fast} is fastest, {_times(ratio)} times as fast as {slow}"
 
 
 def schedule_headline(name: str, idle_share: float) -> str:

@@ -10,6 +10,7 @@ from pathways_nb.trace.causality.headlines import (
     rerun_headline,
     run_headline,
     schedule_headline,
+    sweep_headline,
 )
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
@@ -110,3 +111,16 @@ F, G = computed(0, 0.0, 1.0), computed(1, 1.0, 2.0, "total")
 )
 def test_a_cell_that_is_run_again_says_what_has_changed(last, now, said) -> None:
     assert rerun_headline(Events.from_rows(last), Events.from_rows(now)) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"n=1": 1.0, "n=2": 4.2, "n=4": 2.0}, "n=1 is fastest, 4.2 times as fast as n=2"),
+        ({"n=1": 1.0, "n=2": 1.01}, "All 2 take the same time"),
+        ({"n=1": 1.0}, ""),
+        ({"n=1": 0.0, "n=2": 1.0}, ""),
+    ],
+)
+def test_a_sweep_says_which_point_is_fastest(seconds, said) -> None:
+    assert sweep_headline(seconds) == said
