@@ -16,7 +16,7 @@ from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_nb.trace.two_records import TwoRecords
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
-from pathways_widgets.drawing.legends import Swatch, add_legend, swatch_items
+from pathways_widgets.drawing.legends import Swatch, add_legend, named_renderer, swatch_items
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import SIDES, Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
@@ -53,7 +53,7 @@ class ComparedTimeline(Timeline):
         """The Bokeh figure; made when first needed."""
         made: figure = super().root
         items = swatch_items(made, self.legends[-1], self.style)
-        items[0].renderers += [made.select_one({"name": _SHADE.renderer})]
+        items[0].renderers += [named_renderer(made, _SHADE.renderer)]
         add_legend(made, f"{SURPLUS}_legend", items, self.style, "hide")
         return made
 

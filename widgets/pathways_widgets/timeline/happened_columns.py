@@ -24,7 +24,7 @@ from pathways_widgets.drawing.views import SIDES, Columns, Window
 from pathways_widgets.timeline.lanes import HAPPENED_HEIGHT, Lanes
 
 HAPPENED, LOST = "timeline_happened", "timeline_lost"
-SOURCES: dict[str, Any] = {HAPPENED: ("x", "y", "letter", "code", "text"), LOST: SIDES}
+SOURCES: dict[str, Any] = {HAPPENED: ("x", "y", "letter", "colour", "words", "text"), LOST: SIDES}
 """The tags, and the lanes of lost devices for as long as they are lost."""
 
 
@@ -51,12 +51,14 @@ SHADE = BoxMark(source=LOST, name=f"{LOST}_box", fill=Role("grid"), hatch="/", h
 TAG = TextMark(
     source=HAPPENED,
     text="letter",
-    background=Column("code", tuple(tag.colour for tag in _TAGS)),
+    renderer=f"{HAPPENED}_tags",
+    background=Column("colour"),
     padding=3,
     is_bold=True,
     tooltip=Tooltip((("happened", "@text"),)),
 )
-LEGEND = tuple(Swatch(tag.words, BoxMark(fill=tag.colour), f"{HAPPENED}_{tag.name}", tag.letter) for tag in _TAGS)
+LEGEND = tuple(Swatch(tag.words, BoxMark(fill=tag.colour), letter=tag.letter) for tag in _TAGS)
+"""What the tags mean, for still pictures; a page shows the words of the tags that there are."""
 
 
 def has_happened(events: Events) -> bool:
@@ -88,18 +90,13 @@ def happened_columns(events: Events, lanes: Lanes, window: Window | None, pixel:
     columns: Columns = {"x": np.array([time for time, *_ in tags], float)}
     columns["y"] = np.full(len(tags), HAPPENED_HEIGHT / 2)
     columns["letter"] = [_TAGS[code].letter for _, code, _ in tags]
-    columns["code"] = np.array([code for _, code, _ in tags], np.uint8)
+    columns["colour"] = [_TAGS[code].colour for _, code, _ in tags]
+    columns["words"] = [_TAGS[code].words for _, code, _ in tags]
     columns["text"] = [
         _told([text, *(_tag(events, row)[1] for row in rows[at + 1 : at + min(count, _TOLD)].tolist())], count)
         for (*_, text), at, count in zip(tags, first, counts.tolist(), strict=False)
     ]
     return {HAPPENED: columns, LOST: _lost(events, lanes)}
-
-
-def happened_legend(columns: Columns) -> dict[str, dict[str, bool]]:
-    """Return which entries explain something: model name -> property -> value."""
-    codes = set(columns["code"].tolist())
-    return {f"{HAPPENED}_{tag.name}": {"visible": code in codes} for code, tag in enumerate(_TAGS)}
 
 
 def _told(texts: list[str], count: int) -> str:

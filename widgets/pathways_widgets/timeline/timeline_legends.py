@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bokeh.models import CustomJS, CustomJSFilter, GlyphRenderer
+from bokeh.models import CustomJS, CustomJSFilter, GlyphRenderer, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
-from pathways_widgets.drawing.legends import Swatch, add_legend, swatch_items
+from pathways_widgets.drawing.legends import Swatch, add_legend, named_renderer, swatch_items
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import empty_source
 from pathways_widgets.timeline.ghost_columns import OUTLINE
 from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
+from pathways_widgets.timeline.happened_columns import TAG
 
 _SEEN = """
     const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
@@ -22,6 +23,7 @@ _SEEN = """
     if (!kinds.size && !clients.size) return null
     return Array.from(source.data.code, (code, i) => !kinds.has(code) && !clients.has(whose[i]))
 """
+GHOST_SWATCH = Swatch("last time", OUTLINE, "timeline_key_ghost")
 LEGENDS = (
     *(
         tuple(
@@ -39,7 +41,7 @@ LEGENDS = (
         Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
         for name, dash in DASHES.items()
     ),
-    (Swatch("last time", OUTLINE, "timeline_key_ghost"),),
+    (GHOST_SWATCH,),
     HAPPENED_LEGEND,
 )
 """The legends from the lanes upwards: work of the controller, work on devices, guessed times, the last run, what
@@ -51,17 +53,24 @@ Entries that explain nothing in a picture are not visible.
 
 def draw_legends(fig: figure, style: Style) -> None:
     """Add the legends, whose entries hide their kind, or the dashed edges."""
-    rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
+    rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS[:3]]
     # In the order of ``palette.KINDS``: the script takes the position of a swatch for the code of its kind.
     _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
-    explained = (*(f"timeline_{name}_edges" for name in DASHES), OUTLINE.renderer)
-    for name, item in zip(explained, (*rows[2], *rows[3]), strict=True):
+    for name, item in zip(DASHES, rows[-1], strict=True):
         # A click hides all renderers of an entry: the swatch, and the edges themselves.
-        item.renderers += [fig.select_one({"name": name})]
+        item.renderers += [named_renderer(fig, f"timeline_{name}_edges")]
+    # What is drawn explains itself: these entries need no swatch.
+    rows.append([_entry(fig, OUTLINE.renderer, {"value": GHOST_SWATCH.text}, GHOST_SWATCH.name)])
+    rows.append([_entry(fig, TAG.renderer, {"field": "words"})])
     for position, items in enumerate(rows):
         # What happened is one table: its entries explain and hide nothing.
         policy = "none" if position == len(rows) - 1 else "hide"
         add_legend(fig, f"timeline_legend{position}", items, style, policy)
+
+
+def _entry(fig: figure, renderer: str, label: dict[str, str], name: str | None = None) -> LegendItem:
+    """Return an entry that shows the look of what is drawn."""
+    return LegendItem(label=label, renderers=[named_renderer(fig, renderer)], name=name)
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:

@@ -37,7 +37,7 @@ from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
-from pathways_widgets.drawing.legends import Swatch, legend_shapes, shown_swatches
+from pathways_widgets.drawing.legends import Swatch, legend_shapes, named_renderer, shown_swatches
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import TextMark
@@ -61,9 +61,9 @@ from pathways_widgets.timeline.happened_columns import (
     SHADE,
     TAG,
     happened_columns,
-    happened_legend,
     has_happened,
 )
+from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
 from pathways_widgets.timeline.happened_columns import SOURCES as HAPPENED_SOURCES
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
@@ -148,7 +148,7 @@ class Timeline(View):
         drawn = draw(made, self.marks, self.tables, self.style)
         # What a click selects is the first mark whose rows fade while others are selected.
         boxes = next(renderer for mark, renderer in drawn.items() if mark.is_dimmed)
-        made.select_one({"name": "timeline_strips"}).visible = False
+        named_renderer(made, "timeline_strips").visible = False
         made.add_tools(
             TapTool(renderers=[boxes]),
             BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
@@ -192,7 +192,6 @@ class Timeline(View):
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             # What no box has needs no words in the legend.
             "timeline_key_ghost": {"visible": len(self.sources[GHOST]["left"]) > 0},
-            **happened_legend(self.sources[HAPPENED]),
             **self._kinds(),
             WHY: {"tags": [note] if note else []},
         }
@@ -213,6 +212,9 @@ class Timeline(View):
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
         # From the top: the last legend of a figure is its uppermost.
         rows = [shown_swatches(swatches, self.properties) for swatches in reversed(self.legends)]
+        # Of what happened only the words of the tags that there are.
+        absent = [one for one in HAPPENED_LEGEND if one.text not in self.sources[HAPPENED]["words"]]
+        rows = [[one for one in row if one not in absent] for row in rows]
         shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
         first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
         bottom = first + height * self.lanes.pixels
