@@ -32,19 +32,20 @@ from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.trace.causality.headlines import comparison_headline
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
-from pathways_nb.trace.matching import Difference, as_one_record, beginning, compare_events, comparison_line
+from pathways_nb.trace.matching import Difference, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.summary import summarise
+from pathways_nb.trace.two_records import as_one_record
 from pathways_nb.util.displaying import ShowsItself
 from pathways_nb.util.words import a_type_of, counted
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(ShowsItself):
-    """Two runs on one time axis; only their events on devices are drawn, the islands of ``b`` below those of ``a``.
+    """Two runs on one time axis, ``b`` below ``a``, with their controllers; what one costs beyond the other is shaded.
 
     Args:
         a: the first run.
@@ -89,8 +90,12 @@ class Comparison(ShowsItself):
 
     @property
     def events(self) -> Events:
-        """The events of both runs on devices, in seconds since the first dispatch of each run."""
+        """The events of both runs from the first dispatch of each, in seconds since then."""
         return as_one_record(self.a.events, self.b.events, len(self.a.islands))
+
+    @property
+    def last_time(self) -> None:
+        """Always None: a comparison is of no cell that was run before."""
 
     @property
     def ops(self) -> Ops:

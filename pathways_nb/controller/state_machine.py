@@ -51,6 +51,7 @@ from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang
+from pathways_nb.trace.rows import WAITS_ITS_TURN
 
 
 @dataclass
@@ -286,7 +287,7 @@ class StateMachine(ControllerState):
         others = (other for other in self.clients.values() if other is not client)
         if not any(other.in_flight or other.enqueued_at > since for other in others):
             return []
-        return [Waited(call.submitted.run, since, "waits its turn")]
+        return [Waited(call.submitted.run, since, WAITS_ITS_TURN)]
 
     # ---- ends
 

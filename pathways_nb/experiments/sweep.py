@@ -22,15 +22,20 @@ import numpy as np
 from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import UsageError, nearest
+from pathways_nb.experiments.point_texts import plain, point_text, value_text
 from pathways_nb.experiments.swept_steps import elsewhere, step_columns
 from pathways_nb.results.run import Run
+from pathways_nb.trace.causality.headlines import sweep_headline
 from pathways_nb.util.progress import Progress, tell_reader
 from pathways_nb.util.text_table import Printed, Table
-from pathways_nb.util.words import a_type_of, axes_in_words, counted
+from pathways_nb.util.words import a_type_of, counted
 
 ERROR = "error"
 """The column with the error of a point; ``""`` where there was none."""
 _UNITS_OF_RUNS = {"makespan": "s", "dispatch": "s", "messages": "s", "transfer_bytes": "bytes", "peak_bytes": "bytes"}
+
+
+_MOST_TIMELINES = 40
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,6 +119,27 @@ class Sweep(Printed):
         unit = _UNITS_OF_RUNS.get(y) if of_runs else None  # a user's column of the same name may have any unit
         return curve(series, x, f"{y} in {unit}" if unit else y, at)
 
+    def timelines(self) -> Any:
+        """Draw the run of each point as a small timeline, one below the other on one scale of time.
+
+        Returns:
+            A figure, which a notebook displays: of the first 40 runs, if there are more.
+
+        Raises:
+            UsageError: the function returned no runs.
+        """
+        from pathways_widgets import thumbnails
+
+        # What is the same at all points tells no two apart.
+        named = [name for name, values in self.axes.items() if len(values) > 1] or list(self.axes)
+        pairs = zip(self.rows, self.results, strict=True)
+        runs = {point_text({name: row[name] for name in named}): run for row, run in pairs if isinstance(run, Run)}
+        if not runs:
+            raise UsageError(f"timelines(): {self.summary_line()}; none returned a run, such as program.run(x) does.")
+        seconds = {name: run.summary().makespan for name, run in runs.items()}
+        shown = {name: (runs[name].events, runs[name].islands) for name in list(runs)[:_MOST_TIMELINES]}
+        return thumbnails(shown, sweep_headline(seconds))
+
     def _series(self, x: str, y: str, by: Sequence[str]) -> tuple[list[Any], dict[str, list[float]]]:
         """Return the positions on the horizontal axis and, by the label of each line, the values at these positions.
 
@@ -134,13 +160,13 @@ class Sweep(Printed):
         series: dict[str, list[float]] = {}
         for row in self.rows:
             if row.get(y) is not None:
-                values = series.setdefault(", ".join(f"{name} {_value_text(row[name])}" for name in by) or y, [])
+                values = series.setdefault(", ".join(f"{name} {value_text(row[name])}" for name in by) or y, [])
                 # Filled up when a line is met first: points may be missing, and lines have all positions in common.
                 values += [np.nan] * (len(at) - len(values))
                 if not np.isnan(values[at.index(row[x])]):
-                    raise UsageError(f"plot: several points have {x}={_value_text(row[x])}; tell them apart with by=.")
+                    raise UsageError(f"plot: several points have {x}={value_text(row[x])}; tell them apart with by=.")
                 values[at.index(row[x])] = float(row[y])
-        return at if all(isinstance(place, Real) for place in at) else [_value_text(place) for place in at], series
+        return at if all(isinstance(place, Real) for place in at) else [value_text(place) for place in at], series
 
     def to_csv(self, path: str | Path | None = None) -> str | None:
         """Write ``columns`` and ``rows`` as comma-separated values.
@@ -155,7 +181,7 @@ class Sweep(Printed):
         # One kind of line end on every system: the text is also returned, not only written.
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows([_plain(row.get(column)) for column in self.columns] for row in self.rows)
+        writer.writerows([plain(row.get(column)) for column in self.columns] for row in self.rows)
         if path is None:
             return text.getvalue()
         Path(path).write_text(text.getvalue(), "utf-8")
@@ -173,7 +199,7 @@ class Sweep(Printed):
         """Return the table that is printed; the column of errors only if a point failed."""
         failed = any(row[ERROR] for row in self.rows)
         columns = [column for column in self.columns if column != ERROR or failed]
-        rows = [[_value_text(row.get(column)) for column in columns] for row in self.rows]
+        rows = [[value_text(row.get(column)) for column in columns] for row in self.rows]
         return Table(self.summary_line(), columns, rows)
 
     def _is_number(self, column: str) -> bool:
@@ -228,7 +254,7 @@ def sweep(fn: Callable[..., Any] | AdoptedStep, **axes: Iterable[Any]) -> Sweep:
         del rows[len(results) :]
         tell_reader(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
     if rows and all(row[ERROR] for row in rows):
-        failed, first = counted(len(rows), "point"), _point_text({name: rows[0][name] for name in values})
+        failed, first = counted(len(rows), "point"), point_text({name: rows[0][name] for name in values})
         tell_reader(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
     return Sweep(name, values, rows, results)
 
@@ -286,13 +312,13 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
         return {f"run_{name}" if name in point else name: value for name, value in _run_columns(result).items()}
     # A loss is often an array without dimensions.
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
-        return {"value": _plain(result)}
+        return {"value": plain(result)}
     if not isinstance(result, Mapping):
         raise UsageError(f"it returned {a_type_of(result)}; return a run, a dictionary of columns, or a number.")
     taken = [name for name in result if name in point or name == ERROR]
     if taken:
         raise UsageError(f"it returned a column {taken[0]!r}, which is there already; give it another name.")
-    return {str(name): _plain(value) for name, value in result.items()}
+    return {str(name): plain(value) for name, value in result.items()}
 
 
 def _run_columns(run: Run) -> dict[str, Any]:
@@ -316,26 +342,4 @@ def _with_progress(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str,
 
 def _progress_line(number: int, total: int, point: Mapping[str, Any]) -> str:
     """Return the line of progress for point ``number`` of ``total``."""
-    return f"sweep: point {number} of {total}: {_point_text(point)}"
-
-
-def _point_text(point: Mapping[str, Any]) -> str:
-    """Return the arguments of a point as text: ``"n=64, chunks=2"``."""
-    return ", ".join(f"{name}={_value_text(value)}" for name, value in point.items())
-
-
-def _plain(value: Any) -> Any:
-    """Return NumPy scalars as Python's, functions as their names, and anything else unchanged."""
-    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
-        return value.item()
-    return getattr(value, "__name__", value) if callable(value) else value
-
-
-def _value_text(value: Any) -> str:
-    """Return the text of a value in a table or a legend: floats with four digits, of other values the first line."""
-    value = _plain(value)
-    if value is None or value == "":
-        return ""
-    if isinstance(value, Mapping):
-        return axes_in_words(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value).splitlines()[0]
+    return f"sweep: point {number} of {total}: {point_text(point)}"

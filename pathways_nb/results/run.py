@@ -21,7 +21,7 @@ from pathways_nb.results.executed_program import ExecutedProgram, ExecutedProgra
 from pathways_nb.results.run_causes import RunCauses
 from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
-from pathways_nb.trace.causality.headlines import run_headline
+from pathways_nb.trace.causality.headlines import rerun_headline, run_headline
 from pathways_nb.trace.causality.without_dispatch import AT_ONCE, overhead
 from pathways_nb.trace.exact_stamps import Stamps
 from pathways_nb.trace.exchange_hiding import Exchange, exchange
@@ -60,6 +60,8 @@ class Run(ControllerHistory, RunCauses):
     finished: bool = False
     view: Any = field(default=None, repr=False)
     """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
+    last_time: Events | None = field(default=None, repr=False)
+    """What the same cell did when it was run last, if its picture shows what has changed since."""
     stamps: Stamps | None = None
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -182,10 +184,16 @@ class Run(ControllerHistory, RunCauses):
         return replace(found, taken=count, taken_bytes=total)
 
     def headline(self) -> str:
-        """Return what matters in the run in one sentence, or ``note`` while there is one; empty if nothing ran."""
+        """Return what matters in the run in one sentence, or ``note`` while there is one; empty if nothing ran.
+
+        Of a cell that was run again, a second line says what has changed since its last run.
+        """
         if self.note or "opened" in self.about:  # of one opened launch the summary says what counts
             return self.note
-        return run_headline(self.events, self.islands, self.finished)
+        said = run_headline(self.events, self.islands, self.finished)
+        if not self.finished or self.last_time is None:
+            return said
+        return "\n".join(filter(None, (said, rerun_headline(self.last_time, self.events))))
 
     def summary_line(self) -> str:
         """Return the summary in one line of plain text, or ``note`` while there is one."""

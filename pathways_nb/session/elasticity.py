@@ -16,6 +16,7 @@ from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.lowering.attachment import Island
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
+from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.words import counted
@@ -27,14 +28,14 @@ def remove(session: Session, island: int, first: int, count: int | None) -> None
     with session.life:
         where = _checked(session, island, first, count)
         session.flush()  # what was called before is dispatched before the change
-        session.resources.remove(where)
+        _take_out(session, where)
         session.driver.remove(where)
         session.begin_epoch()
 
 
 def withdraw(session: Session, island: int) -> None:
     """Let no further call use an island whose hosts died, before those under way fail: the next one waits for it."""
-    session.resources.remove(Placement(island, 0, session.islands[island]))
+    _take_out(session, Placement(island, 0, session.islands[island]))
     session.begin_epoch()
 
 
@@ -43,7 +44,7 @@ def lose(session: Session, island: int) -> None:
     with _hold_life(session) as held:
         if held:
             where = Placement(island, 0, session.islands[island])
-            session.resources.remove(where)
+            _take_out(session, where)
             session.driver.remove(where)
             session.begin_epoch()
 
@@ -77,14 +78,14 @@ def _hold_life(session: Session) -> Iterator[bool]:
 def follow_loss(session: Session, where: Placement) -> None:
     """Take devices out that a shared controller has removed."""
     with session.life:
-        session.resources.remove(where)
+        _take_out(session, where)
         session.begin_epoch()
 
 
 def follow_return(session: Session, island: int) -> None:
     """Take an island's devices in again that a shared controller has restored."""
     with session.life:
-        session.resources.restore(island)
+        _take_back(session, island)
         session.begin_epoch()
 
 
@@ -119,7 +120,7 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         if not _is_island(session, island):
             raise PlaceError(f"add(island={island!r}): there are {session.size_text}, numbered from 0.")
         session.driver.restore(island, session.budgets[island])
-        session.resources.restore(island)
+        _take_back(session, island)
     else:
         if session.attach_options.kind not in ("cpu", "sim", "ray"):
             raise UsageError(
@@ -137,6 +138,33 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
             add(session.value_session, count, None)
     session.begin_epoch()
     return island
+
+
+def note_lost(session: Session) -> None:
+    """Record which devices are lost, where a recording begins."""
+    for where in session.resources.lost:
+        _note(session, "lost", where)
+
+
+def _take_out(session: Session, where: Placement) -> None:
+    """Mark devices as lost, and record it unless it is known."""
+    if where not in session.resources.lost:
+        _note(session, "lost", where)
+    session.resources.remove(where)
+
+
+def _take_back(session: Session, island: int) -> None:
+    """Mark all devices of an island as present, and record it if some were not."""
+    if any(where.island == island for where in session.resources.lost):
+        _note(session, "back", Placement(island, 0, session.islands[island]))
+    session.resources.restore(island)
+
+
+def _note(session: Session, kind: str, where: Placement) -> None:
+    what = f"island {where.island}" if where.count == session.islands[where.island] else str(where)
+    label = label_of(kind, f"{what} {kind}", island=where.island, device=where.first, devices=where.count)
+    now = session.clock()
+    session.note(Row(label, now, now, quality="exact"))
 
 
 def _take_in(session: Session, made: Island, devices: int, budget: int) -> None:

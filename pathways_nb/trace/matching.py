@@ -4,22 +4,22 @@ The records may come from different backends (a real run and its simulation) and
 event is known by its kind, program, name, client, node, stage, microbatch and token slice, and by which occurrence of
 these it is. Times count from the first event on a device or its dispatch, so that compiling does not matter.
 
-``results`` draws comparisons; this module makes their table.
+This module makes the table of differences; ``two_records`` lays both on one axis, and ``comparisons`` draws them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pathways_nb.trace.metrics import WORK, duration, makes_span, signed_duration
-from pathways_nb.trace.record import STORED, Events
-from pathways_nb.trace.rows import GAUGE_KINDS, Label
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label
 from pathways_nb.trace.summary import summarise
 from pathways_nb.util.csv_columns import write_columns
 from pathways_nb.util.words import counted
@@ -30,7 +30,7 @@ TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
 """Columns of seconds: starts and durations in both records, and by how much the second duration is longer."""
 ORIGINS = ("origin_a", "origin_b")
 """Columns that say how the times of each record are known."""
-_SAME = 1e-9
+SAME = 1e-9
 """Seconds by which two simulated runs may differ because of rounding."""
 
 
@@ -69,7 +69,7 @@ class Difference:
         columns = (self.table[column].tolist() for column in (*self.names, "longer"))
         for *names, longer in zip(*columns, strict=True):
             total[" of ".join(filter(None, names))] += longer
-        apart = [item for item in total.items() if abs(item[1]) >= _SAME]
+        apart = [item for item in total.items() if abs(item[1]) >= SAME]
         ranked = sorted(apart, key=lambda item: -abs(item[1]))[:count]
         return [f"{name}: {signed_duration(longer)}" for name, longer in ranked]
 
@@ -94,30 +94,17 @@ def compare_events(first: Events, second: Events) -> Difference:
     return Difference(table, len(a) - len(both), len(b) - len(both))
 
 
-def as_one_record(first: Events, second: Events, islands: int) -> Events:
-    """Return what two records did and held on devices, as one record.
-
-    Both start at time 0, and the islands of the second come after those of the first, so any view can draw them.
-
-    Args:
-        first: events of the first record.
-        second: events of the second record.
-        islands: number of islands of the first record.
-    """
-    labels: list[Label] = []
-    parts = []
-    for offset, events in ((0, first), (islands, second)):
-        chosen, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
-        shifted = {"label": chosen.label + len(labels), "start": chosen["start"] - begin, "end": chosen["end"] - begin}
-        # Positions in the table of labels, which are put one behind the other here; -1 stays unknown.
-        by = chosen.stored("released_label")
-        shifted["released_label"] = np.where(by < 0, by, by + len(labels))
-        parts.append({name: chosen.stored(name) for name in STORED} | shifted)
-        labels += [
-            replace(label, island=label.island + offset) if label.island >= 0 else label for label in chosen.labels
-        ]
-    stored = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
-    return Events(labels, stored, np.arange(len(stored["label"]), dtype=np.int64))
+def keys_of(events: Events) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """Yield what each event on devices is known by, its occurrence included, and its position; by their starts."""
+    seen: Counter[Any] = Counter()
+    rows = np.flatnonzero(events.is_("kind", *WORK))
+    rows = rows[np.argsort(events["start"][rows], kind="stable")]
+    for row, number in zip(rows.tolist(), events.label[rows].tolist(), strict=True):
+        label = events.labels[number]
+        key = tuple(getattr(label, name) for name in KEYS)
+        # Counted for each host, so that the parts of one launch on several hosts have one number.
+        yield (*key, seen[key, label.host]), row
+        seen[key, label.host] += 1
 
 
 def beginning(events: Events) -> float:
@@ -150,19 +137,14 @@ def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
 
     What several hosts of an island did together is one event, from the first start to the last end.
     """
-    chosen, begin = events.of_kind(*WORK), beginning(events)
-    order = np.argsort(chosen["start"], kind="stable")
-    seen: Counter[Any] = Counter()
+    begin = beginning(events)
     found: dict[tuple[Any, ...], tuple[float, float, str]] = {}
-    columns = (chosen[name][order].tolist() for name in ("start", "end", "quality"))
-    for number, start, end, quality in zip(chosen.label[order].tolist(), *columns, strict=True):
-        label = chosen.labels[number]
-        key = tuple(getattr(label, name) for name in KEYS)
-        # Counted for each host, so that the parts of one launch on several hosts have one number.
-        occurrence = (*key, seen[key, label.host])
-        first, last = found.get(occurrence, (start - begin, 0.0, ""))[:2]
-        found[occurrence] = (first, max(first + last, end - begin) - first, _origin(label, quality))
-        seen[key, label.host] += 1
+    start, end, quality = (events[name].tolist() for name in ("start", "end", "quality"))
+    numbers = events.label.tolist()
+    for occurrence, row in keys_of(events):
+        first, last = found.get(occurrence, (start[row] - begin, 0.0, ""))[:2]
+        origin = _origin(events.labels[numbers[row]], quality[row])
+        found[occurrence] = (first, max(first + last, end[row] - begin) - first, origin)
     return found
 
 

@@ -18,9 +18,9 @@ from pathways_nb.timing.waits import WHY
 
 KINDS = (
     *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
-    *("memory", "host"),
+    *("memory", "host", "lost", "back"),
 )
-"""Kinds of events, in the order in which a program meets them."""
+"""Kinds of events, in the order in which a program meets them; last, devices that were lost and that are back."""
 QUALITIES = ("exact", "estimated", "interpolated", "simulated")
 """How a stamp is known; see ``Row.quality``. Columns store positions in this tuple."""
 STATUSES = ("ok", "draining", "failed")
@@ -33,8 +33,13 @@ HOST_KIND = "host"
 """The kind of host work: it happens on an island's host, on no device."""
 WINDOW_FULL = "as many launches under way as may be"
 """The name of a stall in which a dispatcher waits for its own island's devices, because they have enough to do."""
-GAUGE_KINDS = frozenset({"memory"})
-"""Kinds that are levels and not happenings: ``client`` holds ``bytes`` for ``category`` on each device meanwhile."""
+WAITS_ITS_TURN = "waits its turn"
+"""The name of a stall in which a client waits for its turn among others."""
+WAITS_FOR_MEMORY = ("memory of island", "back-pressure: memory")
+"""How the names of stalls begin in which a program, or a value that is put, waits for memory."""
+GAUGE_KINDS = frozenset({"memory", "lost", "back"})
+"""Kinds that say how things are and are no work: ``client`` holds ``bytes`` for ``category`` on each device meanwhile;
+from now on, devices are lost or there again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,16 @@ def ipython_shell() -> Any:
     return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
 
 
+def execution_of_cell() -> tuple[str, str]:
+    """Return the id of the cell that IPython's kernel runs, and the id of this run of it.
+
+    Both are empty where the front end does not say them, and outside of a kernel.
+    """
+    parent: dict[str, Any] = getattr(ipython_shell(), "get_parent", dict)() or {}
+    cell = parent.get("metadata", {}).get("cellId") or ""
+    return str(cell), str(parent.get("header", {}).get("msg_id", "")) if cell else ""
+
+
 def marimo_notebook() -> Any:
     """Return the module ``marimo`` where this thread runs a cell of a marimo notebook; None anywhere else."""
     marimo = sys.modules.get("marimo")

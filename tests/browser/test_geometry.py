@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from pathways_nb.notebook.demo_page import FIGURE
-from pathways_widgets import figure_of
+from pathways_widgets import figure_of, thumbnails
 from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run, training_step, unrolled
+from tests.core.widgets.test_compared_timeline import compared
 from tests.core.widgets.test_folded_time import COMPILED, run_of
+from tests.core.widgets.test_ghost_outlines import again
+from tests.core.widgets.test_happened_tags import eventful
 from tests.core.widgets.test_timeline_clients import shared
 from tests.support.executed_notebooks import NAMES, executed
 from tests.support.page_geometry import what_covers
@@ -22,6 +25,9 @@ RUNS: dict[str, Callable[[], tuple[FakeRun, tuple[str, ...]]]] = {
     "clients": lambda: (shared(), ("timeline", "memory")),
     "memory": lambda: (memory_run(), ("timeline", "categories")),
     "a folded beginning": lambda: (run_of(*COMPILED, ("enqueue", 0.7, 0.71), ("compute", 0.71, 1.0)), ("timeline",)),
+    "two runs": lambda: (compared(), ("timeline", "memory")),
+    "run again": lambda: (again(), ("graph", "timeline")),
+    "what happened": lambda: (eventful(), ("timeline", "memory")),
     "long names": lambda: (long_names(), ("graph", "timeline")),
 }
 
@@ -37,6 +43,21 @@ def long_names() -> FakeRun:
 def test_nothing_covers_anything(opened: Callable[..., Any], name: str) -> None:
     run, show = RUNS[name]()
     assert what_covers(opened(figure_of(run, show))) == []
+
+
+def test_nothing_covers_anything_in_small_timelines(opened: Callable[..., Any]) -> None:
+    runs = {
+        f"dispatch={how}, latency_ms={ms}": (fake_run().events, (4, 4))
+        for how in ("parallel", "sequential")
+        for ms in (1, 5)
+    }
+    tab = opened(thumbnails(runs, "dispatch=parallel, latency_ms=1 is fastest").json_item_with_data())
+    assert tab.inner_text(".pathways-headline") == "dispatch=parallel, latency_ms=1 is fastest"
+    assert what_covers(tab) == []
+    seen = "() => Bokeh.documents[0].get_model_by_name('thumbnails').inner_width"
+    tab.set_viewport_size({"width": 600, "height": 900})
+    tab.wait_for_function(f"() => ({seen})() < 600")
+    assert tab.evaluate(seen) > 250, "names leave room for what they name"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,10 +15,11 @@ from pathways_nb.plan.memory_categories import VALUES, check
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.emit import module_of
+from pathways_nb.results import last_runs
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
-from pathways_nb.session import default_controller, interrupted
+from pathways_nb.session import default_controller, elasticity, interrupted
 from pathways_nb.session.calls import stored_values
 from pathways_nb.session.calls.batching import CallBatcher
 from pathways_nb.session.futures import Future
@@ -91,6 +92,8 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
             yield run
         if profiler is not None:
             _read(profiler, session, run)
+        if run.on_display:
+            run.last_time = last_runs.exchange(run)
     finally:
         run.launched = None
         if session.recordings:
@@ -115,6 +118,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     try:
         interrupted.enter(run)
         session.recordings.append(entry)
+        elasticity.note_lost(session)
         try:
             yield
         except KeyboardInterrupt:

@@ -6,14 +6,15 @@ All such sentences are made here; the numbers behind them are in ``metrics`` and
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from pathways_nb.trace.causality.breakdown import Idle, idle
-from pathways_nb.trace.metrics import BUSY
+from pathways_nb.trace.metrics import BUSY, duration, makes_span
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.summary import summarise
+from pathways_nb.trace.two_records import as_one_record
 from pathways_nb.util.words import counted
 
 MOST_EVENTS = 20_000
@@ -71,6 +72,40 @@ def comparison_headline(names: Sequence[str], seconds: Sequence[float]) -> str:
     return f"{fast} is {_times(ratio)} times as fast as {slow}"
 
 
+def rerun_headline(last: Events, now: Events) -> str:
+    """Return what has changed in a cell since its last run, in one sentence; empty if one of both took no time.
+
+    Args:
+        last: events of the last run.
+        now: those of this one.
+    """
+    spans = (events.select(makes_span(events)) for events in (last, now))
+    before, after = (float(span["end"].max(initial=0.0) - span["start"].min(initial=np.inf)) for span in spans)
+    if min(before, after) <= 0:
+        return ""
+    ratio = max(before, after) / min(before, after)
+    if ratio < _SAME:
+        return "As fast as last time"
+    how = f"{_times(ratio)} times as fast as" if after < before else f"Takes {_times(ratio)} times as long as"
+    most = _most_changed(last, now, after - before)
+    return f"{how} last time{': ' if most else ''}{most}"
+
+
+def sweep_headline(seconds: Mapping[str, float]) -> str:
+    """Return which point of a sweep is fastest, and by how much, in one sentence; empty if there is one point only.
+
+    Args:
+        seconds: what each point takes, by what it is called.
+    """
+    fast, slow = min(seconds, key=seconds.__getitem__), max(seconds, key=seconds.__getitem__)
+    if len(seconds) < 2 or seconds[fast] <= 0:
+        return ""
+    ratio = seconds[slow] / seconds[fast]
+    if ratio < _SAME:
+        return f"All {len(seconds)} take the same time"
+    return f"{fast} is fastest, {_times(ratio)} times as fast as {slow}"
+
+
 def schedule_headline(name: str, idle_share: float) -> str:
     """Return what a schedule leaves unused, in one sentence.
 
@@ -82,6 +117,23 @@ def schedule_headline(name: str, idle_share: float) -> str:
     return (
         f"{name} leaves devices idle {idle} of the time" if idle != _percent(0.0) else f"{name} leaves no device idle"
     )
+
+
+def _most_changed(last: Events, now: Events, longer: float) -> str:
+    """Return what made most of the difference of two runs, in words; empty if nothing made a large part of it."""
+    both = as_one_record(last, now, 0)
+    # (name, whether it is the time before it) -> how many seconds more it takes now than the last time.
+    change: defaultdict[tuple[str, bool], float] = defaultdict(float)
+    names = both["name"]
+    for is_before, seconds in ((False, both.surplus.within), (True, both.surplus.before)):
+        for row in np.flatnonzero(seconds).tolist():
+            change[names[row], is_before] += float(seconds[row] if row >= both.of_first else -seconds[row])
+    # Only what goes the same way as the whole can be a reason for it.
+    (name, is_before), most = max(change.items(), key=lambda one: one[1] * np.sign(longer), default=(("", False), 0.0))
+    if most * longer <= 0 or abs(most) < _WORTH_TELLING * abs(longer):
+        return ""
+    less = f"{duration(abs(most))} {'more' if longer > 0 else 'less'}"
+    return f"{less} waiting before `{name}`" if is_before else f"`{name}` takes {less}"
 
 
 def _times(ratio: float) -> str:

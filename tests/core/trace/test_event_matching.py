@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathways_nb.trace.matching import as_one_record, beginning, compare_events
+from pathways_nb.trace.matching import beginning, compare_events
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 
@@ -26,14 +26,6 @@ def test_times_count_from_the_first_dispatch_and_occurrences_are_told_apart() ->
 def test_what_differs_by_rounding_only_is_no_difference() -> None:
     one, two = (Events.from_rows([Row(f, at, at + 0.1), Row(send, at + 0.1, at + 0.2)]) for at in (0.0, 0.3))
     assert compare_events(one, two).worst() == []
-
-
-def test_both_on_one_axis_island_below_island() -> None:
-    one, two = Events.from_rows([Row(f, 6.0, 7.0)]), Events.from_rows([Row(send, 3.0, 4.0, 0, "exact", "failed")])
-    events = as_one_record(one, two, 2)
-    assert events["island"].tolist() == [0, 3]
-    assert events["start"].tolist() == [0.0, 0.0]
-    assert events["status"].tolist() == ["ok", "failed"]
 
 
 def test_what_one_client_did_is_no_partner_of_what_another_did() -> None:

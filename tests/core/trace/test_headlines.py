@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pathways_nb.trace.causality.headlines import MOST_EVENTS, comparison_headline, run_headline, schedule_headline
+from pathways_nb.trace.causality.headlines import (
+    MOST_EVENTS,
+    comparison_headline,
+    rerun_headline,
+    run_headline,
+    schedule_headline,
+    sweep_headline,
+)
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from tests.core.widgets.fake_run import many_events
@@ -75,3 +82,45 @@ def test_a_comparison_says_which_is_faster(seconds, said) -> None:
 )
 def test_a_schedule_says_what_it_leaves_idle(idle, said) -> None:
     assert schedule_headline("1f1b", idle) == said
+
+
+F, G = computed(0, 0.0, 1.0), computed(1, 1.0, 2.0, "total")
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "said"),
+    [
+        ([F, G], [F, computed(1, 1.0, 1.25, "total")], "1.6 times as fast as last time: `total` takes 750 ms less"),
+        ([F, G], [F, computed(1, 1.0, 3.0, "total")], "Takes 1.5 times as long as last time: `total` takes 1 s more"),
+        (
+            [F, G],
+            [F, computed(1, 2.0, 3.0, "total")],
+            "Takes 1.5 times as long as last time: 1 s more waiting before `total`",
+        ),
+        # Twice as long, half of it because of each; but what became quicker is no reason for that.
+        (
+            [F, G],
+            [computed(0, 0.0, 0.5), computed(1, 1.0, 4.0, "total")],
+            "Takes 2.0 times as long as last time: `total` takes 2 s more",
+        ),
+        ([F, G], [F, computed(1, 5.0, 6.0, "other")], "Takes 3.0 times as long as last time"),
+        ([F, G], [computed(0, 7.0, 8.0), computed(1, 8.0, 9.0, "total")], "As fast as last time"),
+        ([F, G], [], ""),
+        ([], [F, G], ""),
+    ],
+)
+def test_a_cell_that_is_run_again_says_what_has_changed(last, now, said) -> None:
+    assert rerun_headline(Events.from_rows(last), Events.from_rows(now)) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"n=1": 1.0, "n=2": 4.2, "n=4": 2.0}, "n=1 is fastest, 4.2 times as fast as n=2"),
+        ({"n=1": 1.0, "n=2": 1.01}, "All 2 take the same time"),
+        ({"n=1": 1.0}, ""),
+        ({"n=1": 0.0, "n=2": 1.0}, ""),
+    ],
+)
+def test_a_sweep_says_which_point_is_fastest(seconds, said) -> None:
+    assert sweep_headline(seconds) == said

@@ -44,6 +44,7 @@ class FakeRun:
     hbm: tuple[int, ...] = (0, 0)
     ops: Ops = field(default_factory=Ops)
     op_graph: OpGraph = field(default_factory=OpGraph)
+    last_time: Events | None = None
 
     @property
     def events(self) -> Events:

@@ -370,3 +370,25 @@ def test_the_magic_costs_the_users_names_nothing(ready) -> None:
     before = set(ready.names)
     ready.ok("%%pathways --show none\nfresh = a(v)")
     assert set(ready.names) - before - {f"_i{ready.number}", "_i", "_ii", "_iii"} == {"fresh"}
+
+
+def test_a_cell_that_is_run_again_says_what_has_changed_unless_that_is_unwanted(notebook, capsys) -> None:
+    notebook.ok("%load_ext pathways_nb")
+    notebook.ok(
+        "import pathways_nb as pw\npw.attach('sim', chip='tpu_v3', islands=1, devices_per_island=2)\n"
+        "place = pw.virtual_slice(2)\n"
+        "def made(seconds): return pw.program(pw.work(seconds, on=place, name='total'), name='p')\nprogram = made(4e-3)"
+    )
+    cell = "%%pathways --show timeline --run mine\nprogram().wait();"
+    notebook.ok(cell)
+    assert "last time" not in pw.runs["mine"].headline()
+    notebook.ok("program = made(1e-3)")
+    notebook.ok(cell)
+    said = pw.runs["mine"].headline().splitlines()[-1]
+    assert re.fullmatch(r"\d\.\d times as fast as last time: `total` takes 3 ms less", said)
+    notebook.ok("pw.compare_reruns(False)")
+    notebook.ok(cell)
+    notebook.ok("pw.compare_reruns(True)")
+    assert "last time" not in pw.runs["mine"].headline()
+    notebook.ok(cell.replace("--show timeline", "--show none"))
+    assert pw.runs["mine"].last_time is None, "without a picture nothing is compared"

@@ -38,6 +38,14 @@ def test_the_same_program_matches_event_for_event(runs) -> None:
     )  # fmt: skip
 
 
+def test_both_controllers_stay_in_the_picture(runs) -> None:
+    events = pw.compare(*runs).events
+    for controller, islands, run in ((-1, (0, 1), runs[0]), (-3, (2, 3), runs[1])):
+        enqueued = events.of_kind("enqueue")["island"].tolist()
+        assert sum(map(enqueued.count, islands)) == len(run.events.of_kind("enqueue"))
+        assert events.of_kind("wait", "fetch")["island"].tolist().count(controller), "Python waited for the result"
+
+
 def test_a_comparison_is_shown_kept_and_said(runs, tmp_path, capsys) -> None:
     comparison = pw.compare(*runs)
     comparison.to_csv(tmp_path / "a.csv")
@@ -48,6 +56,8 @@ def test_a_comparison_is_shown_kept_and_said(runs, tmp_path, capsys) -> None:
     comparison.savefig(tmp_path / "a.svg")
     svg = (tmp_path / "a.svg").read_text()
     assert "parallel (real) 0 · dev 3" in svg
+    assert re.search("(parallel|sequential) (is .* times as fast as|and .* take the same time)", svg), "the verdict"
+    assert all(f"{name} (real) · controller<" in svg for name in ("parallel", "sequential"))
     (size,) = {float(found) for found in re.findall(r'font-size="([\d.]+)"[^>]*>sequential \(real\) 1 · dev 3<', svg)}
     assert 7 < size < 11, "a name that is too long for its line is set in smaller type"
     comparison.show()

@@ -190,3 +190,20 @@ def test_a_sweep_without_any_result_says_so_with_the_first_error(capsys) -> None
     )
     pw.sweep(lambda n: 1 / n, n=[0, 1])
     assert capsys.readouterr().err == ""
+
+
+def test_the_runs_of_a_sweep_are_drawn_as_small_timelines_named_by_what_varies() -> None:
+    found = pw.sweep(lambda n, policy, chip: ran(n, policy), n=[1, 4], policy=["fifo", "stride"], chip=["tpu_v3"])
+    figure = found.timelines()
+    assert figure.headline == "n=1, policy=fifo is fastest, 8.0 times as fast as n=4, policy=stride"
+    named = "n=1, policy=fifo, n=1, policy=stride, n=4, policy=fifo, n=4, policy=stride"
+    assert repr(figure) == f"4 runs on one scale: {named}"
+    many = pw.sweep(ran, n=range(1, 51), policy=["fifo"]).timelines()
+    assert repr(many).startswith("40 runs on one scale: n=1, n=2, ")
+
+
+def test_a_sweep_without_runs_has_no_timelines_and_says_so() -> None:
+    with pytest.raises(
+        pw.UsageError, match=r"^timelines\(\): sweep of <lambda>: 2 points; none returned a run, such as"
+    ):
+        pw.sweep(lambda n: n, n=[1, 2]).timelines()

@@ -263,3 +263,21 @@ def test_a_place_whose_island_has_lost_devices_says_so(controller) -> None:
         r"Leave out island=0 to place it on another, ask for at most 2, or give back what was lost",
     ):
         add(v)
+
+
+def test_the_record_says_when_devices_were_lost_and_back_and_what_was_lost_before(controller, left) -> None:
+    add = pw.program(on(left, lambda x: x + 1), name="add")
+    told = lambda run: [(event["kind"], event["name"]) for event in run.events.of_kind("lost", "back")]  # noqa: E731
+    with pw.record() as first:
+        controller.remove(1)
+        add(v).wait()
+        controller.add(island=1)
+        controller.remove(1, first=2, count=2)
+    assert told(first) == [("lost", "island 1 lost"), ("back", "island 1 back"), ("lost", "island 1, dev 2–3 lost")]
+    with pw.record() as second:
+        add(v).wait()
+        controller.add(island=1)
+        controller.add(island=1)
+    assert told(second) == [("lost", "island 1, dev 2–3 lost"), ("back", "island 1 back")]
+    lost, back = (second.events.of_kind(kind)["start"][0] for kind in ("lost", "back"))
+    assert lost < second.events.of_kind("compute")["start"].min() < back

@@ -133,6 +133,7 @@ class BoxMark(_Filled):
                 continue
             # A border in the colour of the fill closes the seams that a canvas leaves; shapes have none.
             line = "" if line == fill else line
+            fill = f"{fill}{round(255 * self.alpha):02X}" if fill and self.alpha < 1 else fill
             # An axis runs down for lanes and up for amounts, so either end may be the upper one.
             begin, high = max(x0, frame.left), max(min(y0, y1), frame.top)
             wide, tall = max(min(x1, frame.right) - begin, NARROWEST), min(max(y0, y1), frame.bottom) - high

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pathways_nb.trace.matching import beginning
 from pathways_nb.trace.metrics import BUSY, clients_of, duration
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS
@@ -79,18 +80,21 @@ def _loop(events: Events) -> Fold | None:
     return Fold(float(shown.min()), words, f"show the last {LAST_CALLS} calls")
 
 
-def time_span(events: Events, of_one: bool = True) -> dict[str, Any]:
+def time_span(events: Events, of_one: bool = True, last: Events | None = None) -> dict[str, Any]:
     """Return the properties of a time axis: the visible part, with 1 % more on each side, and what is folded.
 
     Args:
         events: of a run.
         of_one: as for ``fold_of``.
+        last: what is drawn of the last run of the same cell, which may have taken longer.
 
     Returns:
         ``start`` and ``end``; and ``tags``, which ``legends.js`` reads: nothing, or the fold's texts (``words``,
         ``less``), where it ends (``until``), and the bounds of the axis with it (``folded``) and without (``whole``).
     """
     extent, fold = last_end(events), fold_of(events, of_one)
+    if last is not None:
+        extent = max(extent, last_end(last) + beginning(events) - beginning(last))
     whole = [-0.01 * extent, 1.01 * extent]
     if fold is None:
         return {"start": whole[0], "end": whole[1], "tags": []}

@@ -51,6 +51,11 @@ def draw_swatch(fig: figure, swatch: Swatch, looks: style.Style) -> GlyphRendere
     return fig.add_glyph(nowhere, swatch.mark.named_glyph(looks))
 
 
+def named_renderer(fig: figure, name: str) -> GlyphRenderer:
+    """Return the renderer with this name; Bokeh's own ``select_one`` looks at all models, which takes long."""
+    return next(one for one in fig.renderers if one.name == name)
+
+
 def swatch_items(fig: figure, swatches: Sequence[Swatch], looks: style.Style) -> list[LegendItem]:
     """Return Bokeh's entries of a legend, after adding their marks to a figure."""
     return [

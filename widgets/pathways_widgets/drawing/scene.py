@@ -32,6 +32,7 @@ _HATCH_GAP = 6.0
 class Rect:
     """A rectangle; ``hatch`` is one of the patterns of ``palette.HATCHES``, or empty.
 
+    ``fill`` may end with two hexadecimal digits more, its opacity.
     ``dash`` is the length of the dashes of its edge and of the gaps between them; empty for a solid edge.
     """
 
@@ -213,7 +214,10 @@ def _svg(shape: Shape) -> Iterator[str]:
     """Yield the SVG elements of a shape."""
     match shape:
         case Rect():
-            look = f'fill="{shape.fill or "none"}"' + (f' rx="{shape.radius:g}"' if shape.radius else "")
+            # With two digits more for its opacity, which programs that draw SVG read apart.
+            fill, opacity = shape.fill[:7], shape.fill[7:]
+            look = f'fill="{fill or "none"}"' + (f' fill-opacity="{int(opacity, 16) / 255:.2f}"' if opacity else "")
+            look += f' rx="{shape.radius:g}"' if shape.radius else ""
             if shape.line:
                 look += f' stroke="{shape.line}" stroke-width="{shape.line_width:g}"'
                 look += f' stroke-dasharray="{" ".join(f"{one:g}" for one in shape.dash)}"' if shape.dash else ""

@@ -125,6 +125,10 @@ class RunLike(Protocol):
         """The events so far, in the order of their recording; times in seconds since the run began."""
 
     @property
+    def last_time(self) -> Events | None:
+        """What the same cell did when it was run last; None if that is not known, or not to be drawn."""
+
+    @property
     def ops(self) -> Ops:
         """The ops inside its launches; empty if none were seen."""
 
@@ -169,6 +173,7 @@ class Moment:
     sentence: str = ""
     ops: Ops = field(default_factory=Ops)
     op_graph: OpGraph = field(default_factory=OpGraph)
+    last_time: Events | None = None
 
     @classmethod
     def of(cls, run: RunLike) -> Moment:
@@ -180,7 +185,9 @@ class Moment:
         )
         where = run.islands, run.island_names, run.hbm
         said = run.summary_line(), run.headline()
-        return cls(run.name, *where, programs, finished, run.events, *said, run.ops, run.op_graph)
+        # What a run has done so far is no more than a part of what it did the last time.
+        last = run.last_time if finished else None
+        return cls(run.name, *where, programs, finished, run.events, *said, run.ops, run.op_graph, last)
 
     def headline(self) -> str:
         """Return the sentence above the figures."""

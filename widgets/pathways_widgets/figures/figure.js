@@ -282,6 +282,7 @@ const mount = async (Bokeh, item, element) => {
   })
   sayFirst()
   foot.append(...[numbers, field].filter((part) => part))
-  const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
+  const unlink = linkInCell(doc, Bokeh, element)
+  const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
   return {doc, say, fit, mark, sayFirst, describe, dispose}
 }

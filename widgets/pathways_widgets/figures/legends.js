@@ -117,10 +117,11 @@ const entries = ({click_policy}, {label, renderers, tags}) => {
 const swatch = (box, glyph, data, i, [letter = "", ink = ""]) => {
   const part = (value) => value?.field !== undefined ? data[value.field]?.[i] : value !== null && typeof value === "object" && "value" in value ? value.value : value
   const lines = (angle) => `repeating-linear-gradient(${angle}deg, ${colour} 0 1px, transparent 1px 4px)`
-  const [fill, edge, pattern, dash] = [glyph.fill_color, glyph.line_color, glyph.hatch_pattern, glyph.line_dash].map(part)
+  const isText = "background_fill_color" in glyph
+  const [fill, edge, pattern, dash] = [isText ? glyph.background_fill_color : glyph.fill_color, isText ? null : glyph.line_color, glyph.hatch_pattern, glyph.line_dash].map(part)
   const colour = `color-mix(in srgb, ${part(glyph.hatch_color) ?? "currentColor"} ${100 * (part(glyph.hatch_alpha) ?? 1)}%, transparent)`, width = Math.min(part(glyph.line_width) ?? 1, 3)
   const patterns = {"|": [90], "-": [0], "/": [135], "x": [45, 135]}[pattern] ?? []
-  const isLine = !("fill_color" in glyph), style = `${width}px ${dash?.length ? "dashed" : "solid"} ${edge}`
+  const isLine = !isText && !("fill_color" in glyph), style = `${width}px ${dash?.length ? "dashed" : "solid"} ${edge}`
   box.style.cssText = `flex: none; box-sizing: border-box; font-size: 0.85em; width: 1.4em; height: ${isLine ? 0 : 1.4}em; line-height: 1.4em; text-align: center; color: ${ink}`
   if (isLine) box.style.borderTop = style
   else {
@@ -130,7 +131,8 @@ const swatch = (box, glyph, data, i, [letter = "", ink = ""]) => {
     if ("marker" in glyph) box.style.borderRadius = "50%"
   }
   if (patterns.length) box.style.backgroundImage = patterns.map(lines).join(", ")
-  box.textContent = letter
+  if (isText) box.style.color = part(glyph.text_color)
+  box.textContent = isText ? part(glyph.text) : letter
 }
 
 // A button for each client if there are several: pressed while its boxes are visible. The figure's tags list the

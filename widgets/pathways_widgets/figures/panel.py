@@ -24,13 +24,15 @@ from pathways_widgets.drawing.views import Columns, Moment, RunLike, View, Windo
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.graph.module_view import ModuleView
 from pathways_widgets.memory.memory_view import CategoryView, MemoryView
+from pathways_widgets.timeline.compared_view import ComparedTimeline
 from pathways_widgets.timeline.critical_view import CriticalTimeline
 from pathways_widgets.timeline.op_view import OpTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
 
 VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
     "graph": GraphView,
-    "timeline": lambda islands, names: Timeline(islands, names=names),
+    # Only several runs have names.
+    "timeline": lambda islands, names: (ComparedTimeline if names else Timeline)(islands, names=names),
     "critical": lambda islands, names: CriticalTimeline(islands, names=names),
     "ops": lambda islands, names: OpTimeline(islands, names=names),
     "modules": ModuleView,

@@ -126,7 +126,7 @@ class MemoryView(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         events = run.events
-        span = time_span(events, not run.island_names)
+        span = time_span(events, not run.island_names, run.last_time)
         visible, around = with_margins((span["start"], span["end"]), window)
         # Histories are computed again only when events came in, not when the user pans.
         # A record only grows, so its length and its last event tell whether anything is new.

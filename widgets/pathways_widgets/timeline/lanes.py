@@ -1,15 +1,19 @@
 """The position of an event on the vertical axis.
 
-From the top: one lane for the controller; for each island one lane per device, one for host work if there is any, and
-one for the curve of busy devices; one lane for transfers. The lanes of an island of several hosts are grouped by host.
-The controller's lane has three rows (its work, waiting programs, waiting Python), so that these do not cover each
-other. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one lane, in which each
-device has its share of the height: 2048 lanes would be thinner than a pixel.
+From the top: a lane for what happens to all, such as a loss of devices, if there is any; one for the controller; for
+each island one lane per device, one for host work if there is any, and one for the curve of busy devices; one lane for
+transfers. The lanes of an island of several hosts are grouped by host. The controller's lane has three rows (its work,
+waiting programs, waiting Python), so that these do not cover each other. Two runs that are compared have a controller's
+lane each, above their islands. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one
+lane, in which each device has its share of the height: 2048 lanes would be thinner than a pixel.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from pathways_nb.trace.rows import CONTROLLER_KINDS, CONTROLLER_ROWS, HOST_KIND
@@ -17,7 +21,7 @@ from pathways_nb.trace.rows import CONTROLLER_KINDS, CONTROLLER_ROWS, HOST_KIND
 MOST_DEVICE_LANES = 32
 CONTROLLER_HEIGHT = 2.1
 """Height in device lanes: three rows that can hold a word each."""
-BUSY_HEIGHT = HOST_HEIGHT = 1.0
+BUSY_HEIGHT = HOST_HEIGHT = HAPPENED_HEIGHT = 1.0
 MARGIN = 0.08
 
 
@@ -27,7 +31,8 @@ class Lanes:
 
     Args:
         islands: number of devices of each island.
-        names: names of the islands; empty for ``"island 0"`` and so on.
+        names: names of the islands; empty for ``"island 0"`` and so on. Of several runs each has the run's name and its
+            number within it, as ``"mine 0"``.
         lane: height of a lane.
     """
 
@@ -40,27 +45,56 @@ class Lanes:
     per_host: tuple[int, ...] = ()
     """By island, the devices of each of its hosts; 0, or no entry, where it has one host."""
 
+    happened: bool = False
+    """Whether there is a lane, above all others, for what happens to all: devices that are lost, failures."""
+
     @property
     def grown(self) -> bool:
         """Whether there are more lanes than for any run on these islands."""
-        return bool(self.hosts) or any(self.per_host)
+        return bool(self.hosts) or any(self.per_host) or self.happened
 
     @property
     def grouped(self) -> bool:
         """Whether each island is one lane."""
         return sum(self.islands) > MOST_DEVICE_LANES
 
-    @property
+    @cached_property
+    def controllers(self) -> tuple[int, ...]:
+        """The first island of each run: above it is the lane of the run's controller."""
+        return tuple(island for island, name in enumerate(self.names) if island and name.endswith(" 0"))
+
+    @cached_property
     def bounds(self) -> tuple[float, ...]:
-        """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
+        """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole.
+
+        The lane of the controller of a further run is above its first island.
+        """
         # One unit for each device, or for a whole island its share of the picture.
         heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
-        whole = (height + self.below(island) for island, height in enumerate(heights))
-        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *whole, 1.0]))
+        return self._bounds([height + self.below(island) for island, height in enumerate(heights)])
+
+    def _bounds(self, islands: Sequence[float]) -> tuple[float, ...]:
+        """Return all edges, given the height of each island with what is below its devices."""
+        whole = [0.0, HAPPENED_HEIGHT, CONTROLLER_HEIGHT] if self.happened else [0.0, CONTROLLER_HEIGHT]
+        for island, height in enumerate(islands):
+            whole += [CONTROLLER_HEIGHT, height] if island in self.controllers else [height]
+        return tuple(accumulate([*whole, 1.0]))
+
+    def whole(self, island: int) -> tuple[float, float]:
+        """Return the upper and lower edge of all lanes of an island."""
+        edge = island + 1 + self.happened + bisect(self.controllers, island)
+        bounds = self.bounds
+        return bounds[edge], bounds[edge + 1]
+
+    def controller(self, island: int) -> float:
+        """Return the upper edge of the lane of an island's controller; of ``-1 - n``, of that of island ``n``."""
+        run = bisect(self.controllers, -1 - island if island < 0 else island)
+        return self.whole(self.controllers[run - 1])[0] - CONTROLLER_HEIGHT if run else self.happened * HAPPENED_HEIGHT
 
     def devices(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's devices."""
-        return self.bounds[island + 1], self.bounds[island + 2] - self.below(island)
+        top, bottom = self.whole(island)
+        return top, bottom - self.below(island)
 
     def below(self, island: int) -> float:
         """Return the height of an island's lanes below those of its devices."""
@@ -68,12 +102,12 @@ class Lanes:
 
     def host(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's lane for host work."""
-        bottom = self.bounds[island + 2] - BUSY_HEIGHT
+        bottom = self.whole(island)[1] - BUSY_HEIGHT
         return bottom - HOST_HEIGHT + MARGIN, bottom - MARGIN
 
     def busy(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's curve of busy devices."""
-        bottom = self.bounds[island + 2]
+        bottom = self.whole(island)[1]
         return bottom - BUSY_HEIGHT + MARGIN, bottom - MARGIN
 
     @property
@@ -90,12 +124,14 @@ class Lanes:
     @property
     def labels(self) -> dict[float, str]:
         """Centre of each lane -> its label."""
-        bounds = self.bounds
-        found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
+        found = {self.bounds[-2] + 0.5: "transfers"} | ({HAPPENED_HEIGHT / 2: "events"} if self.happened else {})
+        for first in (0, *self.controllers):
+            run = f"{self.names[first][:-2]} · " if self.controllers else ""
+            found[self.controller(first) + CONTROLLER_HEIGHT / 2] = f"{run}controller"
         for island, devices in enumerate(self.islands):
             top, bottom = self.devices(island)
             # The curve of busy devices is the lowest lane of its island.
-            found[self.bounds[island + 2] - BUSY_HEIGHT / 2] = "busy"
+            found[self.whole(island)[1] - BUSY_HEIGHT / 2] = "busy"
             if island in self.hosts:
                 found[sum(self.host(island)) / 2] = f"{self.name(island)} · host"
             if self.grouped:
@@ -130,7 +166,7 @@ class Lanes:
 
         Args:
             kind: kind of the event.
-            island: index of its island; -1 for none.
+            island: index of its island; -1 for none, and ``-1 - n`` for none of the run whose islands begin with ``n``.
             device: its first device.
             devices: number of devices; 0 means all of the island.
         """
@@ -139,7 +175,7 @@ class Lanes:
         if kind == "transfer":
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
         if kind in CONTROLLER_KINDS or not placed:
-            return self._share(0.0, CONTROLLER_HEIGHT, CONTROLLER_ROWS.get(kind, 0), 3)
+            return self._share(self.controller(island), CONTROLLER_HEIGHT, CONTROLLER_ROWS.get(kind, 0), 3)
         if kind == HOST_KIND:
             return self.host(island)
         (top, bottom), size = self.devices(island), max(self.islands[island], 1)

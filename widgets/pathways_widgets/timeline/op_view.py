@@ -10,7 +10,7 @@ its share of the height.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from pathways_nb.trace.record import STORED, UNKNOWN, Events
 from pathways_nb.trace.rows import QUALITIES, STATUSES, Label
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Moment, RunLike, Window
-from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, MARGIN, Lanes
+from pathways_widgets.timeline.lanes import MARGIN, Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
 from pathways_widgets.timeline.timeline_view import Timeline
 
@@ -52,18 +52,18 @@ class OpLanes(Lanes):
         """Whether there are more lanes than for any run on these islands."""
         return super().grown or self.queues != _ALWAYS or self.op_devices is not None
 
-    @property
+    @cached_property
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
         heights = [
             self._height(devices) + self._op_height(island) + self.below(island)
             for island, devices in enumerate(self.islands)
         ]
-        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
+        return self._bounds(heights)
 
     def devices(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's devices."""
-        top = self.bounds[island + 1]
+        top = self.whole(island)[0]
         return top, top + self._height(self.islands[island])
 
     def ops(self, island: int) -> tuple[float, float]:

@@ -7,13 +7,12 @@ letter and pattern show the kind, so that it can be read in grey; slanted hatchi
 stamps are guessed; a strip along a box its client where there are several. Times are in seconds since the start of the
 run.
 
-Legends and hidden clients filter in the browser (``_SEEN``), so that a click works on a page without a kernel.
-Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``.
+Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``; legends, which
+filter in the browser, are in ``timeline_legends``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -24,10 +23,8 @@ from bokeh.models import (
     BoxSelectTool,
     ColumnDataSource,
     CustomJS,
-    CustomJSFilter,
     CustomJSTickFormatter,
     FixedTicker,
-    GlyphRenderer,
     Grid,
     Range1d,
     TapTool,
@@ -40,13 +37,7 @@ from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
-from pathways_widgets.drawing.legends import (
-    Swatch,
-    add_legend,
-    legend_shapes,
-    shown_swatches,
-    swatch_items,
-)
+from pathways_widgets.drawing.legends import Swatch, legend_shapes, named_renderer, shown_swatches
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import TextMark
@@ -61,24 +52,29 @@ from pathways_widgets.drawing.time_axis import (
     with_margins,
 )
 from pathways_widgets.drawing.tooltips import Tooltip
-from pathways_widgets.drawing.views import Columns, RunLike, View, Window, empty_source
+from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window
 from pathways_widgets.timeline.busy_devices import busy_columns
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
+from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
+from pathways_widgets.timeline.happened_columns import (
+    HAPPENED,
+    SHADE,
+    TAG,
+    happened_columns,
+    has_happened,
+)
+from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
+from pathways_widgets.timeline.happened_columns import SOURCES as HAPPENED_SOURCES
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
+from pathways_widgets.timeline.timeline_legends import LEGENDS, draw_legends
 from pathways_widgets.timeline.why_columns import FACTS, MARK, WHY, WhyTable
 from pathways_widgets.timeline.why_columns import SOURCES as WHY_SOURCES
 
 _THIN = 0.6
 """Width in pixels of the lines between devices; those between islands have one pixel."""
 _LABELS = "const {y, text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
-_SEEN = """
-    const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
-    const clients = new Set(hidden.data.client), whose = source.data.client
-    if (!kinds.size && !clients.size) return null
-    return Array.from(source.data.code, (code, i) => !kinds.has(code) && !clients.has(whose[i]))
-"""
 _TOOLTIPS = [
     ("what", "@name · @kind"),
     ("that is", "@kind{custom}"),
@@ -98,28 +94,6 @@ _FORMATS = ("left", "duration"), ("bytes",), _OPTIONAL, ("kind", "route")
 """Columns of times and of bytes, rows that may be missing, and columns of words that newcomers meet here first."""
 _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 """What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
-LEGENDS = (
-    *(
-        tuple(
-            Swatch(
-                kind.words,
-                BoxMark(fill=kind.colour, hatch=palette.HATCHES.get(kind.pattern, "")),
-                f"timeline_kind_{kind.name}",
-                kind.letter,
-            )
-            for kind in kinds
-        )
-        for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
-    ),
-    tuple(
-        Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
-        for name, dash in DASHES.items()
-    ),
-)
-"""The legends from the lanes upwards: work of the controller, work on devices, guessed times.
-
-Entries that explain nothing in a picture are not visible.
-"""
 
 
 def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
@@ -129,6 +103,7 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
     boxes: dict[str, Any] = {"source": "timeline_boxes", "is_dimmed": True}
     look: dict[str, Any] = {"fill": Column("code", _COLOURS), "line": Column("edge", _COLOURS), "line_width": 0.5}
     return (
+        SHADE,
         BoxMark(source="timeline_busy", fill=clients, tooltip=busy),
         BoxMark(**boxes, **look, tooltip=tooltip),
         BoxMark(**boxes, renderer="timeline_strips", top="strip", fill=clients),
@@ -137,7 +112,9 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
             BoxMark(source=f"timeline_{name}", renderer=f"timeline_{name}_edges", line=palette.BOX_EDGE, dash=dash)
             for name, dash in DASHES.items()
         ),
+        OUTLINE,
         MARK,
+        TAG,
         TextMark(source="timeline_marks"),
     )
 
@@ -154,12 +131,15 @@ class Timeline(View):
     tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        super().__init__(SOURCES | WHY_SOURCES, _roles() | theme_roles([MARK]))
+        more = {GHOST: SIDES, **HAPPENED_SOURCES}
+        super().__init__(SOURCES | WHY_SOURCES | more, _roles() | theme_roles([MARK, OUTLINE, SHADE]))
         self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
+        self.legends: tuple[tuple[Swatch, ...], ...] = LEGENDS
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
         self._reasons = WhyTable()
+        self._ghost = Ghost()
 
     @cached_property
     def root(self) -> figure:
@@ -168,7 +148,7 @@ class Timeline(View):
         drawn = draw(made, self.marks, self.tables, self.style)
         # What a click selects is the first mark whose rows fade while others are selected.
         boxes = next(renderer for mark, renderer in drawn.items() if mark.is_dimmed)
-        made.select_one({"name": "timeline_strips"}).visible = False
+        named_renderer(made, "timeline_strips").visible = False
         made.add_tools(
             TapTool(renderers=[boxes]),
             BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
@@ -176,7 +156,7 @@ class Timeline(View):
         # No mark shows these tables, but ``why.js`` reads them: the script keeps them in the document.
         made.js_on_event("tap", CustomJS(args={name: self.tables[name] for name in (WHY, FACTS)}, code=""))
         _draw_lines(made, self.lanes, self.style)
-        _draw_legends(made, self.style)
+        draw_legends(made, self.style)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -187,8 +167,8 @@ class Timeline(View):
             window: the visible part of the time axis; ``None`` for all of it.
         """
         everything = run.events
-        events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names)
-        self._add_lanes(events)
+        events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names, run.last_time)
+        self._add_lanes(everything)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
         visible, around = with_margins((span["start"], span["end"]), window)
@@ -198,10 +178,11 @@ class Timeline(View):
         scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
+        self.sources[GHOST] = self._ghost.columns(run.last_time, events, self.lanes, window and around, scale.seconds)
+        self.sources |= happened_columns(everything, self.lanes, window and around, scale.seconds)
         reasons, note = self._reasons.columns(run, events, self._digest)
         self.sources |= reasons
         clients = legend_of(events)
-        # Edges that no box has need no words in the legend.
         guessed = {name: len(self.sources[f"timeline_{name}"]["left"]) > 0 for name in DASHES}
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
@@ -209,6 +190,8 @@ class Timeline(View):
             "timeline": {"tags": clients},  # ``legends.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
+            # What no box has needs no words in the legend.
+            "timeline_key_ghost": {"visible": len(self.sources[GHOST]["left"]) > 0},
             **self._kinds(),
             WHY: {"tags": [note] if note else []},
         }
@@ -228,7 +211,10 @@ class Timeline(View):
         self.update(run)
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
         # From the top: the last legend of a figure is its uppermost.
-        rows = [shown_swatches(swatches, self.properties) for swatches in reversed(LEGENDS)]
+        rows = [shown_swatches(swatches, self.properties) for swatches in reversed(self.legends)]
+        # Of what happened only the words of the tags that there are.
+        absent = [one for one in HAPPENED_LEGEND if one.text not in self.sources[HAPPENED]["words"]]
+        rows = [[one for one in row if one not in absent] for row in rows]
         shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
         first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
         bottom = first + height * self.lanes.pixels
@@ -249,6 +235,9 @@ class Timeline(View):
         per_host = devices_per_host(events.labels, self.lanes.islands)
         # Groups of hosts are lines and names only; a lane for host work moves all lanes below it, so events are placed
         # again.
+        if has_happened(events) and not self.lanes.happened:
+            self.lanes = replace(self.lanes, happened=True)
+            self._digest = Digest(self.lanes)
         if any(per_host) and per_host != self.lanes.per_host:
             self.lanes = replace(self.lanes, per_host=per_host)
         if set(hosts) - set(self.lanes.hosts):
@@ -306,32 +295,6 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
         )
         grid.grid_line_width = width * style.line
         fig.add_layout(grid)
-
-
-def _draw_legends(fig: figure, style: Style) -> None:
-    """Add the legends, whose entries hide their kind, or the dashed edges."""
-    rows = [swatch_items(fig, swatches, style) for swatches in LEGENDS]
-    # In the order of ``palette.KINDS``: the script takes the position of a swatch for the code of its kind.
-    _filter(fig, [item.renderers[0] for items in (rows[1], rows[0]) for item in items])
-    for name, item in zip(DASHES, rows[-1], strict=True):
-        # A click hides all renderers of an entry: the swatch, and the edges themselves.
-        item.renderers += [fig.select_one({"name": f"timeline_{name}_edges"})]
-    for position, items in enumerate(rows):
-        add_legend(fig, f"timeline_legend{position}", items, style, "hide")
-
-
-def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
-    """Show everything that has a code only while the legend entry of its kind is on and its client is not hidden."""
-    hidden = empty_source("timeline_hidden", ["client"])  # filled by the row of names
-    seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden}, code=_SEEN)
-    changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
-    hidden.js_on_change("data", changed)
-    for swatch in swatches:
-        swatch.js_on_change("visible", changed)
-    for renderer in fig.renderers:
-        if "code" in renderer.data_source.data:
-            # One filter for boxes, texts and patterns, so that they are hidden together.
-            renderer.view.filter = seen
 
 
 def _roles() -> dict[str, dict[str, str]]:
