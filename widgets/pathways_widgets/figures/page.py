@@ -95,7 +95,7 @@ def figure_script() -> str:
 @cache
 def drawing_script() -> str:
     """Return the JavaScript that a page and the live widget share."""
-    files = ("legends.js", "graph.js", "why.js", "figure.js")
+    files = ("keyboard.js", "legends.js", "graph.js", "why.js", "figure.js")
     return "\n".join((Path(__file__).parent / name).read_text("utf-8") for name in files)
 
 
