@@ -6,10 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
+import pathways_nb as pw
+from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.trace.record import Events
-from pathways_widgets import LiveFigure, figure_of
-from tests.core.widgets.fake_run import FakeRun, fake_run
+from pathways_widgets import LiveFigure, curve, figure_of, tradeoff
+from pathways_widgets.schedules.schedule_display import ScheduleFigure
+from pathways_widgets.shardings.sharding_display import ShardingFigure
+from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run
 from tests.core.widgets.test_why_columns import ROWS
 from tests.support.live_page import LivePage
 
@@ -50,9 +55,9 @@ def test_arrows_go_from_box_to_box_and_from_lane_to_lane(opened: Callable[..., A
     assert first.endswith(waited)
     assert tab.locator(".pathways-cursor").is_visible()
     tab.keyboard.press("Enter")
-    tab.get_by_role("region", name="Why").get_by_text(waited).wait_for()
+    tab.get_by_role("group", name="Why").get_by_text(waited).wait_for()
     assert says(tab, "Escape") == [""]
-    assert not tab.get_by_role("region", name="Why").is_visible()
+    assert not tab.get_by_role("group", name="Why").is_visible()
     assert not tab.locator(".pathways-cursor").is_visible()
 
 
@@ -104,7 +109,7 @@ def test_arrows_go_from_node_to_node_and_enter_tells_what_it_took(opened: Callab
     assert third.startswith("stage1, computation")
     assert none == "Nothing further in this direction."
     tab.keyboard.press("Enter")
-    tab.get_by_role("region", name="Why").get_by_text("`stage1` of train_step").wait_for()
+    tab.get_by_role("group", name="Why").get_by_text("`stage1` of train_step").wait_for()
 
 
 def test_no_key_that_is_pressed_in_a_figure_is_one_for_the_page(opened: Callable[..., Any]) -> None:
@@ -128,3 +133,41 @@ def test_a_live_figure_is_labelled_by_what_it_says_now(opened: Callable[..., Any
     assert label == f"{run.headline()}. {run.summary_line()}"
     focus(live.tab, "Timeline")
     assert says(live.tab, "ArrowRight")[0].endswith("`f` on island 0 came first")
+
+
+def test_the_table_behind_a_figure_has_a_row_for_each_box(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(FakeRun([], Events.from_rows(ROWS)), ("timeline",)))
+    tab.get_by_text("as a table").click()
+    table = tab.get_by_role("table", name="Timeline", exact=True)
+    table.get_by_role("columnheader").first.wait_for()
+    assert table.get_by_role("columnheader").all_inner_texts()[:5] == ["what", "where", "program", "start", "takes"]
+    rows = [row.split("\t") for row in table.get_by_role("row").all_inner_texts()[1:]]
+    assert [(row[0], row[3]) for row in rows] == [
+        ("f, compute", "0 µs"), ("left → right, transfer", "3 s"), ("g, compute", "4 s"), ("g, compute", "5 s"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_figure(opened: Callable[..., Any], scheme: str) -> None:
+    pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=8)
+    schedules = [SchedulePicture.of(pw.schedule(name, 4, 8)) for name in ("dualpipe", "seq1f1b")]
+    sharding = pw.show_sharding((8, 4), pw.P("x"), pw.virtual_slice(8), to=pw.P(None, "x"))
+    tab = opened(
+        "<h1>Figures</h1>",
+        figure_of(fake_run(), ("graph", "timeline", "memory")),
+        figure_of(fake_run(), ("critical",)),
+        figure_of(memory_run(), ("timeline", "categories")),
+        ScheduleFigure(schedules).json_item_with_data(),
+        ShardingFigure(sharding).json_item_with_data(),
+        curve({"loss": [3.0, 2.0, 1.5]}, x="step", y="nats").json_item_with_data(),
+        tradeoff({"a": (1.0, 2.0), "b": (2.0, 1.0)}, x="memory", y="bubble").json_item_with_data(),
+        pw.terapipe.explore(length=512, stages=4, granularity=16).make_figure().json_item_with_data(),
+        color_scheme=scheme,
+    )
+    for table in tab.get_by_text("as a table").all():
+        table.click()
+    for picture in tab.get_by_role("application").all():
+        picture.focus()
+        tab.keyboard.press("ArrowRight")
+    found = Axe().run(tab).response["violations"]
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []

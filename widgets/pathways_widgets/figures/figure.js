@@ -236,7 +236,7 @@ const told = (head, host, mayFold) => {
     else numbers.prepend(summary)
     summary.textContent = said.summary ?? ""
     totals.textContent = said.totals ?? ""
-    host.setAttribute("aria-label", said.description || [said.headline, said.summary].filter((text) => text).join(". ") || "Figure")
+    host.setAttribute("aria-label", [said.headline, said.description || said.summary].filter((text) => text).join(". ") || "Figure")
   }
   return {numbers, say}
 }
@@ -246,9 +246,6 @@ const mount = async (Bokeh, item, element) => {
   const {numbers, say} = told(head, host, item.is_folded)
   host.style.display = "block"
   host.setAttribute("role", "figure")
-  // No key that is pressed here is one for the notebook. JupyterLab listens before the page does and heeds the attribute.
-  element.dataset.lmSuppressShortcuts = "true"
-  element.onkeydown = (event) => event.stopPropagation()
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
   say({headline: item.headline, summary: item.summary, description: item.description})
   element.classList.remove("pathways-figure")
@@ -258,6 +255,11 @@ const mount = async (Bokeh, item, element) => {
   dress(item.doc, theme())
   hideLegends(item.doc)
   const views = await embed(Bokeh, item, host)
+  // No key that is pressed here, or in the controls around, is one for the notebook: JupyterLab takes keys before they
+  // arrive, except where it finds this attribute.
+  const around = element.closest(".widget-vbox") ?? element
+  around.dataset.lmSuppressShortcuts = "true"
+  around.onkeydown = (event) => event.stopPropagation()
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
   // Words below a picture are as large as those in it: a projector's style would leave them behind.
@@ -282,6 +284,7 @@ const mount = async (Bokeh, item, element) => {
   sayFirst()
   const {said, buttons} = keyboard(doc, Bokeh, {tell, close, field})
   host.after(said)
+  numbers.append(tables(doc, Bokeh))
   foot.append(...[numbers, buttons, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
   return {doc, say, fit, mark, sayFirst, dispose}

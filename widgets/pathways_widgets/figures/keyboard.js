@@ -3,7 +3,7 @@
 
 const KEYS = "Arrows: from box to box; up and down also from lane to lane. Home, End: first and last box. Enter: what a click does. " +
   "+ and −, or W and S: zoom. A and D: pan. F: fit. /: find by name. Escape: close. Tab: on to the next control."
-const PAN = 0.2, ZOOM = 1.5, MOST_ROWS = 500
+const PAN = 0.2, ZOOM = 1.5
 
 const figuresOf = (doc) => [...new Set(doc.roots().flatMap((root) => [...root.references()]))].filter(({type}) => type === "Figure")
 const nameOf = ({name}) => { const words = (name ?? "picture").replaceAll("_", " "); return words[0].toUpperCase() + words.slice(1) }
@@ -29,12 +29,15 @@ const boxesOf = (figure) => figure.toolbar.tools.filter(({type}) => type === "Ho
     return [...view.indices].map((row) => ({tool, source, row, ...sides(row)}))
   }))
 
-// The rows of a box's tooltip as pairs of label and text, without those that say nothing.
+// The rows of a box's tooltip as pairs of label and text, without those that say nothing. Some have their label in the
+// text, which a script makes (tooltips.py).
 const tooltipOf = (Bokeh, {tool, source, row}) => {
-  const {replace_placeholders} = Bokeh.require("core/util/templating")
-  return tool.tooltips.flatMap(([label, format]) => {
+  const {replace_placeholders} = Bokeh.require("core/util/templating"), formatters = new Map(tool.formatters.entries?.() ?? Object.entries(tool.formatters))
+  return tool.tooltips.flatMap(([said, format]) => {
+    const label = said || (formatters.get(format.split("{")[0])?.args.label ?? "")
     const text = replace_placeholders(format, source, row, tool.formatters, {index: row}).replaceAll(" · ", ", ").trim()
-    return text && text !== "???" ? [[label, text]] : []
+    const rest = !said && text.startsWith(`${label}: `) ? text.slice(label.length + 2) : text
+    return rest && rest !== "???" ? [[label, rest]] : []
   })
 }
 

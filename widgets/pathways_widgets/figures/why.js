@@ -9,7 +9,7 @@ const whyPanel = (doc) => {
   if (!figure || !table) return {panel: null, tellNodes: () => {}, tell: () => "", close: () => {}}
   panel.className = "pathways-why"
   panel.style.cssText = "font: 13px/1.5 sans-serif; margin: 4px 12px; padding: 4px 8px; border: 1px solid; border-radius: 4px; overflow-wrap: anywhere; display: none"
-  panel.setAttribute("role", "region")
+  panel.setAttribute("role", "group")
   panel.setAttribute("aria-label", "Why")
   panel.setAttribute("aria-live", "polite")
   const close = () => { panel.style.display = "none"; panel.replaceChildren(); outline([], null) }
