@@ -255,8 +255,8 @@ const mount = async (Bokeh, item, element) => {
   dress(item.doc, theme())
   hideLegends(item.doc)
   const views = await embed(Bokeh, item, host)
-  // No key that is pressed here, or in the controls around, is one for the notebook: JupyterLab takes keys before they
-  // arrive, except where it finds this attribute.
+  // No key that is pressed here, or in the controls around, is one for the notebook. JupyterLab can be set to take keys
+  // before they arrive here, except where it finds this attribute.
   const around = element.closest(".widget-vbox") ?? element
   around.dataset.lmSuppressShortcuts = "true"
   around.onkeydown = (event) => event.stopPropagation()
