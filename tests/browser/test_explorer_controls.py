@@ -227,6 +227,7 @@ def test_a_hover_says_what_the_timing_says(opened: Any, tmp_path: Path, scheme: 
             where = f"{timing.tasks.cells[cell]} on device {timing.tasks.owner[cell]}"
             expected.append([where, span, timing.why(cell), f"{timing.gaps[cell]:g}"])
     assert tab.evaluate(_HOVER) == expected
-    said = tab.locator(".pathways-figure [role=img]").get_attribute("aria-label")
-    assert said == "\n".join(f"{one.heading}: {one.words}" for one in pictures)
+    said = tab.locator(".pathways-figure [role=figure]").get_attribute("aria-label")
+    words = "\n".join(f"{one.heading}: {one.words}" for one in pictures)
+    assert said == f"dualpipe is 1.04 times as fast as seq1f1b. {words}"
     tab.screenshot(path=str(tmp_path / f"schedules-{scheme}.png"))

@@ -42,4 +42,8 @@ def test_a_size_changes_the_slices_the_surface_and_the_bars(chromium: Browser, l
     wait_until_painted(page)
     page.screenshot(path=SHOTS / "tokens-refused.png")
     assert page.evaluate("model('tokens_bars').data.x.length") == 0
+
+    page.get_by_role("button", name="SVG").focus()
+    page.keyboard.press("b")
+    assert page.locator(".jp-CodeCell").count() == len(CELLS), "no key pressed in the controls is one for the notebook"
     assert trouble == []

@@ -198,7 +198,7 @@ def test_a_block_says_which_devices_hold_it(opened: Callable[..., Any], tmp_path
         assert part in text
     text = tip_at(tab, "sharding", move["left"][0] + 9, move["top"][0] + 9)
     assert "dev 0 → dev 4" in text
-    assert tab.locator("[role=img]").first.get_attribute("aria-label") == repr(moved)
+    assert tab.locator("[role=figure]").first.get_attribute("aria-label") == repr(moved)
     ink = tab.evaluate("Bokeh.documents[0].get_model_by_name('sharding_words_text').text_color.value")
     assert ink == palette.THEMES[scheme]["text"]  # type: ignore[index]
     tab.screenshot(path=str(tmp_path / f"sharding-{scheme}.png"))

@@ -112,14 +112,11 @@ const link = (doc, picked) => {
   return {mark, field}
 }
 
-// JupyterLab must not handle keys typed here as its own shortcuts.
 const searchField = (find) => {
   const field = document.createElement("input"), what = "Mark nodes and bars by name"
   Object.assign(field, {type: "search", placeholder: "find", title: what})
   field.setAttribute("aria-label", what)
-  field.dataset.lmSuppressShortcuts = "true"
   field.style.cssText = "font: inherit; color: inherit; background: transparent; width: 9em; border: 1px solid; border-radius: 3px; padding: 0 4px; height: 1.6em"
-  field.addEventListener("keydown", (event) => event.stopPropagation())
   field.addEventListener("input", () => {
     const count = find(field.value)
     field.style.outline = field.value.trim() && !count ? "2px dashed" : "none"
@@ -218,7 +215,7 @@ const embed = async (Bokeh, item, host) => {
 
 // What is said of a figure: in `head` one sentence, and in `numbers` what is behind it, folded if it is that of a run with
 // a sentence. Both are inserted as text, never as HTML: they contain names that users chose.
-const told = (head, mayFold) => {
+const told = (head, host, mayFold) => {
   const numbers = document.createElement("div"), summary = document.createElement("div"), totals = document.createElement("div")
   const details = document.createElement("details"), word = document.createElement("summary")
   head.className = "pathways-headline"
@@ -226,10 +223,9 @@ const told = (head, mayFold) => {
   word.textContent = "details"
   word.style.cursor = "pointer"
   summary.style.whiteSpace = totals.style.whiteSpace = "pre-wrap"
-  details.dataset.lmSuppressShortcuts = "true"
   details.append(word)
   numbers.append(details, totals)
-  const said = {headline: "", summary: "", totals: ""}
+  const said = {headline: "", summary: "", totals: "", description: ""}
   const say = (news) => {
     Object.assign(said, news)
     head.textContent = said.headline ?? ""
@@ -240,16 +236,18 @@ const told = (head, mayFold) => {
     else numbers.prepend(summary)
     summary.textContent = said.summary ?? ""
     totals.textContent = said.totals ?? ""
+    host.setAttribute("aria-label", [said.headline, said.description || said.summary].filter((text) => text).join(". ") || "Figure")
   }
   return {numbers, say}
 }
 
 const mount = async (Bokeh, item, element) => {
   const host = document.createElement("pathways-host"), foot = document.createElement("div"), head = document.createElement("div")
-  const {numbers, say} = told(head, item.is_folded)
+  const {numbers, say} = told(head, host, item.is_folded)
   host.style.display = "block"
+  host.setAttribute("role", "figure")
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
-  say({headline: item.headline, summary: item.summary})
+  say({headline: item.headline, summary: item.summary, description: item.description})
   element.classList.remove("pathways-figure")
   element.replaceChildren(head, host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
@@ -257,12 +255,15 @@ const mount = async (Bokeh, item, element) => {
   dress(item.doc, theme())
   hideLegends(item.doc)
   const views = await embed(Bokeh, item, host)
+  // No key that is pressed here, or in the controls around, is one for the notebook. JupyterLab can be set to take keys
+  // before they arrive here, except where it finds this attribute.
+  const around = element.closest(".widget-vbox") ?? element
+  around.dataset.lmSuppressShortcuts = "true"
+  around.onkeydown = (event) => event.stopPropagation()
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
   // Words below a picture are as large as those in it: a projector's style would leave them behind.
   foot.style.fontSize = `${(parseFloat(overTime(doc)[0]?.title.text_font_size) || 11) + 1}px`
-  const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
-  describe(item.description ?? ([item.headline, item.summary].filter((text) => text).join(". ")))
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
   })
@@ -274,14 +275,17 @@ const mount = async (Bokeh, item, element) => {
   const clients = clientRow(doc)
   if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
   const {picked, sayFirst} = modules(doc, Bokeh)
-  const {panel, tellNodes} = whyPanel(doc)
+  const {panel, tellNodes, tell, close} = whyPanel(doc)
   if (panel) host.after(panel)
   const {mark, field} = link(doc, (model, rows) => {
     picked(model, rows)
     if (model === "graph_nodes") tellNodes(rows.flatMap((row) => doc.get_model_by_name(model).data.ids[row].split(" ")))
   })
   sayFirst()
-  foot.append(...[numbers, field].filter((part) => part))
+  const {said, buttons} = keyboard(doc, Bokeh, {tell, close, field})
+  host.after(said)
+  numbers.append(tables(doc, Bokeh))
+  foot.append(...[numbers, buttons, field].filter((part) => part))
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
   return {doc, say, fit, mark, sayFirst, describe, dispose}

@@ -10,8 +10,7 @@ const hideLegends = (node) => {
 // The entries of the legends of a figure, above it, as text that is broken into lines: those that explain something. An
 // entry that hides what it explains is a button.
 const legends = (doc, Bokeh) => {
-  const figures = [...new Set(doc.roots().flatMap((root) => [...root.references()]))].filter((one) =>
-    one.type === "Figure" && one.above.some(({type}) => type === "Legend"))
+  const figures = figuresOf(doc).filter(({above}) => above.some(({type}) => type === "Legend"))
   for (const figure of figures) {
     const row = flowing("Legend"), models = figure.above.filter(({type}) => type === "Legend").reverse()
     row.style.fontSize = models[0].label_text_font_size
@@ -41,8 +40,6 @@ const flowing = (what) => {
   row.style.cssText = "font: 12px sans-serif; padding: 4px 12px 0; display: flex; gap: 3px 12px; flex-wrap: wrap; align-items: center"
   row.setAttribute("role", "group")
   row.setAttribute("aria-label", what)
-  row.dataset.lmSuppressShortcuts = "true"
-  row.addEventListener("keydown", (event) => event.stopPropagation())
   return row
 }
 

@@ -83,7 +83,7 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, say, fit, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, say, fit, mark, sayFirst, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -102,8 +102,7 @@ const draw = async (model, el) => {
     setProperties(doc, rest)
     show()
   })
-  for (const trait of ["headline", "summary", "totals"]) on(trait, () => say({[trait]: model.get(trait)}))
-  on("description", () => describe(model.get("description")))
+  for (const trait of ["headline", "summary", "totals", "description"]) on(trait, () => say({[trait]: model.get(trait)}))
   const timeline = doc.get_model_by_name("timeline")
   const brush = (range) => { model.set("brushed", range); model.save_changes() }
   timeline?.on_event("selectiongeometry", ({geometry, final}) => {

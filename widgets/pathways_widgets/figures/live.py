@@ -119,6 +119,11 @@ class Figure(anywidget.AnyWidget):
         """Return the item in its present state, with its data, for a page without a kernel."""
         return json.loads(self._item) | {"properties": json.loads(self._properties)}
 
+    @property
+    def told(self) -> str:
+        """The figure as a person would tell it: its sentence, then its description, or the numbers behind it."""
+        return ". ".join(filter(None, (self.headline, self.description or self.summary)))
+
     def bundle(self) -> dict[str, Any]:
         """Return the cell's output: the widget and its text, and the item as well while a page is being made."""
         found = self._repr_mimebundle_()
@@ -128,7 +133,7 @@ class Figure(anywidget.AnyWidget):
     def _ipython_display_(self) -> None:
         put_out(self.bundle(), widget=self)
         if self._still is not None:
-            show_still(self._still, repr(self))
+            show_still(self._still, self.told)
 
     def __repr__(self) -> str:
         return self.summary
@@ -304,7 +309,7 @@ class LiveDisplay:
         if embedding() and self._handle is not None:
             # A page that is made of the outputs has no kernel later: the data must be in the output itself.
             self._handle.update(self.figure.bundle(), raw=True)
-        show_still(lambda: scene_of(self._run, self.views), self._run.summary_line())
+        show_still(lambda: scene_of(self._run, self.views), self.figure.told)
 
     def _follow(self) -> None:
         """Update the figure until ``stop``; pauses grow with the CPU time of an update, to keep within ``_SHARE``."""

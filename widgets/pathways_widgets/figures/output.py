@@ -25,6 +25,8 @@ ITEM_TYPE = "application/vnd.pathways.figure+json"
 
 STILL = "data-pw-still"
 """Mark in the metadata of both outputs of a still picture: the picture, and the style rules that hide it."""
+Still = tuple[Any, ...]
+"""The handles of both outputs."""
 _DEAD = ".jp-OutputArea-output:is(:not([data-mime-type], .jp-RenderedImage), [data-mime-type*=widget-view])"
 """Selector for what JupyterLab shows of a widget whose model is missing; nbconvert's images have no type either."""
 _MISSING = (
@@ -39,10 +41,12 @@ _HIDE = f"""<style>
   content: "{_MISSING}"; animation: pathways-late 5s step-end
 }}
 @keyframes pathways-late {{ from {{ visibility: hidden }} }}
+[{STILL}] > p {{ position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%) }}
 </style>"""
 """Style rules for Jupyter: the picture, which is the next output, is visible only where the figure is not, and there
 replaces the text of a widget without a model. In JupyterLab and Notebook a line says what a live figure needs, once one
-would be there. The rules are an output of their own because some viewers show pictures but no HTML.
+would be there. The rules are an output of their own because some viewers show pictures but no HTML. With them comes
+the text of the picture for screen readers: JupyterLab gives no image an alternative text.
 """
 _SUBSHELLS = "_reply_subshell_for"
 """Private name of comms of ipykernel 7.4 or newer: for which thread of the kernel the messages of a widget are."""
@@ -50,36 +54,36 @@ _told: set[int] = set()
 """Shells, by identity, in which a line has said what their kernel lacks."""
 
 
-def show_still(draw: Callable[[], Scene], text: str, handle: DisplayHandle | None = None) -> DisplayHandle | None:
+def show_still(draw: Callable[[], Scene], text: str, still: Still | None = None) -> Still | None:
     """Display a still picture after a figure in the same cell; hidden while the figure is visible.
 
     Args:
         draw: makes the picture.
-        text: the same in words.
-        handle: an earlier picture, which this one replaces; ``None`` for a new one.
+        text: the same in words, its alternative text.
+        still: an earlier picture, which this one replaces; ``None`` for a new one.
 
     Returns:
-        The handle with which the picture can be replaced; ``handle`` itself if drawing failed, or where marimo keeps
+        The outputs, with which the picture can be replaced; ``still`` itself if drawing failed, or where marimo keeps
         figures itself.
     """
     if marimo_notebook() is not None:
-        return handle
+        return still
     try:
         scene = draw()
-        picture = base64.b64encode(scene.png(1.5)).decode()
-        bundle = {"image/png": picture, "text/plain": text}
-        about = {STILL: True, "image/png": {"width": round(scene.width), "alt": text}}
-        if handle is None:
-            put_out({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
-            return put_out(bundle, about)
-        handle.update(bundle, raw=True, metadata=about)
+        words = {"text/html": f"<div {STILL}>{_HIDE}<p>{html.escape(text)}</p></div>"}, {STILL: True}
+        picture = {"image/png": base64.b64encode(scene.png(1.5)).decode(), "text/plain": text}
+        outputs = words, (picture, {STILL: True, "image/png": {"width": round(scene.width), "alt": text}})
+        if still is None:
+            return tuple(put_out(bundle, about) for bundle, about in outputs)
+        for handle, (bundle, about) in zip(still, outputs, strict=True):
+            handle.update(bundle, raw=True, metadata=about)
     except Exception as error:  # the interactive figure is there; its stand-in must not break the cell
         fall_back(
             "The still picture beside a figure could not be drawn",
             error,
             "The figure is shown without it: nothing but text stands in its place where the notebook has no kernel.",
         )
-    return handle
+    return still
 
 
 def embedding() -> bool:

@@ -35,7 +35,9 @@ body {{ font: 15px/1.5 sans-serif; max-width: 1100px; margin: 2em auto; padding:
 <script>{bokeh}</script>
 </head>
 <body>
+<main>
 {body}
+</main>
 <script type="module">
 {script}
 </script>
@@ -95,7 +97,7 @@ def figure_script() -> str:
 @cache
 def drawing_script() -> str:
     """Return the JavaScript that a page and the live widget share."""
-    files = ("legends.js", "graph.js", "why.js", "cells.js", "figure.js")
+    files = ("keyboard.js", "table.js", "legends.js", "graph.js", "why.js", "cells.js", "figure.js")
     return "\n".join((Path(__file__).parent / name).read_text("utf-8") for name in files)
 
 

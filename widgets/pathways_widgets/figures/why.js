@@ -6,14 +6,12 @@ const LANE_MARGIN = 0.09
 const whyPanel = (doc) => {
   const [figure, table, facts, asked] = ["timeline", "timeline_why", "timeline_facts", "timeline_asked"].map((name) => doc.get_model_by_name(name))
   const panel = document.createElement("div")
-  if (!figure || !table) return {panel: null, tellNodes: () => {}}
+  if (!figure || !table) return {panel: null, tellNodes: () => {}, tell: () => "", close: () => {}}
   panel.className = "pathways-why"
   panel.style.cssText = "font: 13px/1.5 sans-serif; margin: 4px 12px; padding: 4px 8px; border: 1px solid; border-radius: 4px; overflow-wrap: anywhere; display: none"
-  panel.setAttribute("role", "region")
+  panel.setAttribute("role", "group")
   panel.setAttribute("aria-label", "Why")
   panel.setAttribute("aria-live", "polite")
-  panel.dataset.lmSuppressShortcuts = "true"
-  panel.addEventListener("keydown", (event) => event.stopPropagation())
   const close = () => { panel.style.display = "none"; panel.replaceChildren(); outline([], null) }
   // What was asked and what led to it, and the gap itself.
   const outline = (rows, gap) => {
@@ -79,7 +77,14 @@ const whyPanel = (doc) => {
     outline([], null)
     open(...rows.slice(0, 8).flatMap(fact), ...(rows.length > 8 ? [line(`and ${rows.length - 8} more`)] : []))
   }
-  return {panel, tellNodes}
+  // The sentence of a box of this figure that is one event; its places are rounded, unlike those of the table.
+  const tell = (of, box) => {
+    const {data} = table, least = box.right - box.left, isAt = (i, side, slack) => Math.abs(data[side][i] - box[side]) <= slack
+    if (of !== figure) return ""
+    const row = Array.from(data.left ?? []).findIndex((_, i) => ["left", "right"].every((side) => isAt(i, side, 1e-3 * least)) && ["top", "bottom"].every((side) => isAt(i, side, 1e-3)))
+    return row < 0 ? "" : data.text[row]
+  }
+  return {panel, tellNodes, tell, close}
 }
 
 // Two clicks in quick succession at different places are two clicks; the second one at the same place is none.
