@@ -57,6 +57,7 @@ from pathways_nb.program.all_reduce import all_reduce
 from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.host_function import HostFunction, host
 from pathways_nb.program.timed_work import work
+from pathways_nb.results.decision_explorer import DecisionExplorer, Decisions
 from pathways_nb.results.opened_runs import load, runs
 from pathways_nb.results.picture_style import style
 from pathways_nb.results.run import Run
@@ -92,6 +93,8 @@ __all__ = [
     "Controller",
     "CriticalPath",
     "Decision",
+    "DecisionExplorer",
+    "Decisions",
     "FsdpExplorer",
     "FsdpPlan",
     "FsdpStep",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pathways_nb.controller import log_text
-from pathways_nb.controller.decisions import Decision, decisions, log_or_error
+from pathways_nb.controller.decisions import decisions, log_or_error
 from pathways_nb.controller.log import Log
 from pathways_nb.controller.policies import Policy, name_of, policy_of
+from pathways_nb.results.decision_explorer import Decisions
 from pathways_nb.runtime.sim.policy_replay import PolicyReplay, replayed
 from pathways_nb.trace.record import Record
 
@@ -41,15 +42,18 @@ class ControllerHistory:
             self.kept_log = log_text.of_run(self.kept_log, self.name)
         return None if isinstance(self.kept_log, bytes) else self.kept_log
 
-    def steps(self) -> list[Decision]:
+    def steps(self) -> Decisions:
         """Return what the controller decided, one decision at a time, with the rule and what else it could have chosen.
 
-        Of a long run, the decisions at its first ``log.missing`` events are forgotten.
+        At the end of a cell, they are played beside the run's timeline. Of a long run, the decisions at its first
+        ``log.missing`` events are forgotten.
 
         Raises:
             UsageError: the run has no log, or one that cannot decide again.
         """
-        return list(decisions(log_or_error(self.log), self.began))
+        log = log_or_error(self.log)
+        run: Any = self  # the run of which this is a part
+        return Decisions(decisions(log, self.began), run, self.began, log.missing)
 
     def replay(self, policy: str | Policy) -> PolicyReplay:
         """Let another policy decide on the same calls, in simulated time, and compare it with the recorded one.
