@@ -59,8 +59,8 @@ class ControllerHistory:
         """Let another policy decide on the same calls, in simulated time, and compare it with the recorded one.
 
         Clients call at the recorded times. Nodes take the time that was recorded for them, transfers and enqueues none;
-        neither do nodes that the run has not carried out, as those of cancelled calls. Of a long run, the calls in its
-        first ``log.missing`` events are left out.
+        neither do nodes that the run has not carried out, as those of cancelled calls, which ``untimed`` counts. Of a
+        long run, the calls in its first ``log.missing`` events are left out.
 
         Args:
             policy: name of a policy, or a function ``policy(ready, state)``, as for ``pw.attach``.

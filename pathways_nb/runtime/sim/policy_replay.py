@@ -68,6 +68,7 @@ class PolicyReplay:
         others: of the other policy.
         ends: by call number, of the calls that neither failed nor were cancelled, under either policy.
         missing: number of the recording's first events that its log has forgotten; calls made then have no end here.
+        untimed: how often a node is carried out here that was not in the recording; it takes no time.
     """
 
     names: tuple[str, str]
@@ -75,6 +76,7 @@ class PolicyReplay:
     others: tuple[Decision, ...]
     ends: dict[int, Ends]
     missing: int = 0
+    untimed: int = 0
 
     @property
     def first_difference(self) -> tuple[Decision | None, Decision | None] | None:
@@ -108,6 +110,8 @@ class PolicyReplay:
         lines = [ends.format(before, one, after, other)]
         if self.missing:
             lines.append(f"  without the first {counted(self.missing, 'event')} of the recording, which are forgotten")
+        if self.untimed:
+            lines.append(f"  {counted(self.untimed, 'node')} took no time here, since the recording has none of them")
         for client in sorted({ends.client for ends in self.ends.values()}):
             was, becomes = self.mean_end(client)
             lines.append(f"  {client or 'no client'}: on average after {was:.6f} s and {becomes:.6f} s")
@@ -141,7 +145,8 @@ def replayed(log: Log, seconds: NodeSeconds, policy: Policy, names: tuple[str, s
         for serial, end in recorded.ends.items()
         if serial in other.ends
     }
-    return PolicyReplay(names, tuple(recorded.decisions), tuple(other.decisions), ends, log.missing)
+    both = tuple(recorded.decisions), tuple(other.decisions)
+    return PolicyReplay(names, *both, ends, log.missing, max(recorded.untimed, other.untimed))
 
 
 class _LoggedCalls(MakespanSimulator):
@@ -164,6 +169,8 @@ class _LoggedCalls(MakespanSimulator):
         self._skipped: set[int] = set()
         self._failed: set[int] = set()
         """Calls of which nodes failed in the recording."""
+        self._untimed: set[tuple[int, int]] = set()
+        """Steps of which the recording has no time, by call and index."""
         self._is_other, self._began = policy is not None, began
         # The beginning of a long recording may be forgotten: then time begins with what is left.
         self.agenda.now = entries[0].now if log.missing and entries else began
@@ -174,15 +181,21 @@ class _LoggedCalls(MakespanSimulator):
         self.run()
         for serial in self._failed | self._skipped:
             self.ends.pop(serial, None)
+        self.untimed = sum(
+            serial not in self._skipped and self._runs[serial].done[step] for serial, step in self._untimed
+        )
         self.decisions = core.found
 
     def _take_up(self, core: WatchedCore, entries: Sequence[LoggedEvent]) -> None:
         """Let what is under way when the recording begins go on, with the time that it still took."""
+        for request in core.put_requests.waiting.values():
+            self._refuse(request.event)
         for call in core.calls.values():
             run = self._begin(call.submitted)
             for island, order in call.plan.orders.items():
                 for step in order[: call.done[island]]:
                     run.done[step] = 1
+                    self._untimed.discard((call.submitted.run, step))
         ended_at = {(e.run, e.island, e.stop): now for now, e, _ in entries if isinstance(e, Completed)}
         launches: list[Launch] = []
         for island, queue in core.queues.items():
@@ -226,15 +239,22 @@ class _LoggedCalls(MakespanSimulator):
         step = plan.steps[index]
         if step.kind not in ("launch", "host"):
             return 0.0
-        recorded = self._seconds(serial, step.node)
-        return self._shares.get((serial, index), 0.0) if recorded is None else recorded
+        if (recorded := self._seconds(serial, step.node)) is not None:
+            return recorded
+        if (serial, index) not in self._shares:
+            self._untimed.add((serial, index))
+        return self._shares.get((serial, index), 0.0)
+
+    def _refuse(self, put: PutRequested) -> None:
+        """Refuse a value that waited for memory, in the recording or when it began."""
+        raise UsageError(
+            f"replay(policy=): {put.name} waited for memory when it was put, and under another policy it would wait "
+            f"for another time, with the calls that read it. Record without hbm=."
+        )
 
     def _happens(self, event: Event) -> None:
         if isinstance(event, PutRequested) and self.machine.memory.limited:
-            raise UsageError(
-                f"replay(policy=): {event.name} waited for memory when it was put, and under another policy it would "
-                f"wait for another time, with the calls that read it. Record without hbm=."
-            )
+            self._refuse(event)
         if isinstance(event, Submitted):
             self._begin(event)
             self.called[event.run] = event.plan.graph.name, event.client
@@ -304,7 +324,9 @@ def _shares(entries: Sequence[LoggedEvent], core: WatchedCore) -> dict[tuple[int
                 if plan.steps[step].kind in ("launch", "host")
             ]
             devices = sum(plan.placements[plan.steps[step].place].count for step in mine)
-            found.update(((event.run, step), event.device_seconds / devices) for step in mine if devices)
+            # None of a range that was skipped: nothing of it was carried out.
+            share = event.device_seconds / devices if devices else 0.0
+            found.update(((event.run, step), share) for step in mine if share)
     return found
 
 

@@ -50,6 +50,7 @@ def test_another_policy_decides_as_a_controller_that_has_it(watchdog, other: str
 def test_the_recorded_policy_decides_the_same_and_the_text_says_what_differs(watchdog) -> None:
     run = of_two_clients("fifo")
     again, shortest = run.replay("fifo"), run.replay("shortest")
+    assert (again.untimed, shortest.untimed) == (0, 0)
     assert order(again.decisions) == order(again.others) == order(run.steps())
     assert again.first_difference is None
     assert again.seconds[0] == again.seconds[1] == pytest.approx(2 * sum(LENGTHS), abs=5e-4)
@@ -91,6 +92,27 @@ def test_values_that_wait_for_memory_are_not_replayed(watchdog) -> None:
         pw.put(np.ones((64, 64), np.float32), on=pw.virtual_slice(1, island=0))
     with pytest.raises(UsageError, match=r"replay\(policy=\): .* waited for memory when it was put, and under another"):
         run.replay("fifo")
+
+
+def test_nodes_that_the_recording_did_not_carry_out_are_said(watchdog) -> None:
+    with pw.attach("sim", policy="fifo", **SIM):
+        here = pw.virtual_slice(1, island=0)
+        long, short = (pw.program(pw.work(seconds, on=here), name=f"{seconds * 1e3:g} ms") for seconds in (9e-3, 1e-3))
+        pw.wait([long(), short()])
+        ann, bob = pw.client("ann"), pw.client("bob")
+        with pw.record() as run:
+            with ann.acting():
+                made = [long() for _ in range(6)]
+            with bob.acting():
+                lost = [short() for _ in range(6)]
+            pw.wait(made[:2])
+            bob.close()
+            pw.wait(made)
+            del lost
+    replay = run.replay("shortest")
+    # Bob's calls that ``fifo`` had not carried out when he left, and ``shortest`` had.
+    assert replay.untimed > 0
+    assert f"{replay.untimed} nodes took no time here, since the recording has none of them" in str(replay)
 
 
 def logbook() -> Logbook:
