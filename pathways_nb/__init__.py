@@ -60,8 +60,8 @@ from pathways_nb.program.timed_work import work
 from pathways_nb.results.decision_explorer import DecisionExplorer, Decisions
 from pathways_nb.results.opened_runs import load, runs
 from pathways_nb.results.picture_style import style
+from pathways_nb.results.policy_replay_player import PolicyReplay, ReplayExplorer
 from pathways_nb.results.run import Run
-from pathways_nb.runtime.sim.policy_replay import PolicyReplay
 from pathways_nb.session.calls.client import get, profile, put, wait
 from pathways_nb.session.calls.program import Program, program
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
@@ -118,6 +118,7 @@ __all__ = [
     "PolicyError",
     "PolicyReplay",
     "Program",
+    "ReplayExplorer",
     "Reshard",
     "Run",
     "Schedule",

@@ -9,7 +9,7 @@ from pathways_nb.controller.decisions import decisions, log_or_error
 from pathways_nb.controller.log import Log
 from pathways_nb.controller.policies import Policy, name_of, policy_of
 from pathways_nb.results.decision_explorer import Decisions
-from pathways_nb.runtime.sim.policy_replay import PolicyReplay, replayed
+from pathways_nb.results.policy_replay_player import PolicyReplay, replay_of
 from pathways_nb.trace.record import Record
 
 
@@ -77,4 +77,4 @@ class ControllerHistory:
         found = self.record.events().of_kind("compute", "collective", "host")
         calls, nodes, seconds = found["run"].tolist(), found["node"].tolist(), (found["end"] - found["start"]).tolist()
         lasted = dict(zip(zip(calls, nodes, strict=True), seconds, strict=True))
-        return replayed(log, lambda call, node: lasted.get((call, node)), chosen, names, self.began)
+        return replay_of(log, lambda call, node: lasted.get((call, node)), chosen, names, self.began)

@@ -158,7 +158,7 @@ class DecisionExplorer(Explorer[list[int]]):
     @property
     def words(self) -> str:
         """What was ready, what the policy saw and chose, which rule decided, and what waits for what."""
-        return "\n\n".join("\n".join(_aligned(rows)) for rows in self.told)
+        return "\n\n".join("\n".join(aligned(rows)) for rows in self.told)
 
     @property
     def told(self) -> list[Rows]:
@@ -173,9 +173,9 @@ class DecisionExplorer(Explorer[list[int]]):
 
     def scene(self, width: float = 900.0) -> Scene:
         """Return the run's timeline and the current decision as shapes, for a page of so many pixels."""
-        from pathways_widgets.figures.decision_figure import scene_of_decision
+        from pathways_widgets.figures.decision_figure import scene_of_decisions
 
-        return scene_of_decision(self.decisions.run, self.pointed, self.told, width)
+        return scene_of_decisions(self.decisions.run, (self.pointed,), self.told, width=width)
 
     def __repr__(self) -> str:
         return "\n".join([repr(self.decisions), *([] if self.pointed is None else [str(self.pointed)])])
@@ -218,7 +218,7 @@ def tables_of(decision: Decision, began: float) -> list[Rows]:
     return [*found, [("waits", "client", "for"), *waits] if waits else [("nothing else waits",)]]
 
 
-def _aligned(rows: Rows) -> list[str]:
+def aligned(rows: Rows) -> list[str]:
     """Return rows whose columns begin below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -13,7 +13,7 @@ from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.sim.policy_replay import replayed
+from pathways_nb.runtime.sim.policy_replay import ReplayedCalls
 from tests.core.controller.imagined_devices import plan_of
 
 
@@ -30,4 +30,4 @@ def test_a_value_that_waited_when_the_recording_began_is_refused() -> None:
     start = book.begin()
     book.handle(Submitted(0, "bob", plan_of([0]), (), (0,), (4,)), 1.0)
     with pytest.raises(UsageError, match=r"replay\(policy=\): second waited for memory when it was put, and under "):
-        replayed(book.end(start), lambda call, node: 1.0, fifo, ("stride", "fifo"), 1.0)
+        ReplayedCalls(book.end(start), lambda call, node: 1.0, fifo, 1.0)

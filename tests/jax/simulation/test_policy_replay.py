@@ -11,6 +11,8 @@ import pathways_nb as pw
 from pathways_nb.controller.log import Logbook
 from pathways_nb.errors import UsageError
 from pathways_nb.session import default_controller
+from pathways_widgets.explorers.controls_panel import ControlsPanel
+from tests.core.widgets.unpacking import columns_sent
 
 LENGTHS = (8e-3, 1e-3, 4e-3, 2e-3, 6e-3, 3e-3)
 SIM: dict[str, Any] = {"chip": "tpu_v5p", "islands": 2, "devices_per_island": 1}
@@ -63,6 +65,37 @@ def test_the_recorded_policy_decides_the_same_and_the_text_says_what_differs(wat
     assert first.startswith("the last call ends after 0.048")
     assert first.endswith("s under shortest (both simulated)")
     assert shortest.mean_end("bob")[1] < shortest.mean_end("bob")[0]
+
+
+def test_both_policies_are_played_from_the_first_decision_that_differs(watchdog, tmp_path) -> None:
+    run = of_two_clients("fifo")
+    replay = run.replay("shortest")
+    player = replay.explore()
+    assert player.pointed == replay.first_difference
+    panel = ControlsPanel(player)
+    assert {f"under {name}" for name in replay.names} <= {*player.words.splitlines()}
+    for step in (player.step, player.step + 1, player.step):
+        player.step = step
+        both: Any = player.pointed
+        assert columns_sent(panel.figure, "timeline_step")["x0"] == [one.at for one in both]
+        starts = columns_sent(panel.figure, "timeline_chosen")["left"]
+        assert all(start >= one.at - 1e-9 for start, one in zip(starts, both, strict=True))
+        assert panel.figure.headline.startswith(f"fifo: {both[0].chosen} — shortest: ")
+    at = replay.decisions.index(replay.first_difference[0])  # type: ignore[index, arg-type]
+    assert player.summary.startswith(f"Decision {at + 1} of {len(replay.decisions)}; ")
+    player.which = "that differ"
+    assert (player.step, player.pointed) == (1, replay.first_difference)
+    assert 0 < player.steps < len(replay.decisions)
+    # What is drawn of the recorded policy ends when its calls do.
+    events, devices = replay.events.of_kind("compute"), len(replay.islands)
+    for islands, last in ((range(devices), replay.seconds[0]), (range(devices, 2 * devices), replay.seconds[1])):
+        mine = events.select(np.isin(events["island"], islands))
+        assert mine["end"].max() == pytest.approx(last)
+        assert len(mine) == 2 * len(LENGTHS)
+    player.savefig(tmp_path / "both.svg")
+    assert "under shortest" in (tmp_path / "both.svg").read_text("utf-8")
+    same = run.replay("fifo").explore()
+    assert same.summary.startswith(f"Decision 1 of {same.steps}; none differs.")
 
 
 def test_a_call_waits_for_what_it_reads_on_another_island(watchdog) -> None:

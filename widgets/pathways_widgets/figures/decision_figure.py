@@ -18,17 +18,22 @@ from pathways_widgets.figures.picture_figure import PictureFigure
 from pathways_widgets.figures.run_still import HEADLINE, MARGIN, write_lines
 from pathways_widgets.timeline.decision_timeline import DecisionTimeline
 
+Pointed = Decision | None | tuple[Decision | None, ...]
+"""A decision, or one of each policy that is compared."""
+
 
 class DecisionFigure(PictureFigure[RunLike]):
-    """A run's timeline, with a mark at one decision of its controller.
+    """A run's timeline, with a mark at one decision of its controller, or of each of two that are compared.
 
     Args:
         run: what to draw, as it is now.
+        names: of the policies that decide, if there are several.
     """
 
-    def __init__(self, run: RunLike):
+    def __init__(self, run: RunLike, names: Sequence[str] = ()):
         self._lock = threading.RLock()
-        self._decision: Decision | None = None
+        self._decisions: Sequence[Decision | None] = ()
+        self._names = names
         moment = Moment.of(run)
         super().__init__(moment, DecisionTimeline(moment.islands, names=moment.island_names))
         answer_while_busy(self.comm)
@@ -37,21 +42,21 @@ class DecisionFigure(PictureFigure[RunLike]):
 
     def sentence(self, picture: RunLike) -> str:
         """Return the decision in one sentence; of none, that of the run."""
-        return sentence_of(self._decision) if self._decision else picture.headline()
+        return sentence_of(self._decisions, self._names) or picture.headline()
 
     def words(self, picture: RunLike) -> str:
         """Return the same, for screen readers."""
         return f"{picture.name}: {self.sentence(picture)}"
 
-    def draw(self, picture: RunLike, *pointed: Decision | None) -> None:
+    def draw(self, picture: RunLike, *pointed: Pointed) -> None:
         """Point at another decision; the run that is drawn stays."""
         self.point(*pointed)
 
-    def point(self, decision: Decision | None) -> None:
-        """Point at one decision, or at none."""
+    def point(self, pointed: Pointed) -> None:
+        """Point at one decision, at one of each policy, or at none."""
         with self._lock, self.hold_sync():
-            self._decision = decision
-            self._send_columns(self.drawing.point(decision))
+            self._decisions = pointed if isinstance(pointed, tuple) else (pointed,)
+            self._send_columns(self.drawing.point(*self._decisions))
             self.headline, self.description = self.sentence(self._picture), self.words(self._picture)
 
     def _whole(self) -> dict[str, Columns]:
@@ -75,29 +80,38 @@ class DecisionFigure(PictureFigure[RunLike]):
         self.totals = str(Selection.of(self._picture, *sorted(self.brushed))) if len(self.brushed) == 2 else ""
 
 
-def sentence_of(decision: Decision) -> str:
-    """Return a decision in one sentence."""
-    return f"{decision.chosen} — {decision.why}"
+def sentence_of(decisions: Sequence[Decision | None], names: Sequence[str] = ()) -> str:
+    """Return a decision in one sentence, or those of several policies; empty for none."""
+    if not any(decisions):
+        return ""
+    if not names:
+        return " ".join(f"{one.chosen} — {one.why}" for one in decisions if one)
+    return " — ".join(
+        f"{name}: {one.chosen if one else 'no more decisions'}" for name, one in zip(names, decisions, strict=True)
+    )
 
 
-def scene_of_decision(
-    run: RunLike, decision: Decision | None, tables: Sequence[Sequence[Sequence[str]]], width: float = FULL_WIDTH
+def scene_of_decisions(
+    run: RunLike,
+    decisions: Sequence[Decision | None],
+    tables: Sequence[Sequence[Sequence[str]]],
+    names: Sequence[str] = (),
+    width: float = FULL_WIDTH,
 ) -> Scene:
-    """Return a run's timeline with one decision, and what is said of it, as shapes.
+    """Return a run's timeline with one decision, or one of each policy, and what is said of it, as shapes.
 
     Args:
         run: what to draw.
-        decision: what to point at; None for nothing.
-        tables: what is said of the decision, as cells of rows.
+        decisions: what to point at; None for nothing.
+        tables: what is said of the decisions, as cells of rows.
+        names: of the policies, if there are several.
         width: width in pixels.
     """
     moment, scene = Moment.of(run), Scene(width, 0.0, LIGHT["background"])
-    write_lines(
-        scene, sentence_of(decision) if decision else moment.headline(), HEADLINE * style.current().factor, "text"
-    )
+    write_lines(scene, sentence_of(decisions, names) or moment.headline(), HEADLINE * style.current().factor, "text")
     view = DecisionTimeline(moment.islands, names=moment.island_names)
     view.update(moment)
-    view.point(decision)
+    view.point(*decisions)
     shapes, height = view.still(moment, width, scene.height)
     scene.shapes += shapes
     scene.height += height

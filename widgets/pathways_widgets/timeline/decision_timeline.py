@@ -46,7 +46,7 @@ class DecisionTimeline(Timeline):
         *below, texts = self.marks
         self.marks = (*below, *_MARKS, texts)
         self.roles = self.roles | theme_roles(_MARKS)
-        self._decision: Decision | None = None
+        self._decisions: tuple[Decision | None, ...] = ()
         self._calls: tuple[Events, np.ndarray, np.ndarray] | None = None
 
     @cached_property
@@ -72,24 +72,34 @@ class DecisionTimeline(Timeline):
             # (events,) sorted by call, so that a step finds those of its call at once among any number.
             order = np.argsort(events["run"], kind="stable")
             self._calls = events, order, events["run"][order]
-        self.point(self._decision)
+        self.point(*self._decisions)
         return self.sources
 
-    def point(self, decision: Decision | None) -> dict[str, Columns]:
-        """Return the columns that point at a decision; empty ones for none."""
-        self._decision = decision
-        rows = [] if decision is None else [(decision.at, 0.0, decision.at, float(self.lanes.bounds[-1]))]
-        found = {AT: _columns(ENDS, rows), CHOSEN: _columns(SIDES, self._borders(decision) if decision else [])}
+    def point(self, *decisions: Decision | None) -> dict[str, Columns]:
+        """Return the columns that point at a decision, or at one of each policy; empty ones for none.
+
+        Of several policies, the islands of each follow those of the one before.
+        """
+        self._decisions = decisions
+        each, bounds = len(self.lanes.islands) // max(len(decisions), 1), self.lanes.bounds
+        lines, borders = list[tuple[float, ...]](), list[tuple[float, ...]]()
+        for number, one in enumerate(decisions):
+            if one is not None:
+                first = number * each
+                top, bottom = (bounds[1 + first], bounds[1 + first + each]) if decisions[1:] else (0.0, bounds[-1])
+                lines.append((one.at, top, one.at, bottom))
+                borders += self._borders(one, first)
+        found = {AT: _columns(ENDS, lines), CHOSEN: _columns(SIDES, borders)}
         self.sources |= found
         return found
 
-    def _borders(self, decision: Decision) -> list[tuple[float, ...]]:
+    def _borders(self, decision: Decision, first_island: int) -> list[tuple[float, ...]]:
         """Return a border for each lane on which a decision enqueued something, around all of that."""
         assert self._calls is not None
         events, order, calls = self._calls
         first, last = np.searchsorted(calls, [decision.serial, decision.serial + 1])
         rows = order[first:last]
-        chosen = {(island, node) for island, nodes in decision.nodes.items() for node in nodes}
+        chosen = {(first_island + island, node) for island, nodes in decision.nodes.items() for node in nodes}
         labels = [events.labels[number] for number in events.label[rows].tolist()]
         rows = rows[[one.kind in (*BUSY, HOST_KIND) and (one.island, one.node) in chosen for one in labels]]
         track, digest = self._digest.track[rows], self._digest
