@@ -57,11 +57,12 @@ from pathways_nb.program.all_reduce import all_reduce
 from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.host_function import HostFunction, host
 from pathways_nb.program.timed_work import work
+from pathways_nb.results.decision_explorer import DecisionExplorer, Decisions
 from pathways_nb.results.last_runs import compare_reruns
 from pathways_nb.results.opened_runs import load, runs
 from pathways_nb.results.picture_style import style
+from pathways_nb.results.policy_replay_player import PolicyReplay, ReplayExplorer
 from pathways_nb.results.run import Run
-from pathways_nb.runtime.sim.policy_replay import PolicyReplay
 from pathways_nb.session.calls.client import get, profile, put, wait
 from pathways_nb.session.calls.program import Program, program
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
@@ -93,6 +94,8 @@ __all__ = [
     "Controller",
     "CriticalPath",
     "Decision",
+    "DecisionExplorer",
+    "Decisions",
     "FsdpExplorer",
     "FsdpPlan",
     "FsdpStep",
@@ -116,6 +119,7 @@ __all__ = [
     "PolicyError",
     "PolicyReplay",
     "Program",
+    "ReplayExplorer",
     "Reshard",
     "Run",
     "Schedule",

@@ -18,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.bench import _explorer_updates, _large_pictures, _quickstart, lab, recording
+from pathways_nb.bench import (
+    _decision_steps,
+    _explorer_updates,
+    _large_pictures,
+    _quickstart,
+    lab,
+    recording,
+)
 from pathways_nb.results.run import Run
 from pathways_nb.trace.record import STORED, UNKNOWN, Events, Record
 from pathways_nb.trace.rows import Label
@@ -94,7 +101,7 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
 
 
 def run() -> dict[str, Any]:
-    """Return the time of the first and a later picture, of pans at 100,000 and a million events, and of controls."""
+    """Return the time of the first and a later picture, of pans at 100,000 and a million events, steps and controls."""
     cost, waits = recording.run(), _quickstart.run()
     cost = {part: cost[part] | waits[part] for part in ("figures", "detail")}
     browser = lab.find_chromium()
@@ -112,6 +119,7 @@ def run() -> dict[str, Any]:
             first, warm = _pictures(server, chromium)
             moves = {count: _moves(server, chromium, count) for count in _COUNTS}
             large = {name: _large(server, chromium, name) for name in _large_pictures.CELLS}
+            steps = _steps(server, chromium)
             changes = [_changes(server, chromium, number) for number in range(len(_explorer_updates.EXPLORERS))]
         finally:
             chromium.close()
@@ -123,6 +131,8 @@ def run() -> dict[str, Any]:
         times = moves[count][gesture]
         figures[f"{gesture}_ms_{short}"] = median(times)
         detail[f"{gesture} by {share:.0%} of the window at {count:,} events, ms"] = [round(ms) for ms in times]
+    figures["step_ms_100k"] = median(steps)
+    detail[f"one step on among {_decision_steps.EVENTS:,} events of the controller, ms"] = [round(ms) for ms in steps]
     answers = _explorer_updates.summary(changes)
     return {"figures": figures | answers["figures"], "detail": detail | answers["detail"]}
 
@@ -170,6 +180,17 @@ def _changes(server: lab.LabServer, chromium: Any, number: int) -> list[float]:
     page = _open(server, chromium, f"explorer{number}.ipynb", ["import pathways_nb as pw", one.cell])
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
     times = _explorer_updates.answers(page, one)
+    page.close()
+    return times
+
+
+def _steps(server: lab.LabServer, chromium: Any) -> list[float]:
+    """Return the milliseconds of each step of the player of a long run's decisions."""
+    page = _open(server, chromium, "steps.ipynb", _decision_steps.CELLS)
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
+    page.wait_for_function("painted(1)", timeout=240_000)
+    page.wait_for_function(_READY, timeout=60_000)
+    times = _decision_steps.answers(page)
     page.close()
     return times
 

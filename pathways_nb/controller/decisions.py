@@ -26,7 +26,7 @@ from pathways_nb.controller.events_and_instructions import (
     Voided,
 )
 from pathways_nb.controller.log import Log, Replay
-from pathways_nb.controller.policies import ReadyGang
+from pathways_nb.controller.policies import PolicyState, ReadyGang
 from pathways_nb.controller.scheduler import (
     CANDIDATES,
     Choice,
@@ -87,6 +87,9 @@ class Decision:
         enqueued: by island, the names of the computations that were enqueued; empty if none was.
         ready: what could be chosen from, as a policy sees it; one entry if there was no choice.
         waiting: other calls, the oldest few of each client, with what each waits for.
+        serial: the call's number among those of all kernels that share the controller, which events have as ``run``.
+        nodes: by island, the nodes of the program's graph that were enqueued.
+        seen: what the policy could read of the clients besides; None where it was not asked.
     """
 
     at: float
@@ -98,6 +101,9 @@ class Decision:
     enqueued: dict[int, tuple[str, ...]]
     ready: tuple[ReadyGang, ...]
     waiting: tuple[WaitingCall, ...]
+    serial: int
+    nodes: dict[int, tuple[int, ...]]
+    seen: PolicyState | None = None
 
     @property
     def why(self) -> str:
@@ -106,10 +112,18 @@ class Decision:
             return f"the policy chose it of {counted(len(self.ready), 'computation')}"
         return _RULES[self.rule]
 
-    def __str__(self) -> str:
-        what = [f"{counted(len(names), 'computation')} on island {island}" for island, names in self.enqueued.items()]
+    @property
+    def chosen(self) -> str:
+        """What takes the next places, in words."""
+        what = [
+            f"{f'`{name}`' if name and not more else counted(1 + len(more), 'computation')} on island {island}"
+            for island, (name, *more) in self.enqueued.items()
+        ]
         whose = f" of {self.client}" if self.client else ""
-        chosen = f"{self.program}, run {self.call}{whose}: {', '.join(what) or 'nothing'} ({self.why})"
+        return f"{self.program}, run {self.call}{whose}: {', '.join(what) or 'nothing'}"
+
+    def __str__(self) -> str:
+        chosen = f"{self.chosen} ({self.why})"
         others = [
             f"  {each.program}, run {each.call}{f' of {each.client}' if each.client else ''}, waits: {each.why}"
             for each in self.waiting
@@ -229,9 +243,15 @@ def _decision(
     if rule == "sequential" and len(ready) > 1:
         rule = "policy"
     names = {island: _names(call, group) for island, group in gangs.items()}
+    nodes = {island: tuple(gang.node for gang in group) for island, group in gangs.items()}
+    # Copies: what a policy reads are the accounts themselves, which go on.
+    seen = PolicyState(now, *map(dict, state.of_clients)) if rule == "policy" else None
     shown = tuple(ready) or tuple(as_shown(call, group[0]) for group in islice(gangs.values(), 1))
     of, name = call.submitted, call.plan.graph.name
-    return Decision(at, event, rule, call_number(of.run), name, of.client, names, shown, tuple(_waiting(state, call)))
+    waiting = tuple(_waiting(state, call))
+    return Decision(
+        at, event, rule, call_number(of.run), name, of.client, names, shown, waiting, of.run, nodes, seen
+    )  # fmt: skip
 
 
 def _rule(state: StateMachine, now: float) -> str:

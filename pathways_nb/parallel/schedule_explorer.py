@@ -16,7 +16,6 @@ import numpy as np
 import traitlets as t
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.export import HEADER, table
 from pathways_nb.parallel.schedules.picture import SchedulePicture
@@ -24,6 +23,7 @@ from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, sched
 from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.results.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.trace.record import Events
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.words import a_type_of

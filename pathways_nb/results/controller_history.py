@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pathways_nb.controller import log_text
-from pathways_nb.controller.decisions import Decision, decisions, log_or_error
+from pathways_nb.controller.decisions import decisions, log_or_error
 from pathways_nb.controller.log import Log
 from pathways_nb.controller.policies import Policy, name_of, policy_of
-from pathways_nb.runtime.sim.policy_replay import PolicyReplay, replayed
+from pathways_nb.results.decision_explorer import Decisions
+from pathways_nb.results.policy_replay_player import PolicyReplay, replay_of
 from pathways_nb.trace.record import Record
 
 
@@ -41,22 +42,25 @@ class ControllerHistory:
             self.kept_log = log_text.of_run(self.kept_log, self.name)
         return None if isinstance(self.kept_log, bytes) else self.kept_log
 
-    def steps(self) -> list[Decision]:
+    def steps(self) -> Decisions:
         """Return what the controller decided, one decision at a time, with the rule and what else it could have chosen.
 
-        Of a long run, the decisions at its first ``log.missing`` events are forgotten.
+        At the end of a cell, they are played beside the run's timeline. Of a long run, the decisions at its first
+        ``log.missing`` events are forgotten.
 
         Raises:
             UsageError: the run has no log, or one that cannot decide again.
         """
-        return list(decisions(log_or_error(self.log), self.began))
+        log = log_or_error(self.log)
+        run: Any = self  # the run of which this is a part
+        return Decisions(decisions(log, self.began), run, self.began, log.missing)
 
     def replay(self, policy: str | Policy) -> PolicyReplay:
         """Let another policy decide on the same calls, in simulated time, and compare it with the recorded one.
 
         Clients call at the recorded times. Nodes take the time that was recorded for them, transfers and enqueues none;
-        neither do nodes that the run has not carried out, as those of cancelled calls. Of a long run, the calls in its
-        first ``log.missing`` events are left out.
+        neither do nodes that the run has not carried out, as those of cancelled calls, which ``untimed`` counts. Of a
+        long run, the calls in its first ``log.missing`` events are left out.
 
         Args:
             policy: name of a policy, or a function ``policy(ready, state)``, as for ``pw.attach``.
@@ -73,4 +77,4 @@ class ControllerHistory:
         found = self.record.events().of_kind("compute", "collective", "host")
         calls, nodes, seconds = found["run"].tolist(), found["node"].tolist(), (found["end"] - found["start"]).tolist()
         lasted = dict(zip(zip(calls, nodes, strict=True), seconds, strict=True))
-        return replayed(log, lambda call, node: lasted.get((call, node)), chosen, names, self.began)
+        return replay_of(log, lambda call, node: lasted.get((call, node)), chosen, names, self.began)

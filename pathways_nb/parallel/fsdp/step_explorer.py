@@ -13,7 +13,6 @@ import traitlets as t
 from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PathwaysError, PlanError, UsageError, three_digits
-from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.fsdp_plan import FsdpPlan
 from pathways_nb.parallel.fsdp.passes.pass_registry import own_passes, watch
@@ -23,6 +22,7 @@ from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_picture import Box, StepPicture, picture_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
 from pathways_nb.parallel.fsdp.variants import Variant, Variants, with_network
+from pathways_nb.results.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 

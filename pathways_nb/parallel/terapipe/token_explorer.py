@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import traitlets as t
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 from pathways_nb.parallel.terapipe.slice_costs import Hinge, TableCost
 from pathways_nb.parallel.terapipe.slicing import Slicing
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, picture_of
+from pathways_nb.results.explorer_base import Explorer, ExplorerButton, check_choices, result_or_error
 
 if TYPE_CHECKING:
     from pathways_widgets.explorers.token_view import TokenSlices

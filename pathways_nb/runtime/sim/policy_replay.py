@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import NamedTuple
 
-from pathways_nb.controller.decisions import Decision, WatchedCore
+import numpy as np
+
+from pathways_nb.controller.decisions import WatchedCore
 from pathways_nb.controller.events_and_instructions import (
     Completed,
     Event,
@@ -31,123 +30,33 @@ from pathways_nb.controller.events_and_instructions import (
 from pathways_nb.controller.log import Log, LoggedEvent
 from pathways_nb.controller.policies import PROGRAMS_FAILED, Policy, keeps_order
 from pathways_nb.errors import PolicyError, UsageError
-from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.sim.makespan import MakespanSimulator
 from pathways_nb.runtime.sim.simulated_islands import Task, VirtualRun
 from pathways_nb.runtime.sim.timed_plan import TimedPlan
-from pathways_nb.util.words import counted
+from pathways_nb.trace.rows import HOST_KIND, Label, Row
 
 NodeSeconds = Callable[[int, int], float | None]
 """Returns how long a node of a call took, by the call's serial and the node's id; ``None`` if that is not recorded."""
 
 
-class Ends(NamedTuple):
-    """When one call ended, in seconds since the recording began.
-
-    Args:
-        program: its name.
-        client: who called it.
-        recorded_policy: under the policy of the recording, simulated.
-        other_policy: under the other.
-    """
-
-    program: str
-    client: str
-    recorded_policy: float
-    other_policy: float
-
-
-@dataclass(frozen=True)
-class PolicyReplay:
-    """What two policies decide on the same calls.
-
-    Args:
-        names: of the recorded policy and of the other.
-        decisions: of the recorded policy.
-        others: of the other policy.
-        ends: by call number, of the calls that neither failed nor were cancelled, under either policy.
-        missing: number of the recording's first events that its log has forgotten; calls made then have no end here.
-    """
-
-    names: tuple[str, str]
-    decisions: tuple[Decision, ...]
-    others: tuple[Decision, ...]
-    ends: dict[int, Ends]
-    missing: int = 0
-
-    @property
-    def first_difference(self) -> tuple[Decision | None, Decision | None] | None:
-        """The first decision of each that differs in what is enqueued; ``None`` if none does."""
-        pairs = zip_longest(self.decisions, self.others)
-        return next((pair for pair in pairs if _enqueued(pair[0]) != _enqueued(pair[1])), None)
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """When the last call ends, under each."""
-        kept = self.ends.values()
-        return max((e.recorded_policy for e in kept), default=0.0), max((e.other_policy for e in kept), default=0.0)
-
-    def mean_end(self, client: str) -> tuple[float, float]:
-        """Return when a client's calls end on average, under each policy, in seconds since the recording began.
-
-        Raises:
-            UsageError: it made no call.
-        """
-        of_client = [ends for ends in self.ends.values() if ends.client == client]
-        if not of_client:
-            made = ", ".join(sorted({repr(ends.client) for ends in self.ends.values()})) or "nobody"
-            raise UsageError(f"mean_end({client!r}): no such client called; {made} did.")
-        befores, afters = zip(*((ends.recorded_policy, ends.other_policy) for ends in of_client), strict=True)
-        return sum(befores) / len(befores), sum(afters) / len(afters)
-
-    def __str__(self) -> str:
-        one, other = self.names
-        ends = "the last call ends after {:.6f} s under {}, {:.6f} s under {} (both simulated)"
-        before, after = self.seconds
-        lines = [ends.format(before, one, after, other)]
-        if self.missing:
-            lines.append(f"  without the first {counted(self.missing, 'event')} of the recording, which are forgotten")
-        for client in sorted({ends.client for ends in self.ends.values()}):
-            was, becomes = self.mean_end(client)
-            lines.append(f"  {client or 'no client'}: on average after {was:.6f} s and {becomes:.6f} s")
-        if self.first_difference is None:
-            return "\n".join([*lines, "no decision differs"])
-        for name, decision in zip(self.names, self.first_difference, strict=True):
-            said = str(decision).partition("\n")[0] if decision else "no more decisions"
-            lines.append(f"first difference, {name}: {said}")
-        return "\n".join(lines)
-
-
-def replayed(log: Log, seconds: NodeSeconds, policy: Policy, names: tuple[str, str], began: float) -> PolicyReplay:
-    """Return what the recorded policy and another one decide on a log's calls.
+class ReplayedCalls(MakespanSimulator):
+    """A core that is given a log's calls at their times, on islands whose nodes take recorded seconds.
 
     Args:
         log: of a recording.
         seconds: how long nodes took.
-        policy: the other policy.
-        names: of both, in words.
+        policy: what decides; None for the policy of the recording.
         began: when the recording began, in seconds of the controller's clock.
 
     Raises:
-        UsageError: the log cannot be played again, clients waited for memory for values that they put, or the other
+        UsageError: the log cannot be played again, clients waited for memory for values that they put, or another
             policy failed.
     """
-    if log.why_not:
-        raise UsageError(f"replay(policy=): this log cannot be played again: {log.why_not}.")
-    recorded, other = (_LoggedCalls(log, seconds, one, began) for one in (None, policy))
-    ends = {
-        call_number(serial): Ends(*recorded.called[serial], end - began, other.ends[serial] - began)
-        for serial, end in recorded.ends.items()
-        if serial in other.ends
-    }
-    return PolicyReplay(names, tuple(recorded.decisions), tuple(other.decisions), ends, log.missing)
-
-
-class _LoggedCalls(MakespanSimulator):
-    """A core that is given a log's calls at their times, on islands whose nodes take recorded seconds."""
 
     def __init__(self, log: Log, seconds: NodeSeconds, policy: Policy | None, began: float):
+        if log.why_not:
+            raise UsageError(f"replay(policy=): this log cannot be played again: {log.why_not}.")
         core, _ = WatchedCore.at_beginning(log, began)
         super().__init__(core, {})
         if policy is not None:
@@ -164,6 +73,11 @@ class _LoggedCalls(MakespanSimulator):
         self._skipped: set[int] = set()
         self._failed: set[int] = set()
         """Calls of which nodes failed in the recording."""
+        self._untimed: set[tuple[int, int]] = set()
+        """Steps of which the recording has no time, by call and index."""
+        self.rows: list[Row] = []
+        """What was carried out on devices and hosts, in seconds since the recording began."""
+        self._labels: dict[tuple[int, int], Label] = {}
         self._is_other, self._began = policy is not None, began
         # The beginning of a long recording may be forgotten: then time begins with what is left.
         self.agenda.now = entries[0].now if log.missing and entries else began
@@ -174,15 +88,21 @@ class _LoggedCalls(MakespanSimulator):
         self.run()
         for serial in self._failed | self._skipped:
             self.ends.pop(serial, None)
+        self.untimed = sum(
+            serial not in self._skipped and self._runs[serial].done[step] for serial, step in self._untimed
+        )
         self.decisions = core.found
 
     def _take_up(self, core: WatchedCore, entries: Sequence[LoggedEvent]) -> None:
         """Let what is under way when the recording begins go on, with the time that it still took."""
+        for request in core.put_requests.waiting.values():
+            self._refuse(request.event)
         for call in core.calls.values():
             run = self._begin(call.submitted)
             for island, order in call.plan.orders.items():
                 for step in order[: call.done[island]]:
                     run.done[step] = 1
+                    self._untimed.discard((call.submitted.run, step))
         ended_at = {(e.run, e.island, e.stop): now for now, e, _ in entries if isinstance(e, Completed)}
         launches: list[Launch] = []
         for island, queue in core.queues.items():
@@ -226,15 +146,22 @@ class _LoggedCalls(MakespanSimulator):
         step = plan.steps[index]
         if step.kind not in ("launch", "host"):
             return 0.0
-        recorded = self._seconds(serial, step.node)
-        return self._shares.get((serial, index), 0.0) if recorded is None else recorded
+        if (recorded := self._seconds(serial, step.node)) is not None:
+            return recorded
+        if (serial, index) not in self._shares:
+            self._untimed.add((serial, index))
+        return self._shares.get((serial, index), 0.0)
+
+    def _refuse(self, put: PutRequested) -> None:
+        """Refuse a value that waited for memory, in the recording or when it began."""
+        raise UsageError(
+            f"replay(policy=): {put.name} waited for memory when it was put, and under another policy it would wait "
+            f"for another time, with the calls that read it. Record without hbm=."
+        )
 
     def _happens(self, event: Event) -> None:
         if isinstance(event, PutRequested) and self.machine.memory.limited:
-            raise UsageError(
-                f"replay(policy=): {event.name} waited for memory when it was put, and under another policy it would "
-                f"wait for another time, with the calls that read it. Record without hbm=."
-            )
+            self._refuse(event)
         if isinstance(event, Submitted):
             self._begin(event)
             self.called[event.run] = event.plan.graph.name, event.client
@@ -281,12 +208,35 @@ class _LoggedCalls(MakespanSimulator):
     def step_ended(self, task: Task) -> None:
         """Add the step's device time to its launch, and let go on what waited for it."""
         super().step_ended(task)
+        self._note(task.ongoing.run, task.index, task.start, self.agenda.now)
         for waiting in self._expecting.pop((task.ongoing.run.serial, task.index), ()):
             self._islands.supply(waiting)
 
     def may_pass(self, task: Task) -> bool:
         """Return whether no other call waits for a step, and none is skipped."""
         return not (self._expecting or self._skipped)
+
+    def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
+        """Add the steps' device time to their launch."""
+        super().passed(task, steps, times)
+        for step, start, end in zip(steps.tolist(), times[:-1].tolist(), times[1:].tolist(), strict=True):
+            self._note(task.ongoing.run, step, start, end)
+
+    def _note(self, run: VirtualRun, index: int, start: float, end: float) -> None:
+        """Keep when a node was carried out."""
+        plan = run.timed.plan
+        step, (program, client) = plan.steps[index], self.called.get(run.serial, (plan.graph.name, ""))
+        if step.kind not in ("launch", "host") or run.serial in self._skipped:
+            return
+        label = self._labels.get((run.serial, index))
+        if label is None:
+            at, name = plan.placements[step.place], plan.graph.names.get(step.node, "")
+            kind = HOST_KIND if step.on_host else "compute"
+            label = Label(
+                kind, name, program, client, step.node, island=at.island, device=at.first, devices=at.count
+            )  # fmt: skip
+            self._labels[run.serial, index] = label
+        self.rows.append(Row(label, start - self._began, end - self._began, run.serial, "simulated"))
 
 
 def _shares(entries: Sequence[LoggedEvent], core: WatchedCore) -> dict[tuple[int, int], float]:
@@ -304,9 +254,7 @@ def _shares(entries: Sequence[LoggedEvent], core: WatchedCore) -> dict[tuple[int
                 if plan.steps[step].kind in ("launch", "host")
             ]
             devices = sum(plan.placements[plan.steps[step].place].count for step in mine)
-            found.update(((event.run, step), event.device_seconds / devices) for step in mine if devices)
+            # None of a range that was skipped: nothing of it was carried out.
+            share = event.device_seconds / devices if devices else 0.0
+            found.update(((event.run, step), share) for step in mine if share)
     return found
-
-
-def _enqueued(decision: Decision | None) -> object:
-    return decision and (decision.call, decision.enqueued)

@@ -12,9 +12,9 @@ import pytest
 import traitlets as t
 
 import pathways_nb as pw
-from pathways_nb.parallel.explorer_base import Explorer, ExplorerButton
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture
+from pathways_nb.results.explorer_base import Explorer, ExplorerButton
 from pathways_widgets.explorers.controls_panel import ControlsPanel
 from pathways_widgets.explorers.token_view import TokenSlices
 

@@ -11,6 +11,8 @@ import pathways_nb as pw
 from pathways_nb.controller.log import Logbook
 from pathways_nb.errors import UsageError
 from pathways_nb.session import default_controller
+from pathways_widgets.explorers.controls_panel import ControlsPanel
+from tests.core.widgets.unpacking import columns_sent
 
 LENGTHS = (8e-3, 1e-3, 4e-3, 2e-3, 6e-3, 3e-3)
 SIM: dict[str, Any] = {"chip": "tpu_v5p", "islands": 2, "devices_per_island": 1}
@@ -50,6 +52,7 @@ def test_another_policy_decides_as_a_controller_that_has_it(watchdog, other: str
 def test_the_recorded_policy_decides_the_same_and_the_text_says_what_differs(watchdog) -> None:
     run = of_two_clients("fifo")
     again, shortest = run.replay("fifo"), run.replay("shortest")
+    assert (again.untimed, shortest.untimed) == (0, 0)
     assert order(again.decisions) == order(again.others) == order(run.steps())
     assert again.first_difference is None
     assert again.seconds[0] == again.seconds[1] == pytest.approx(2 * sum(LENGTHS), abs=5e-4)
@@ -62,6 +65,37 @@ def test_the_recorded_policy_decides_the_same_and_the_text_says_what_differs(wat
     assert first.startswith("the last call ends after 0.048")
     assert first.endswith("s under shortest (both simulated)")
     assert shortest.mean_end("bob")[1] < shortest.mean_end("bob")[0]
+
+
+def test_both_policies_are_played_from_the_first_decision_that_differs(watchdog, tmp_path) -> None:
+    run = of_two_clients("fifo")
+    replay = run.replay("shortest")
+    player = replay.explore()
+    assert player.pointed == replay.first_difference
+    panel = ControlsPanel(player)
+    assert {f"under {name}" for name in replay.names} <= {*player.words.splitlines()}
+    for step in (player.step, player.step + 1, player.step):
+        player.step = step
+        both: Any = player.pointed
+        assert columns_sent(panel.figure, "timeline_step")["x0"] == [one.at for one in both]
+        starts = columns_sent(panel.figure, "timeline_chosen")["left"]
+        assert all(start >= one.at - 1e-9 for start, one in zip(starts, both, strict=True))
+        assert panel.figure.headline.startswith(f"fifo: {both[0].chosen} — shortest: ")
+    at = replay.decisions.index(replay.first_difference[0])  # type: ignore[index, arg-type]
+    assert player.summary.startswith(f"Decision {at + 1} of {len(replay.decisions)}; ")
+    player.which = "that differ"
+    assert (player.step, player.pointed) == (1, replay.first_difference)
+    assert 0 < player.steps < len(replay.decisions)
+    # What is drawn of the recorded policy ends when its calls do.
+    events, devices = replay.events.of_kind("compute"), len(replay.islands)
+    for islands, last in ((range(devices), replay.seconds[0]), (range(devices, 2 * devices), replay.seconds[1])):
+        mine = events.select(np.isin(events["island"], islands))
+        assert mine["end"].max() == pytest.approx(last)
+        assert len(mine) == 2 * len(LENGTHS)
+    player.savefig(tmp_path / "both.svg")
+    assert "under shortest" in (tmp_path / "both.svg").read_text("utf-8")
+    same = run.replay("fifo").explore()
+    assert same.summary.startswith(f"Decision 1 of {same.steps}; none differs.")
 
 
 def test_a_call_waits_for_what_it_reads_on_another_island(watchdog) -> None:
@@ -91,6 +125,27 @@ def test_values_that_wait_for_memory_are_not_replayed(watchdog) -> None:
         pw.put(np.ones((64, 64), np.float32), on=pw.virtual_slice(1, island=0))
     with pytest.raises(UsageError, match=r"replay\(policy=\): .* waited for memory when it was put, and under another"):
         run.replay("fifo")
+
+
+def test_nodes_that_the_recording_did_not_carry_out_are_said(watchdog) -> None:
+    with pw.attach("sim", policy="fifo", **SIM):
+        here = pw.virtual_slice(1, island=0)
+        long, short = (pw.program(pw.work(seconds, on=here), name=f"{seconds * 1e3:g} ms") for seconds in (9e-3, 1e-3))
+        pw.wait([long(), short()])
+        ann, bob = pw.client("ann"), pw.client("bob")
+        with pw.record() as run:
+            with ann.acting():
+                made = [long() for _ in range(6)]
+            with bob.acting():
+                lost = [short() for _ in range(6)]
+            pw.wait(made[:2])
+            bob.close()
+            pw.wait(made)
+            del lost
+    replay = run.replay("shortest")
+    # Bob's calls that ``fifo`` had not carried out when he left, and ``shortest`` had.
+    assert replay.untimed > 0
+    assert f"{replay.untimed} nodes took no time here, since the recording has none of them" in str(replay)
 
 
 def logbook() -> Logbook:

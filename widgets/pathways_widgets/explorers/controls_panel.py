@@ -1,6 +1,6 @@
 """The panel of any explorer: a control for each of its choices, its figure, and buttons, made from its traits.
 
-The state belongs to the explorer (``pathways_nb.parallel.explorer_base``, which explains the tags of traits). Controls
+The state belongs to the explorer (``pathways_nb.results.explorer_base``, which explains the tags of traits). Controls
 are linked to it in both directions, so values that Python sets appear in them. A typed number counts when it is
 complete, a slider while it is dragged.
 """
@@ -21,27 +21,27 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.displaying import append_in_marimo, marimo_notebook
 from pathways_widgets.explorers.mirrored_controls import MirroredControls
+from pathways_widgets.explorers.step_player import StepPlayer
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 
 _QUIET_SECONDS = 1.0
 """Seconds without a change after which the still picture is made again: a dragged slider changes often."""
-_PER_STEP = 400
-"""Milliseconds of a step while stepping plays."""
 _POSITIONS = 4000
 """Positions of a slider up to ``most``."""
 _WRAP = w.Layout(flex_flow="row wrap", align_items="center")
 _TABLE = '<pre style="max-height: 20em; overflow: auto; white-space: pre; line-height: 1.3; font-size: 12px">{}</pre>'
+_WORDS = '<pre role="status" style="overflow-x: auto; white-space: pre; line-height: 1.3; font-size: 12px">{}</pre>'
 
 
 class ControlsPanel(w.VBox):
     """The controls and the figure of an explorer.
 
     Args:
-        explorer: a ``pathways_nb.parallel.explorer_base.Explorer``.
+        explorer: a ``pathways_nb.results.explorer_base.Explorer``.
     """
 
     def __init__(self, explorer: Any):
-        self.explorer, self.message = explorer, w.Label()
+        self.explorer, self.message, self.words = explorer, w.Label(), w.HTML()
         self.refusals: dict[str, w.Label] = {}
         """By group of controls, beside them: what was typed there and could not be read."""
         self.still: Any = None
@@ -56,6 +56,9 @@ class ControlsPanel(w.VBox):
         for refresh in self._refreshers:
             refresh()
         self._say()
+        if explorer.words:
+            # Last: lines that become more or fewer must not move the buttons that are pressed.
+            self.children += (self.words,)
         explorer.observe(self._changed, list(explorer.inputs))
 
     def display(self) -> None:
@@ -101,8 +104,9 @@ class ControlsPanel(w.VBox):
             self._timer.start()
 
     def _say(self) -> None:
-        """Write the line below the figure."""
-        self.figure.summary = self.explorer.summary
+        """Write the line below the figure, and the words below the player."""
+        self.figure.summary, words = self.explorer.summary, self.explorer.words
+        self.words.value = _WORDS.format(escape(words)) if words else ""
 
     # ---- what stands where
 
@@ -136,34 +140,23 @@ class ControlsPanel(w.VBox):
 
     def _player(self) -> list[w.Widget]:
         """Return what plays the trait that counts steps; nothing if there is none."""
-        names = self.explorer.trait_names(steps=lambda tag: tag is not None)
-        return [part for name in names for part in self._play(name)]
+        explorer = self.explorer
+        for name in explorer.trait_names(steps=lambda tag: tag is not None):
+            player = StepPlayer(explorer, name)
+            self.slider, self.play = player.slider, player.play
 
-    def _play(self, name: str) -> list[w.Widget]:
-        explorer, last = self.explorer, self._tag(name, "steps")
-        self.slider = w.IntSlider(getattr(explorer, name), 0, getattr(explorer, last), description=name,
-                                  layout=_wide("26em"))  # fmt: skip
-        # Linked in the browser, where steps keep their pace while the kernel draws; it has the slider's value, because
-        # the link would set the slider back to 0 there.
-        self.play = w.Play(getattr(explorer, name), min=0, max=self.slider.max, interval=_PER_STEP, layout=_wide("9em"))
-        w.jslink((self.play, "value"), (self.slider, "value"))
-        traitlets.link((explorer, name), (self.slider, "value"))
+            def stepped(change: Any, player: StepPlayer = player) -> None:
+                # The figure first: what it sends is what takes the browser longest.
+                with self.figure.hold_sync():
+                    self.figure.point(explorer.pointed)
+                    self._say()
+                player.refresh()
 
-        def move(by: int) -> None:
-            setattr(explorer, name, min(max(getattr(explorer, name) + by, 0), getattr(explorer, last)))
-
-        def refresh() -> None:
-            self.slider.max = self.play.max = getattr(explorer, last)
-
-        def stepped(change: Any) -> None:
+            self._refreshers.append(player.refresh)
+            explorer.observe(stepped, name)
             self.figure.point(explorer.pointed)
-            self._say()
-
-        self._refreshers.append(refresh)
-        explorer.observe(stepped, name)
-        self.figure.point(explorer.pointed)
-        steppers = [_button("◀", "one step back", lambda: move(-1)), _button("▶", "one step on", lambda: move(1))]
-        return [self.play, *steppers, self.slider]
+            return player.controls
+        return []
 
     def _button_of(self, described: Any) -> w.Button:
         """Return a button of the explorer's."""

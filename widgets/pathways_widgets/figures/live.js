@@ -40,7 +40,7 @@ const PATIENCE = 250
 // window more on each side, so a pan shows boxes at once, and the next ones are requested before they are needed.
 const follow = (doc, model) => {
   const range = doc.get_model_by_name("timeline_x")
-  if (!range) return {show: () => {}, arrived: () => {}, stop: () => {}}
+  if (!range) return {show: () => {}, reveal: () => {}, arrived: () => {}, stop: () => {}}
   let following = true, moving = false, timer = null, asked = [], askedAt = 0
   const show = () => {
     const properties = JSON.parse(model.get("_properties")).timeline_x
@@ -63,9 +63,14 @@ const follow = (doc, model) => {
   }
   range.change.connect(() => { if (!moving) { following = false; ask() } })
   const reset = () => { clearTimeout(timer); following = true; show(); send([]) }
+  // Moves the axis, as wide as it is, to a time that is out of sight: a step that cannot be seen would be none.
+  const reveal = (time) => {
+    const span = range.end - range.start
+    if (time < range.start || time > range.end) range.setv({start: time - span / 4, end: time + 3 * span / 4})
+  }
   for (const figure of overTime(doc)) figure.on_event("reset", reset)
   if (model.get("view").length) send([])
-  return {show, arrived: () => { askedAt = 0; ask() }, stop: () => clearTimeout(timer)}
+  return {show, reveal, arrived: () => { askedAt = 0; ask() }, stop: () => clearTimeout(timer)}
 }
 
 // Rows of pixels are made for the width of the figure, which is reported once it has stopped changing.
@@ -83,8 +88,8 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, say, fit, mark, sayFirst, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
-  const handlers = [], {show, arrived, stop} = follow(doc, model)
+  const {doc, say, fit, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const handlers = [], {show, reveal, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
     on(`_data_${name}`, () => {
@@ -93,6 +98,7 @@ const draw = async (model, el) => {
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
       if (name === "graph_texts") sayFirst()
       if (name === "timeline_marks") fit()
+      if (name === "timeline_step" && data?.x0.length) reveal(data.x0[0])
       if (["timeline_boxes", "memory_levels", "schedules_held"].includes(name)) arrived()
     })
   }

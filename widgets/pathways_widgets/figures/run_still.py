@@ -18,9 +18,9 @@ from pathways_widgets.drawing.views import FULL_WIDTH, Moment, RunLike
 from pathways_widgets.figures.panel import DEFAULT_SHOW, VIEWS, check_show
 
 NARROWEST, WIDEST = 200.0, 10_000.0
-_HEADLINE = 16.0
+HEADLINE = 16.0
 """Pixels of the sentence above a picture, on a screen."""
-_MARGIN = 12.0
+MARGIN = 12.0
 """Pixels left of the summary."""
 
 
@@ -34,22 +34,22 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
     """
     moment = Moment.of(run)
     scene = Scene(width, 0.0, LIGHT["background"])
-    _write_lines(scene, moment.headline(), _HEADLINE * style.current().factor, "text")
+    write_lines(scene, moment.headline(), HEADLINE * style.current().factor, "text")
     for name in check_show(show):
         shapes, height = VIEWS[name](moment.islands, moment.island_names).still(moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
-    _write_lines(scene, moment.summary_line(), style.current().font, "soft")
+    write_lines(scene, moment.summary_line(), style.current().font, "soft")
     scene.height += 4
     return scene
 
 
-def _write_lines(scene: Scene, text: str, font: float, role: str) -> None:
+def write_lines(scene: Scene, text: str, font: float, role: str) -> None:
     """Write a line below what is in a scene, on a narrow page as several; ``role`` is that of its colour."""
     row = LINE / style.STYLES["screen"].font * font
-    max_width = scene.width - _MARGIN - RIGHT
+    max_width = scene.width - MARGIN - RIGHT
     for line in wrapped(text, lambda words: text_width(words, font) <= max_width) if text else ():
-        scene.shapes.append(Text(_MARGIN, scene.height + row / 2, line, font, LIGHT[role]))
+        scene.shapes.append(Text(MARGIN, scene.height + row / 2, line, font, LIGHT[role]))
         scene.height += row
 
 

@@ -123,6 +123,11 @@ class Explorer(ShowsItself, t.HasTraits, Generic[R]):
         return ""
 
     @property
+    def words(self) -> str:
+        """Lines below the player, which follow its steps; empty for none."""
+        return ""
+
+    @property
     def tables(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Tables below the figure: the title and the lines of each."""
         return ()
