@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.record import UNKNOWN, Events, Record
 from tests.support.hosts_in_process import hosts_in_process
+from tests.support.waiting import LIMIT, Unseen, dispatchers
 
 X = np.ones((1024, 1024), np.float32)
 
@@ -76,14 +78,21 @@ def test_in_simulated_time_an_event_begins_when_what_is_told_lets_it(options) ->
     assert ("memory" in reasons(run.events)) == ("hbm" in options)
 
 
-def test_on_real_devices_nothing_is_released_by_what_had_not_ended() -> None:
-    with pw.attach("cpu", islands=2, devices_per_island=2):
+def test_on_real_devices_nothing_is_released_by_what_had_not_ended(monkeypatch) -> None:
+    with pw.attach("cpu", islands=2, devices_per_island=2) as controller:
         place = pw.virtual_slice(2, island=0)
         wait = pw.work(1e-3, on=place)
         many = pw.program(lambda x: [x := wait(x) for _ in range(2 * IN_FLIGHT)][-1])
         many(np.float32(1)).wait()
+        watcher, is_full = dispatchers(controller)[0].computing, threading.Event()
+        waits = watcher.wait_for_room
+        monkeypatch.setattr(watcher, "wait_for_room", lambda: (is_full.set(), waits()))
         with pw.record() as full:
-            many(np.float32(1)).wait()
+            unseen = Unseen(controller)
+            last = many(np.float32(1))
+            assert is_full.wait(LIMIT)
+            unseen.see()
+            last.wait()
         run = two_tenants()
     for events in (full.events, run.events):
         order = np.lexsort((events["id"], events["start"]))

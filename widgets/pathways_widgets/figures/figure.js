@@ -288,5 +288,5 @@ const mount = async (Bokeh, item, element) => {
   foot.append(...[numbers, buttons, field].filter((part) => part))
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
-  return {doc, say, fit, mark, sayFirst, describe, dispose}
+  return {doc, say, fit, mark, sayFirst, dispose}
 }

@@ -88,7 +88,7 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, say, fit, mark, sayFirst, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, say, fit, mark, sayFirst, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, reveal, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
