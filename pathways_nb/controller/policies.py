@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pathways_nb.errors import PolicyError, UsageError, did_you_mean
-from pathways_nb.plan.source_lines import describe
+from pathways_nb.plan.source_lines import describe, line_of
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -271,6 +271,6 @@ def _line(policy: Policy, error: BaseException | None = None) -> str:
     frame = error.__traceback__ if error is not None else None
     while frame is not None:
         if frame.tb_frame.f_code is code:
-            line = frame.tb_lineno
+            line = line_of(frame.tb_frame, frame)
         frame = frame.tb_next
     return describe(code.co_filename, line) if code is not None else "no source line"

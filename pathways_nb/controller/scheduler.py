@@ -212,8 +212,8 @@ def as_shown(call: CallState, gang: Gang) -> ReadyGang:
     return ReadyGang(event.client, graph.name, name, gang.devices, expected, call.since, event.run)
 
 
-def has_capacity(state: ControllerState, island: int, ahead: float = NEAR) -> bool:
-    """Return whether less than ``ahead`` seconds of work are enqueued on an island.
+def has_capacity(state: ControllerState, island: int, ahead: float | None = None) -> bool:
+    """Return whether less than ``ahead`` seconds of work (default ``NEAR``) are enqueued on an island.
 
     Two ranges always fit, however long they are estimated to take.
     """
@@ -222,6 +222,7 @@ def has_capacity(state: ControllerState, island: int, ahead: float = NEAR) -> bo
     # seconds is multiplied by the devices.
     if queue is None or len(queue.in_flight) < 2:
         return True
+    ahead = NEAR if ahead is None else ahead
     # Where hosts and not devices are the limit, what waits at hosts is out of the policy's reach, too.
     return queue.work < ahead * state.devices[island] and len(queue.in_flight) * queue.pace < ahead
 

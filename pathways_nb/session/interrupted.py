@@ -81,7 +81,8 @@ def _before_cell(*_: Any) -> None:
 
 
 def _after_cell(result: Any) -> None:
-    if isinstance(result.error_in_exec, KeyboardInterrupt):
+    # Between two statements it is raised in IPython's own code, which counts as before the execution.
+    if isinstance(result.error_in_exec or result.error_before_exec, KeyboardInterrupt):
         cancel(default_controller.peek())
 
 

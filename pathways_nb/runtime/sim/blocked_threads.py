@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, TypeVar
 
+from pathways_nb.plan.source_lines import line_of
 from pathways_nb.runtime.sim.pool_items import is_handed
 
 T = TypeVar("T")
@@ -80,12 +81,6 @@ def is_asleep(frame: FrameType, at: Mapping[int, FrameType]) -> bool:
 def is_napping(frame: FrameType) -> bool:
     """Return whether the source line that a thread executes calls a function named ``sleep``."""
     return "sleep(" in linecache.getline(frame.f_code.co_filename, line_of(frame))
-
-
-def line_of(frame: FrameType) -> int:
-    """Return the line at which a frame is; the first of its function where it is at an instruction without one."""
-    line: int | None = frame.f_lineno
-    return frame.f_code.co_firstlineno if line is None else line
 
 
 def _is_worker(frame: FrameType) -> bool:

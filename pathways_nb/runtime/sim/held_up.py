@@ -32,7 +32,8 @@ import jax
 
 from pathways_nb import errors
 from pathways_nb.plan import source_lines
-from pathways_nb.runtime.sim.blocked_threads import line_of, look
+from pathways_nb.plan.source_lines import line_of
+from pathways_nb.runtime.sim.blocked_threads import look
 
 NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
 """Real seconds after which the running thread is named, and after which the stopped threads fail in a script."""

@@ -85,13 +85,44 @@ def test_a_cell_that_is_interrupted_cancels_what_it_queued_and_nothing_else(cont
         thread.join()
         with interrupt_when(lambda: bool(shell.user_ns.get("done"))), contextlib.redirect_stdout(io.StringIO()):
             ended = shell.run_cell("ys += [step(M) for _ in range(50)]; done = True; stand_still()")
-        assert isinstance(ended.error_in_exec, KeyboardInterrupt)
+        # Before the execution: between two statements, where the interrupt may arrive as well.
+        assert isinstance(ended.error_in_exec or ended.error_before_exec, KeyboardInterrupt)
     settled(controller)
     assert outcomes(before) == (0, 3)
     assert outcomes(theirs) == (0, 10)
     assert outcomes(shell.user_ns["ys"]) == (50, 0)
     assert capsys.readouterr().err == "interrupted: 50 queued calls of this cell were cancelled.\n"
     assert outcomes([step(M)]) == (0, 1)
+
+
+def test_an_interrupt_between_two_statements_cancels_as_well(controller, step, shell, capsys, monkeypatch) -> None:
+    class Compiler:
+        """Compiles statements; the user interrupts it when it has compiled the second."""
+
+        def __init__(self, first: Any):
+            self.first = first
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.first, name)
+
+        def __call__(self, *arguments: Any) -> Any:
+            code = self.first(*arguments)
+            if "raises" in code.co_names:
+                error = KeyboardInterrupt()
+                error._render_traceback_ = interrupts.rendered  # type: ignore[attr-defined]
+                raise error
+            return code
+
+    shell.user_ns.update(step=step, M=M, ys=[])
+    monkeypatch.setattr(shell, "compile", Compiler(shell.compile))
+    with held_back(dispatchers(controller)[0]), contextlib.redirect_stdout(io.StringIO()) as printed:
+        shell.run_cell("before = step(M)")  # at which the dispatcher waits
+        ended = shell.run_cell("ys += [step(M) for _ in range(5)]\nraises")
+    assert isinstance(ended.error_before_exec, KeyboardInterrupt)
+    settled(controller)
+    assert outcomes(shell.user_ns["ys"]) == (5, 0)
+    assert "interrupted: 5 queued calls of this cell were cancelled.\n" in capsys.readouterr().err
+    assert "KeyboardInterrupt" in printed.getvalue()
 
 
 def test_outside_a_cell_the_outermost_block_counts(controller, step, capsys) -> None:
