@@ -15,7 +15,7 @@ from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
 
 if TYPE_CHECKING:
     from pathways_nb.runtime.entries import Entry
-    from pathways_nb.runtime.run_state import Execution
+    from pathways_nb.runtime.run_state import RunState
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ExecutedPrograms:
         self._fetched: set[tuple[int, int]] = set()
         """Pairs (execution, node) for which Python has waited; each counts once."""
 
-    def add(self, execution: Execution) -> None:
+    def add(self, execution: RunState) -> None:
         """Count a call that was submitted."""
         plan = execution.compiled_plan.plan
         if plan not in self.by_plan:
@@ -69,7 +69,7 @@ class ExecutedPrograms:
             self.by_plan[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
         self.by_plan[plan].runs += 1
 
-    def need(self, execution: Execution, entry: Entry, line: str) -> None:
+    def need(self, execution: RunState, entry: Entry, line: str) -> None:
         """Count that Python waited for a value that a call made, before anything later is dispatched.
 
         Args:

@@ -36,7 +36,7 @@ from pathways_nb.util.words import counted
 if TYPE_CHECKING:
     from pathways_nb.runtime.entries import Entry
     from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-    from pathways_nb.runtime.run_state import Execution
+    from pathways_nb.runtime.run_state import RunState
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class Run(ControllerHistory, RunCauses):
     op_graph: OpGraph = field(default_factory=OpGraph, repr=False)
     """The operations of an adopted step by module, and what reads what; empty for other runs. It is not saved."""
     _programs: ExecutedPrograms = field(default_factory=ExecutedPrograms, repr=False)
-    executions: list[Execution] = field(default_factory=list, repr=False)
+    states: list[RunState] = field(default_factory=list, repr=False)
     kept_log: Log | bytes = field(default=b"", repr=False)
     """The controller's log of the run, of a loaded one as text; empty without one."""
     launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
@@ -98,17 +98,17 @@ class Run(ControllerHistory, RunCauses):
     def ops(self, ops: Ops) -> None:
         self._ops = -1, ops
 
-    def add(self, execution: Execution) -> None:
+    def add(self, state: RunState) -> None:
         """Record that a program of this run was submitted."""
-        self._programs.add(execution)
+        self._programs.add(state)
         if self.launched is not None:
-            self.launched[execution.serial] = execution.compiled_plan
-        if execution.compiled_plan.is_opened:
-            self.opened[execution.serial] = execution.compiled_plan
-        # Finished executions are dropped now and then: a loop of a million calls would keep a million of them.
-        if len(self.executions) >= 256:
-            self.executions = self.unfinished()
-        self.executions.append(execution)
+            self.launched[state.serial] = state.compiled_plan
+        if state.compiled_plan.is_opened:
+            self.opened[state.serial] = state.compiled_plan
+        # States of finished calls are dropped now and then: a loop of a million calls would keep a million of them.
+        if len(self.states) >= 256:
+            self.states = self.unfinished()
+        self.states.append(state)
 
     def count_as_placed(self, count: int, size: int) -> None:
         """Count abstract arguments that simulated calls assumed to be on their devices already.
@@ -142,11 +142,11 @@ class Run(ControllerHistory, RunCauses):
     @property
     def is_over(self) -> bool:
         """Whether every program of this run has finished."""
-        return all(execution.finished for execution in reversed(self.executions))  # the last call usually ends last
+        return all(state.finished for state in reversed(self.states))  # the last call usually ends last
 
-    def unfinished(self) -> list[Execution]:
+    def unfinished(self) -> list[RunState]:
         """Return the programs of this run that are still in progress."""
-        return [execution for execution in self.executions if not execution.finished]
+        return [state for state in self.states if not state.finished]
 
     @property
     def island_names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Cause
 
@@ -54,7 +54,7 @@ class DeviceLayer(ABC):
         """Return the sharding in which an argument at this location is used: its own if it lies at the place."""
 
     @abstractmethod
-    def take(self, leaf: Any, name: str) -> Any:
+    def as_kept(self, leaf: Any, name: str) -> Any:
         """Convert a value from outside into the form in which it is kept until a program brings it to its place.
 
         Args:
@@ -67,7 +67,7 @@ class DeviceLayer(ABC):
         """Put a value onto devices and return the array."""
 
     @abstractmethod
-    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+    def _launch(self, run: RunState, launch: Launch, cause: Cause) -> None:
         """Begin to carry out a range of a run's order, for a reason."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class DeviceLayer(ABC):
         """Return what is waited for, a line each, of which the programs under way do not tell; takes no lock."""
         return []
 
-    def _prepare(self, run: Execution, arguments: Sequence[int]) -> None:  # noqa: B027
+    def _prepare(self, run: RunState, arguments: Sequence[int]) -> None:  # noqa: B027
         """Take note of a run, whose arguments are in these logical buffers, before the controller knows it."""
 
     @property

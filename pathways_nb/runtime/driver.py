@@ -50,7 +50,7 @@ from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.memory_events import MemoryEvents
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Row, label_of
 from pathways_nb.util.waiting import Condition
@@ -86,8 +86,8 @@ class Driver(BufferTable, DeviceLayer):
         super().__init__(clock, ended, MemoryEvents(clock, note))
         self.machine, self.dcn_latency = machine, dcn_latency
         self.launched = Condition()
-        self.runs: dict[int, Execution] = {}
-        self._queued: dict[str, dict[int, Execution]] = {}
+        self.runs: dict[int, RunState] = {}
+        self._queued: dict[str, dict[int, RunState]] = {}
         """The same runs by client; a client's are forgotten when it closes."""
         self.closed = False
         self._numbers = itertools.count()
@@ -106,7 +106,7 @@ class Driver(BufferTable, DeviceLayer):
         record: Record,
         client: str,
         moved: tuple[int, ...] | None = None,
-    ) -> tuple[Execution, list[Entry]]:
+    ) -> tuple[RunState, list[Entry]]:
         """Queue a run.
 
         An interrupt comes before all that others know of the run, or after it.
@@ -128,7 +128,7 @@ class Driver(BufferTable, DeviceLayer):
             entries = [self.entries.get(argument) or self.entry_of(argument) for argument in arguments]
             if moved is None:
                 moved = self.moved(compiled_plan, entries)
-            run = Execution(
+            run = RunState(
                 next(self._numbers), compiled_plan, entries, {}, record, self.launched, self.ended, client, buffers
             )
             shardings = map(compiled_plan.shardings.__getitem__, plan.results)
@@ -308,14 +308,14 @@ class Driver(BufferTable, DeviceLayer):
                 del ended.siblings[run]
                 ended.finish()
 
-    def _note_failed(self, run: Execution, error: Exception) -> None:
+    def _note_failed(self, run: RunState, error: Exception) -> None:
         """Record a program that fails as a whole, without a failed node, as an event without duration."""
         now, name = self.clock(), run.compiled_plan.name
         label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
         run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))
 
 
-def taken(leaf: Any, name: str) -> Any:
+def as_kept(leaf: Any, name: str) -> Any:
     """Return a value from outside for real devices: a copy of what its owner may change, or the value itself.
 
     Raises:

@@ -47,7 +47,7 @@ class Entry(weakref.ref[object]):
             runs that have brought all, an empty set or none.
         moves: one item for each move of its own run, or message, that is still to read it; ``None`` before the first.
             It is a list because adding to one takes no lock and no interrupt divides it.
-        run: the run that makes it, if one does: an ``Execution``, whose module imports this one.
+        run: the run that makes it, if one does: a ``RunState``, whose module imports this one.
         step: the step of ``run`` that makes it.
         shared: whether another buffer, or the user, has the same array; then its memory must not be taken over.
         sharding: of the array, known before it exists; ``None`` for host values.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pathways_nb.controller.events_and_instructions import Completed, Event, Launch, Submitted, Waited
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.runtime.run_state import Execution, is_computed
+from pathways_nb.runtime.run_state import RunState, is_computed
 from pathways_nb.timing.waits import CALL, DATA, MEMORY, MESSAGE, TURN
 from pathways_nb.trace.rows import BY, Cause, Label, label_of
 
@@ -21,7 +21,7 @@ class LaunchCauses:
         machine: the core, which decides.
     """
 
-    def __init__(self, runs: Mapping[int, Execution], machine: StateMachine):
+    def __init__(self, runs: Mapping[int, RunState], machine: StateMachine):
         self._runs, self._machine = runs, machine
         self._for_memory: set[int] = set()
         """Runs that waited for memory and have not been launched since."""
@@ -33,7 +33,7 @@ class LaunchCauses:
         if "memory" in instruction.reason:
             self._for_memory.add(instruction.run)
 
-    def finished(self, run: Execution, event: Event | None) -> None:
+    def finished(self, run: RunState, event: Event | None) -> None:
         """Note a run that ends by an event, before it is forgotten."""
         self._for_memory.discard(run.serial)
         if isinstance(event, Completed) and event.run == run.serial:
@@ -55,7 +55,7 @@ class LaunchCauses:
                 return Cause(DATA if own else why, label, run)
         return _ITS_TURN if why == TURN else Cause(why)
 
-    def _label(self, run: Execution, event: Completed) -> Label | None:
+    def _label(self, run: RunState, event: Completed) -> Label | None:
         """Return the label of the last computation of a range, mostly what ended last; ``None`` if the run failed."""
         if run.errors:  # which of its steps were skipped is not known here
             return None
@@ -66,12 +66,12 @@ class LaunchCauses:
         return None
 
 
-def enqueue_label(run: Execution, island: int) -> Label:
+def enqueue_label(run: RunState, island: int) -> Label:
     """Return the label of the dispatching of a run's steps on an island."""
     return label_of("enqueue", run.compiled_plan.name, run.compiled_plan.name, run.client, island=island)
 
 
-def brought_by(run: Execution, step: int, island: int) -> Cause:
+def brought_by(run: RunState, step: int, island: int) -> Cause:
     """Return what made the inputs of a step exist: a transfer to its island, or the dispatching of their producers.
 
     A step mostly waits for a move on its own island, which in turn waits until what it moves is launched. Where the
@@ -83,7 +83,7 @@ def brought_by(run: Execution, step: int, island: int) -> Cause:
     ]
     if len(over) == 1:
         return Cause(DATA, run.own(run.label(over[0])), run.serial)
-    makers, pending = set[tuple[Execution, int]](), [(run, step)]
+    makers, pending = set[tuple[RunState, int]](), [(run, step)]
     while pending:
         maker, at = pending.pop()
         for source, number in _producers(maker, at):
@@ -99,12 +99,12 @@ def brought_by(run: Execution, step: int, island: int) -> Cause:
     return Cause(MESSAGE, enqueue_label(maker, plan.placements[plan.steps[at].place].island), maker.serial)
 
 
-def _is_over(run: Execution, step: int) -> bool:
+def _is_over(run: RunState, step: int) -> bool:
     """Return whether what a step makes is computed by now."""
     return all(is_computed(run.slots[slot]) for slot in run.compiled_plan.plan.steps[step].outputs)
 
 
-def _producers(run: Execution, step: int) -> Iterator[tuple[Execution, int]]:
+def _producers(run: RunState, step: int) -> Iterator[tuple[RunState, int]]:
     """Yield the steps that make what a step reads, each with its run: a step of a run before makes an argument."""
     made, arguments = run.compiled_plan.plan.steps[step], run.arguments  # dropped when the run ends
     yield from ((run, producer) for producer in made.producers)

@@ -33,7 +33,7 @@ def _of_client(label: Label, client: str) -> Label:
 
 
 @dataclass(eq=False)
-class Execution:
+class RunState:
     """One run of a compiled plan.
 
     Args:
@@ -68,7 +68,7 @@ class Execution:
     """When it was called, in seconds of this process."""
     begun: bool = False
     """Whether any launch of it has gone out."""
-    siblings: dict[int, Execution] = field(init=False)
+    siblings: dict[int, RunState] = field(init=False)
     """The runs of its client that have not ended, itself included, by number."""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)

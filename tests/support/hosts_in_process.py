@@ -76,7 +76,7 @@ class LocalLink:
             if not self.dead.is_set():
                 messages = self.change(list(pickle.loads(packed)))
                 self.taken += messages
-                self.host.take(messages)
+                self.host.receive(messages)
 
     def ask(self, method: str, *args: Any) -> Future[Any]:
         def answer() -> Any:
@@ -91,7 +91,7 @@ class LocalLink:
         return self._beside.submit(answer)
 
     def reports(self) -> list[Report]:
-        found = self.host.take_reports(_PATIENCE)
+        found = self.host.collect_reports(_PATIENCE)
         if self.dead.is_set():
             raise HostDied("its process ended")
         return list(travelled(found))
@@ -108,7 +108,7 @@ class LocalLink:
         if other is None or other.dead.is_set() or self.dead.is_set():
             on_taken(False)
         elif parcel.offer is None:
-            other.host.arrivals.take(travelled(parcel))
+            other.host.arrivals.receive(travelled(parcel))
         else:
             pulled = other._beside.submit(other.host.pull, travelled(parcel))
             pulled.add_done_callback(lambda ended: on_taken(ended.exception() is None))

@@ -32,10 +32,10 @@ class KernelLink:
         self.outbox = controller.kernels[self.kernel].outbox
 
     def send(self, items: list[Any]) -> None:
-        self.controller.take(self.kernel, travelled(items))
+        self.controller.receive(self.kernel, travelled(items))
 
     def receive(self) -> list[Any]:
-        items = self.outbox.take(0.05)
+        items = self.outbox.collect(0.05)
         if self.outbox.closed:
             raise HostDied("it has let this kernel go")
         return items

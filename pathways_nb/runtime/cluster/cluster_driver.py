@@ -32,7 +32,7 @@ from pathways_nb.runtime.cluster.remote_array import Placing, remote_array
 from pathways_nb.runtime.cluster.run_beginning import BufferEntry, beginning_of, given_to_each, sources_of
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts
 from pathways_nb.runtime.cluster.run_reports import RunReports
-from pathways_nb.runtime.driver import Driver, taken
+from pathways_nb.runtime.driver import Driver, as_kept
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
@@ -43,7 +43,7 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Cause, Row, label_of
 from pathways_nb.util import forks
@@ -145,9 +145,9 @@ class ClusterDriver(Driver):
         """Return the argument's own sharding if it is on the place's devices, else the default one."""
         return abstract_places.sharding_for(location, argument)
 
-    def take(self, leaf: Any, name: str) -> Any:
+    def as_kept(self, leaf: Any, name: str) -> Any:
         """Return a copy of what its owner may change, or the value itself."""
-        return taken(leaf, name)
+        return as_kept(leaf, name)
 
     def put(self, value: Any, sharding: Any) -> Any:
         """Return the value with its sharding; ``fill`` sends it."""
@@ -205,7 +205,7 @@ class ClusterDriver(Driver):
 
     # ---- runs
 
-    def _prepare(self, run: Execution, arguments: Sequence[int]) -> None:
+    def _prepare(self, run: RunState, arguments: Sequence[int]) -> None:
         """Decide how each argument reaches its islands, and have sent what other islands hold."""
         if self.clock() - self._synchronised > _SYNCHRONISE:
             self._synchronised = self.clock()
@@ -216,7 +216,7 @@ class ClusterDriver(Driver):
         self.reports.runs[run.serial] = RunOnHosts(run, beginning.generations, sources_of(beginning.calls))
         self.messenger.begin(run.serial, beginning)
 
-    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+    def _launch(self, run: RunState, launch: Launch, cause: Cause) -> None:
         self.reports.runs[run.serial].causes[launch.island].append(cause)
         self.messenger.launch(launch)
 
@@ -239,7 +239,7 @@ class ClusterDriver(Driver):
 
     def reported(self, island: int, report: Report | RangeLost) -> None:
         """Take a host's report about a run."""
-        self.reports.take(island, report)
+        self.reports.receive(island, report)
 
     def completed(self, run: int, island: int, start: int, stop: int, seconds: float) -> None:
         """Tell the core that a range has ended on all hosts."""

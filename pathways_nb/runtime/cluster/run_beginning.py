@@ -19,7 +19,7 @@ from pathways_nb.runtime.hosts.messages import Argument, Call, Coming, Failed, G
 from pathways_nb.runtime.hosts.portable_plan import located
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BufferEntry(NamedTuple):
 
 
 def beginning_of(
-    run: Execution,
+    run: RunState,
     plan: str,
     arguments: Sequence[BufferEntry],
     islands: Sequence[HostIsland],
@@ -108,7 +108,7 @@ def given_to_each(value: Any, target: Located, shape: tuple[int, ...], island: H
 
 
 def _reach(
-    run: Execution,
+    run: RunState,
     position: int,
     argument: BufferEntry,
     islands: Sequence[HostIsland],
@@ -134,7 +134,7 @@ def _reach(
     return [Coming(source, islands[where.island].generation)] * len(island.links)
 
 
-def _struck(run: Execution, faults: Sequence[Fault]) -> tuple[tuple[int, str], ...]:
+def _struck(run: RunState, faults: Sequence[Fault]) -> tuple[tuple[int, str], ...]:
     """Return the steps that injected faults make fail: decided before the run is sent, so that all hosts agree."""
     found = []
     for index, action in enumerate(run.compiled_plan.actions) if faults else ():

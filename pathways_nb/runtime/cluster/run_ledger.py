@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pathways_nb.errors import PathwaysError
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.rows import Cause
 
 
@@ -27,7 +27,7 @@ class RunOnHosts:
         sources: by island and position among the plan's brings, the island that sends the argument there.
     """
 
-    run: Execution
+    run: RunState
     generations: tuple[int, ...]
     sources: dict[tuple[int, int], int]
     ranges: dict[tuple[int, int, int], int] = field(default_factory=dict)

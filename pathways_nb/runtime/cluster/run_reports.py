@@ -16,7 +16,7 @@ from pathways_nb.runtime.cluster.run_ledger import RunOnHosts
 from pathways_nb.runtime.event_loop import EventLoop
 from pathways_nb.runtime.hosts import reports
 from pathways_nb.runtime.hosts.portable_plan import located
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.rows import BY, Label, Row, label_of
 from pathways_nb.util.waiting import Condition
 
@@ -37,7 +37,7 @@ class RunReports:
     runs: dict[int, RunOnHosts] = field(default_factory=dict)
     """Those that have not ended, by number."""
 
-    def take(self, island: int, report: reports.Report | RangeLost) -> None:
+    def receive(self, island: int, report: reports.Report | RangeLost) -> None:
         """Take a host's report about a run."""
         state = None if isinstance(report, reports.Broken) else self.runs.get(report.run)
         if state is None:
@@ -76,7 +76,7 @@ class RunReports:
         if steps:
             self.event_loop.post(Voided(state.run.failed_results()))
 
-    def _fill(self, run: Execution, step: int, value: Any) -> None:
+    def _fill(self, run: RunState, step: int, value: Any) -> None:
         """Note that a step that makes results has ended on all hosts."""
         plan, avals = run.compiled_plan.plan, run.compiled_plan.result_avals
         arrays: list[Any] = []
@@ -108,7 +108,7 @@ class RunReports:
         quality = "estimated" if route else "exact"
         run.record.add(Row(label, report.start, report.end, run.serial, quality, cause=cause))
 
-    def _record_steps(self, run: Execution, island: int, rows: Sequence[reports.StepRow]) -> None:
+    def _record_steps(self, run: RunState, island: int, rows: Sequence[reports.StepRow]) -> None:
         actions, client, serial, there = run.compiled_plan.actions, run.client, run.serial, self.islands()[island]
         for step, start, end, quality, status, device, devices, route, size, why in rows:
             host = there.host_of(device)

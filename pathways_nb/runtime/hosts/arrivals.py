@@ -63,7 +63,7 @@ class Arrivals:
             lost = self._lost_to(arrival)
         self._finish(key, lost)
 
-    def take(self, parcel: Parcel) -> None:
+    def receive(self, parcel: Parcel) -> None:
         """Take in a parcel."""
         key = parcel.run, parcel.step
         with self._lock:

@@ -157,7 +157,7 @@ class Host:
 
     # ---- messages
 
-    def take(self, messages: Sequence[Message]) -> None:
+    def receive(self, messages: Sequence[Message]) -> None:
         """Carry out messages, in order; nothing here waits."""
         for message in messages:
             try:
@@ -284,7 +284,7 @@ class Host:
 
     def _deliver(self, island: int, host: int, parcel: Parcel, on_taken: Callable[[bool], None]) -> None:
         if (island, host) == (self.island, self.number):
-            self.arrivals.take(parcel)
+            self.arrivals.receive(parcel)
         else:
             self.deliver(island, host, parcel, on_taken)
 
@@ -297,7 +297,7 @@ class Host:
         except Exception as cause:  # of whatever class JAX raises
             why = f"a value that host {parcel.host} of its island sent did not come to island {self.island}: {cause}"
             came = replace(parcel, error=LostError(why), offer=None)
-        self.arrivals.take(came)
+        self.arrivals.receive(came)
 
     def _range_ended(self, launch_range: LaunchRange, island: int) -> None:
         run = launch_range.run
@@ -314,9 +314,9 @@ class Host:
             self.arrivals.forget(run.serial)
             run.finish()
 
-    def take_reports(self, patience: float) -> list[Report]:
+    def collect_reports(self, patience: float) -> list[Report]:
         """Return what there is to report, waiting up to ``patience`` seconds."""
-        return self.reports.take(patience)
+        return self.reports.collect(patience)
 
     def reset(self) -> None:
         """Forget everything but what was compiled; nothing may be under way."""

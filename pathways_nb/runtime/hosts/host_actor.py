@@ -167,7 +167,7 @@ class HostActor:
             while True:
                 came = pickle.loads(channel.receive() or b"")
                 if is_controller:
-                    self.host.take(came)
+                    self.host.receive(came)
                 else:
                     self.arrive(came)
                 del came  # it must not live until the next comes
@@ -176,11 +176,11 @@ class HostActor:
     def _report(self, channel: Channel) -> None:
         """Send reports to the controller, for as long as this process lives."""
         while True:
-            channel.send(pickle.dumps(self.host.take_reports(_PATIENCE), protocol=5))
+            channel.send(pickle.dumps(self.host.collect_reports(_PATIENCE), protocol=5))
 
     def arrive(self, parcel: Parcel) -> None:
         """Take in a value from another host."""
-        self.host.arrivals.take(parcel)
+        self.host.arrivals.receive(parcel)
 
     def pull(self, parcel: bytes) -> None:
         """Pull a value that another host offers; the call ends when it is there."""

@@ -18,7 +18,7 @@ from pathways_nb.runtime.hosts.sender import Outgoing
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from pathways_nb.runtime.lowering.transfers import shards_of
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class HostPlan:
 
 
 @dataclass(eq=False)
-class HostRun(Execution):
+class HostRun(RunState):
     """A run on one host.
 
     Args:
@@ -178,7 +178,7 @@ class HostRun(Execution):
                 self.slots[slot] = None
 
 
-def shape_of(run: Execution, step: int) -> tuple[int, ...]:
+def shape_of(run: RunState, step: int) -> tuple[int, ...]:
     """Return the global shape of the value that a step brings or moves."""
     plan = run.compiled_plan.plan
     return plan.graph.values[plan.slots[plan.steps[step].outputs[0]].value].shape

@@ -22,7 +22,7 @@ from pathways_nb.runtime.hosts.reports import Reports, StepFailed
 from pathways_nb.runtime.local.inputs import Arrival, LocalInputs, OnArrived
 from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
 from pathways_nb.runtime.lowering.pieces import Located
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 
 
 class Receiver(Protocol):
@@ -75,35 +75,35 @@ class RemoteInputs:
         """See ``StepInputs``."""
         return self._host.lockstep
 
-    def steps(self, run: Execution) -> IslandSteps:
+    def steps(self, run: RunState) -> IslandSteps:
         """See ``StepInputs``."""
         return _plan(run).resolved(self._host.island)
 
-    def is_mine(self, run: Execution, step: int) -> bool:
+    def is_mine(self, run: RunState, step: int) -> bool:
         """See ``StepInputs``."""
         return step in _plan(run).mine
 
-    def faults(self, run: Execution) -> Sized:
+    def faults(self, run: RunState) -> Sized:
         """See ``StepInputs``."""
         return _of_host(run).faults
 
-    def strike(self, run: Execution, step: int) -> None:
+    def strike(self, run: RunState, step: int) -> None:
         """See ``StepInputs``."""
         if (fault := _of_host(run).faults.get(step)) is not None:
             raise InjectedFault(fault)
 
-    def is_ready(self, run: Execution, step: int) -> bool:
+    def is_ready(self, run: RunState, step: int) -> bool:
         """See ``StepInputs``; what comes from another host is expected, and is there at a launch."""
         if self.is_remote(run, step):
             return True
         coming = _of_host(run).coming
         return coming.isdisjoint(run.compiled_plan.plan.steps[step].producers) and self._local.is_ready(run, step)
 
-    def has_remote(self, run: Execution) -> bool:
+    def has_remote(self, run: RunState) -> bool:
         """See ``StepInputs``."""
         return True
 
-    def is_remote(self, run: Execution, step: int) -> bool:
+    def is_remote(self, run: RunState, step: int) -> bool:
         """See ``StepInputs``."""
         mine = _of_host(run)
         kind = run.compiled_plan.plan.steps[step].kind
@@ -111,7 +111,7 @@ class RemoteInputs:
             return isinstance(mine.argument(step), Coming | Given)
         return kind == "move" and self._host.is_sent(mine, step)
 
-    def expect(self, run: Execution, step: int, arrived: OnArrived) -> None:
+    def expect(self, run: RunState, step: int, arrived: OnArrived) -> None:
         """See ``StepInputs``."""
         mine, plan, action = _of_host(run), _plan(run), run.compiled_plan.actions[step]
         argument = mine.argument(step) if action.step.kind == "bring" else None
@@ -140,7 +140,7 @@ class RemoteInputs:
         key, hosts = (run.serial, step), senders(routes, host.number)
         host.arrivals.expect(key, (source.where.island, generation), hosts, came)
 
-    def substitute(self, run: Execution, step: int, error: PathwaysError) -> Any:
+    def substitute(self, run: RunState, step: int, error: PathwaysError) -> Any:
         """Return zeros if the senders died: this host may be the only one of its island without the value.
 
         Then it goes on, so that all hosts launch the same; the controller sees to it that nobody is given what comes of
@@ -154,19 +154,19 @@ class RemoteInputs:
         self._host.reports.add(StepFailed(run.serial, step, plain(error)))
         return zeros(_plan(run).portable.located(slot), action.target, shape_of(run, step), value.dtype)
 
-    def note(self, run: Execution, step: int, arrival: Arrival, start: float, end: float) -> None:
+    def note(self, run: RunState, step: int, arrival: Arrival, start: float, end: float) -> None:
         """See ``StepInputs``."""
         label = run.compiled_plan.actions[step].label
         differs = {"route": arrival.route, **({"bytes": arrival.bytes} if arrival.bytes >= 0 else {})}
         run.record.add_step(step, label, start, end, "estimated", "ok", **differs)  # type: ignore[attr-defined]
 
 
-def _of_host(run: Execution) -> HostRun:
+def _of_host(run: RunState) -> HostRun:
     assert isinstance(run, HostRun)
     return run
 
 
-def _plan(run: Execution) -> HostPlan:
+def _plan(run: RunState) -> HostPlan:
     plan = _of_host(run).host_plan
     assert plan is not None
     return plan

@@ -123,7 +123,7 @@ class Reports:
             else:
                 self._waiting.append(StepRows(run, rows))
 
-    def take(self, patience: float) -> list[Report]:
+    def collect(self, patience: float) -> list[Report]:
         """Return all reports, waiting up to ``patience`` seconds for one."""
         with self._ready:
             life, left = self._life, patience

@@ -23,7 +23,7 @@ from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.step_runner import StepRunner
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.timing.waits import MESSAGE
 from pathways_nb.trace.rows import BY, Cause
 
@@ -80,9 +80,7 @@ class Dispatcher(threading.Thread):
         """This thread and those that belong to it; the host lane if that has begun."""
         return self, self.late, self.computing, self.moving, *([self.host] if self.host.begun else [])
 
-    def send(
-        self, run: Execution, start: int, stop: int, sent: float | None = None, cause: Cause = BY[MESSAGE]
-    ) -> None:
+    def send(self, run: RunState, start: int, stop: int, sent: float | None = None, cause: Cause = BY[MESSAGE]) -> None:
         """Queue steps ``start`` to ``stop`` of the run's order on this island, after everything sent before.
 
         Args:

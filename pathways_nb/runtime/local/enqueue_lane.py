@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pathways_nb.runtime.launch_causes import enqueue_label
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.timing.waits import MESSAGE
 from pathways_nb.trace.rows import BY, Cause, Row, label_of
 
@@ -35,12 +35,12 @@ class EnqueueLane:
         self._cause = BY[MESSAGE] if self.latency or sent < self._over else cause
         self._began = self.clock()
 
-    def end(self, run: Execution) -> None:
+    def end(self, run: RunState) -> None:
         """End the dispatching of a range."""
         self._over = self.clock()
         self._record(run, self._over)
 
-    def arrive(self, run: Execution, sent: float, cause: Cause) -> None:
+    def arrive(self, run: RunState, sent: float, cause: Cause) -> None:
         """Wait until a message sent at ``sent`` would arrive; a cancelled run is not waited for."""
         run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
         label = label_of("stall", f"message to island {self.island} on its way", run.compiled_plan.name, run.client,
@@ -48,7 +48,7 @@ class EnqueueLane:
         until = min(sent + self.latency, self.clock())
         run.record.add(Row(label, sent, until, run.serial, "exact", cause=cause))
 
-    def wait(self, run: Execution, wait: Callable[[], object], cause: Callable[[], Cause], reason: str = "") -> None:
+    def wait(self, run: RunState, wait: Callable[[], object], cause: Callable[[], Cause], reason: str = "") -> None:
         """Wait; waiting is not dispatching, so it is left out of the lane.
 
         Args:
@@ -67,6 +67,6 @@ class EnqueueLane:
             label = label_of("stall", reason, run.compiled_plan.name, run.client, island=self.island)
             run.record.add(Row(label, began, self._began, run.serial, "exact"))
 
-    def _record(self, run: Execution, until: float) -> None:
+    def _record(self, run: RunState, until: float) -> None:
         label = enqueue_label(run, self.island)
         run.record.add(Row(label, self._began, until, run.serial, "exact", cause=self._cause))

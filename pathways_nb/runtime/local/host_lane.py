@@ -24,7 +24,7 @@ from pathways_nb.runtime.local.transfer_watcher import routed
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.transfers import listed
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE
 from pathways_nb.trace.rows import BY, Label, Row
 
@@ -104,7 +104,7 @@ class HostLane(threading.Thread):
             run.mark_done(step)
         launch_range.step_done()
 
-    def _carry_out(self, run: Execution, step: int) -> None:
+    def _carry_out(self, run: RunState, step: int) -> None:
         action = run.compiled_plan.actions[step]
         try:
             if action.step.kind == "host":
@@ -121,7 +121,7 @@ class HostLane(threading.Thread):
             run.mark_done(step)
         run.let_go(step, action.step.reader)
 
-    def _failed(self, run: Execution, step: int, action: CompiledStep, cause: BaseException) -> PathwaysError:
+    def _failed(self, run: RunState, step: int, action: CompiledStep, cause: BaseException) -> PathwaysError:
         """Return the error for the user: that of a value which could not be brought, else the function's own."""
         inherited = run.inherited_error(step) if action.step.kind != "host" else None
         if inherited is not None:
@@ -133,7 +133,7 @@ class HostLane(threading.Thread):
             self._record(run, action.label, now, now, "failed")
         return run.node_error(step, cause)
 
-    def _bring(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+    def _bring(self, run: RunState, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring an argument, or what another step makes, to the host; return the error that prevents it, if any."""
         entry = run.arguments[action.step.argument] if action.step.kind == "bring" else None
         if not self.inputs.is_ready(run, step):
@@ -154,7 +154,7 @@ class HostLane(threading.Thread):
             else:
                 run.has_moved(run.results.get(action.step.inputs[0], ()))
 
-    def _receive(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+    def _receive(self, run: RunState, step: int, action: CompiledStep) -> PathwaysError | None:
         """Wait for a value from another process, and return the error that prevents it, if any."""
         came: list[Arrival | PathwaysError] = []
 
@@ -174,7 +174,7 @@ class HostLane(threading.Thread):
             self._record(run, routed(action.label, arrival.route, arrival.bytes), arrival.began, run.ends[step])
         return None
 
-    def _fetch(self, run: Execution, step: int, label: Label, value: Any) -> None:
+    def _fetch(self, run: RunState, step: int, label: Label, value: Any) -> None:
         """Fill the slot of a step with a value as a NumPy array that nobody can change; record what came from devices.
 
         It is a copy, because the memory of a device's array may be taken over later.
@@ -194,7 +194,7 @@ class HostLane(threading.Thread):
         array.flags.writeable = False
         run.fill(step, [array])
 
-    def _work(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+    def _work(self, run: RunState, step: int, action: CompiledStep) -> PathwaysError | None:
         """Run a host node, and return the error that prevents it, if any."""
         if (error := run.reason_to_skip(step)) is not None:
             return error
@@ -211,6 +211,6 @@ class HostLane(threading.Thread):
         run.fill(step, arrays)
         return None
 
-    def _record(self, run: Execution, label: Label, start: float, end: float, status: str = "ok") -> None:
+    def _record(self, run: RunState, label: Label, start: float, end: float, status: str = "ok") -> None:
         run.record.add(Row(run.own(label), start, end, run.serial, "exact", status, BY[self._why]))
         self._why = LANE

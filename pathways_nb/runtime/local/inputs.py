@@ -15,7 +15,7 @@ import numpy as np
 from pathways_nb.errors import PathwaysError
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.lowering.compiled_steps import IslandSteps
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 
 
 class Arrival(Protocol):
@@ -45,38 +45,38 @@ class StepInputs(Protocol):
     def keeps_order(self) -> bool:
         """Whether no transfer may be carried out after steps behind it: other processes launch the same."""
 
-    def steps(self, run: Execution) -> IslandSteps:
+    def steps(self, run: RunState) -> IslandSteps:
         """Return the steps of a run on the island."""
 
-    def is_mine(self, run: Execution, step: int) -> bool:
+    def is_mine(self, run: RunState, step: int) -> bool:
         """Return whether this process takes part in a step."""
 
-    def faults(self, run: Execution) -> Sized:
+    def faults(self, run: RunState) -> Sized:
         """Return what may make launches of a run fail; it may change while the run goes on."""
 
-    def strike(self, run: Execution, step: int) -> None:
+    def strike(self, run: RunState, step: int) -> None:
         """Raise if a node is one that is made to fail.
 
         Raises:
             InjectedFault: it is.
         """
 
-    def is_ready(self, run: Execution, step: int) -> bool:
+    def is_ready(self, run: RunState, step: int) -> bool:
         """Return whether all that a step reads exists, or never will, or is expected; called by any thread."""
 
-    def has_remote(self, run: Execution) -> bool:
+    def has_remote(self, run: RunState) -> bool:
         """Return whether any of a run's arguments may come from another process."""
 
-    def is_remote(self, run: Execution, step: int) -> bool:
+    def is_remote(self, run: RunState, step: int) -> bool:
         """Return whether what a step brings or moves comes from another process."""
 
-    def expect(self, run: Execution, step: int, arrived: OnArrived) -> None:
+    def expect(self, run: RunState, step: int, arrived: OnArrived) -> None:
         """Call ``arrived`` when a remote value has come or will not come: in any thread, perhaps at once."""
 
-    def substitute(self, run: Execution, step: int, error: PathwaysError) -> Any:
+    def substitute(self, run: RunState, step: int, error: PathwaysError) -> Any:
         """Return an array in place of a remote value that will not come, if the run is to go on; else ``None``."""
 
-    def note(self, run: Execution, step: int, arrival: Arrival, start: float, end: float) -> None:
+    def note(self, run: RunState, step: int, arrival: Arrival, start: float, end: float) -> None:
         """Record that a remote value came to the devices from ``start`` to ``end``."""
 
 
@@ -93,24 +93,24 @@ class LocalInputs:
     def __init__(self, island: int, faults: Sequence[Fault] = ()):
         self._island, self._faults = island, faults
 
-    def steps(self, run: Execution) -> IslandSteps:
+    def steps(self, run: RunState) -> IslandSteps:
         """See ``StepInputs``."""
         return run.compiled_plan.resolved(self._island)
 
-    def is_mine(self, run: Execution, step: int) -> bool:
+    def is_mine(self, run: RunState, step: int) -> bool:
         """See ``StepInputs``."""
         return True
 
-    def faults(self, run: Execution) -> Sized:
+    def faults(self, run: RunState) -> Sized:
         """See ``StepInputs``."""
         return self._faults
 
-    def strike(self, run: Execution, step: int) -> None:
+    def strike(self, run: RunState, step: int) -> None:
         """See ``StepInputs``."""
         for fault in self._faults:
             fault.strike(run.compiled_plan.actions[step].label, run.client)
 
-    def is_ready(self, run: Execution, step: int) -> bool:
+    def is_ready(self, run: RunState, step: int) -> bool:
         """See ``StepInputs``; a wait that has ended is asked until it is removed, and meanwhile its run may finish."""
         action, slots, arguments = run.compiled_plan.actions[step], run.slots, run.arguments
         if run.finished:  # asked last: both were there, or the run has dropped them
@@ -125,22 +125,22 @@ class LocalInputs:
                 return run.stopped or any(producer in run.errors for producer in action.step.producers)
         return True
 
-    def has_remote(self, run: Execution) -> bool:
+    def has_remote(self, run: RunState) -> bool:
         """See ``StepInputs``."""
         return False
 
-    def is_remote(self, run: Execution, step: int) -> bool:
+    def is_remote(self, run: RunState, step: int) -> bool:
         """See ``StepInputs``."""
         return False
 
-    def expect(self, run: Execution, step: int, arrived: OnArrived) -> None:
+    def expect(self, run: RunState, step: int, arrived: OnArrived) -> None:
         """See ``StepInputs``; there is no remote value."""
         raise AssertionError(f"step {step} of {run.compiled_plan.name} brings a value of this process")
 
-    def substitute(self, run: Execution, step: int, error: PathwaysError) -> Any:
+    def substitute(self, run: RunState, step: int, error: PathwaysError) -> Any:
         """See ``StepInputs``."""
         return None
 
-    def note(self, run: Execution, step: int, arrival: Arrival, start: float, end: float) -> None:
+    def note(self, run: RunState, step: int, arrival: Arrival, start: float, end: float) -> None:
         """See ``StepInputs``; there is no remote value."""
         raise AssertionError(f"step {step} of {run.compiled_plan.name} brings a value of this process")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.local.watcher import LaunchRange
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 
 
 class LateTransfers(threading.Thread):
@@ -26,7 +26,7 @@ class LateTransfers(threading.Thread):
     """
 
     def __init__(
-        self, name: str, is_ready: Callable[[Execution, int], bool], carry_out: Callable[[LaunchRange, int], object]
+        self, name: str, is_ready: Callable[[RunState, int], bool], carry_out: Callable[[LaunchRange, int], object]
     ):
         super().__init__(name=name, daemon=True)
         self._is_ready, self._carry_out = is_ready, carry_out

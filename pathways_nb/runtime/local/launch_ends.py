@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pathways_nb.runtime.local.watcher import LaunchRange, end_step, interpolated, stamp, wait_for
 from pathways_nb.runtime.lowering.compiled_steps import ResolvedLaunch
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.timing.waits import DATA, LANE, MESSAGE
 from pathways_nb.trace.rows import Label, RowRange
 
@@ -186,7 +186,7 @@ class LaunchEnds:
                 ends[at] = guess
         return ends
 
-    def _released(self, run: Execution, launch: ResolvedLaunch) -> tuple[float, int]:
+    def _released(self, run: RunState, launch: ResolvedLaunch) -> tuple[float, int]:
         """Return when it could begin, its devices free and its inputs from elsewhere there, and which came last."""
         ready, why = max(self.free_at[launch.devices]), LANE
         for step in launch.waits_for:

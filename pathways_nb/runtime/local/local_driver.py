@@ -13,7 +13,7 @@ from pathways_nb.controller.events_and_instructions import Completed, Launch, Vo
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program_tracer import Traced
-from pathways_nb.runtime.driver import Driver, taken
+from pathways_nb.runtime.driver import Driver, as_kept
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.local.dispatcher import Dispatcher
@@ -26,7 +26,7 @@ from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, on_mesh
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Cause, Row
 from pathways_nb.util import forks
@@ -93,9 +93,9 @@ class LocalDriver(Driver):
         )
         return (on_mesh(location, mesh) if there else None) or mine
 
-    def take(self, leaf: Any, name: str) -> Any:
+    def as_kept(self, leaf: Any, name: str) -> Any:
         """Return a copy of what its owner may change, or the value itself."""
-        return taken(leaf, name)
+        return as_kept(leaf, name)
 
     def put(self, value: Any, sharding: Any) -> Any:
         """Put a value onto devices and return the array, whose memory is not that of an array of the user's."""
@@ -113,7 +113,7 @@ class LocalDriver(Driver):
         seen = sum(d.computing.ends.seen for d in self._dispatchers)
         return sum(d.computing.ends.watched for d in self._dispatchers) / seen if seen else 1.0
 
-    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+    def _launch(self, run: RunState, launch: Launch, cause: Cause) -> None:
         self._dispatchers[launch.island].send(run, launch.start, launch.stop, cause=cause)
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:

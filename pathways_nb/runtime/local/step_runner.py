@@ -17,7 +17,7 @@ from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange, Sent, stamp, wait_for
 from pathways_nb.runtime.lowering.compiled_steps import CompiledStep, ResolvedLaunch
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.rows import WINDOW_FULL, Row
 
 
@@ -41,11 +41,11 @@ class StepRunner:
 
     # ---- the common case
 
-    def use_all_in_place(self, run: Execution) -> int:
+    def use_all_in_place(self, run: RunState) -> int:
         """Use all arguments of the island as they are if they lie at their places, and return how many."""
         return 0 if self.lost_devices or self.inputs.has_remote(run) else run.bring_all(self.island)
 
-    def use_in_place(self, run: Execution, step: int) -> bool:
+    def use_in_place(self, run: RunState, step: int) -> bool:
         """Use an argument that lies at its place already, without any event.
 
         It is the common case, and its cost is paid by every argument of every call.
@@ -121,7 +121,7 @@ class StepRunner:
 
     # ---- with a closer look
 
-    def may_be_late(self, run: Execution, step: int) -> bool:
+    def may_be_late(self, run: RunState, step: int) -> bool:
         """Return whether steps behind a step that is not ready may go first: it brings a value from elsewhere.
 
         A launch keeps its place, and so does a move among the island's devices: a launch behind it may take its
@@ -153,7 +153,7 @@ class StepRunner:
         if error is not None:
             self._give_up(launch_range, step, error)
 
-    def _error_of(self, run: Execution, step: int, cause: Exception) -> PathwaysError:
+    def _error_of(self, run: RunState, step: int, cause: Exception) -> PathwaysError:
         """Return the error for the user about a step that raised; one that is the step's own is recorded."""
         own = isinstance(cause, (InjectedFault, LostError))
         error = None if own else run.inherited_error(step)

@@ -18,7 +18,7 @@ from typing import Any
 
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.local.look_budget import LookBudget
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.rows import Row
 
 Clock = Callable[[], float]
@@ -30,7 +30,7 @@ PATIENCE = 0.05
 class LaunchRange:
     """A range of an island's order under way; calls ``on_done`` when its last step has ended."""
 
-    run: Execution
+    run: RunState
     start: int
     stop: int
     remaining: int
@@ -136,7 +136,7 @@ class Watcher(threading.Thread, ABC):
         """Record that it ended."""
 
 
-def end_step(run: Execution, step: int, row: Row, failure: BaseException | None) -> None:
+def end_step(run: RunState, step: int, row: Row, failure: BaseException | None) -> None:
     """Record the end of a step and pass it on; its range still counts it as under way (``LaunchRange.step_done``).
 
     Args:
@@ -152,7 +152,7 @@ def end_step(run: Execution, step: int, row: Row, failure: BaseException | None)
         run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
 
 
-def stamp(run: Execution, step: int, seen: float) -> float:
+def stamp(run: RunState, step: int, seen: float) -> float:
     """Note when a step ended: not before what it waited for, and not after its reader.
 
     Several threads see the ends of a run's steps, each a little late.

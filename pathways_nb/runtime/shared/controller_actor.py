@@ -139,7 +139,7 @@ class ControllerActor:
                 try:
                     while True:
                         said: list[FromKernel] = pickle.loads(channel.receive() or b"")
-                        self._controller.take(number, said)
+                        self._controller.receive(number, said)
                         del said  # it must not live until the next comes
                 finally:
                     self._let_go(number)
@@ -149,7 +149,7 @@ class ControllerActor:
         """Tell a kernel what there is to tell, until it is gone."""
         known = self._controller.kernels.get(number)
         while known is not None and not known.outbox.closed:
-            items = known.outbox.take(_PATIENCE)
+            items = known.outbox.collect(_PATIENCE)
             if any(isinstance(item, (Rebuilt, Renewed, Joined)) for item in items):
                 self._by_ray[number].put(items)
                 channel.send(b"")

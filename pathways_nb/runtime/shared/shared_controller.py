@@ -62,7 +62,7 @@ class Outbox:
                 self.items.append(item)
                 self.ready.notify()
 
-    def take(self, patience: float) -> list[ToKernel]:
+    def collect(self, patience: float) -> list[ToKernel]:
         """Return all items, waiting up to ``patience`` seconds for the first."""
         with self.ready:
             self.ready.wait_for(lambda: bool(self.items) or self.closed, patience)
@@ -152,7 +152,7 @@ class SharedController:
                 self.messenger.end(run)
         self.messenger.free([buffer for buffer in self.messenger.buffers() if kernel_of_buffer(buffer) == number])
 
-    def take(self, number: int, items: Sequence[protocol.FromKernel]) -> None:
+    def receive(self, number: int, items: Sequence[protocol.FromKernel]) -> None:
         """Carry out what a kernel says, in order."""
         with self._taking:
             if (kernel := self.kernels.get(number)) is not None:

@@ -29,7 +29,7 @@ from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.runtime.sim import chip_compiler
 from pathways_nb.runtime.sim.chip_compiler import CompilerChoice
 from pathways_nb.runtime.sim.held_up import Say
@@ -123,7 +123,7 @@ class SimDriver(Driver):
         """Return the argument's own sharding if it is on the place's devices, else the default one."""
         return abstract_places.sharding_for(location, argument)
 
-    def take(self, leaf: Any, name: str) -> Any:
+    def as_kept(self, leaf: Any, name: str) -> Any:
         """Return an argument as an abstract value; its contents are never read.
 
         An array has to be transferred from the host. A ``jax.ShapeDtypeStruct`` counts as present at every place.
@@ -203,7 +203,7 @@ class SimDriver(Driver):
 
     # ---- launches
 
-    def _launch(self, run: Execution, launch: Launch, cause: Cause) -> None:
+    def _launch(self, run: RunState, launch: Launch, cause: Cause) -> None:
         """Send a launch to its island's host.
 
         The controller sends messages one after another; their latencies overlap.
@@ -215,7 +215,7 @@ class SimDriver(Driver):
             self._virtual[run.serial] = VirtualRun(run.serial, self.costs.timed(run.compiled_plan), run)
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now, cause)
 
-    def _arrive(self, run: Execution, launch: Launch, sent: float, cause: Cause) -> None:
+    def _arrive(self, run: RunState, launch: Launch, sent: float, cause: Cause) -> None:
         """Enqueue a launch that reaches its island's host, and record the message and the enqueue."""
         name, now = run.compiled_plan.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
@@ -229,7 +229,7 @@ class SimDriver(Driver):
     def _launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Report the completion of a launch, and failed results, to the core."""
         launch = ongoing.launch
-        run: Execution = ongoing.run.execution
+        run: RunState = ongoing.run.execution
         if run.errors:
             self.event_loop.obey(Voided(run.failed_results()))
         self.event_loop.obey(Completed(launch.run, launch.island, launch.start, launch.stop, ongoing.device_seconds))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathways_nb.errors import LostError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.rows import Label, Row
 
 
@@ -38,7 +38,7 @@ class Failures:
         """Let all devices of an island run steps again."""
         self.lost_devices.pop(island, None)
 
-    def stop(self, run: Execution, index: int, label: Label) -> bool:
+    def stop(self, run: RunState, index: int, label: Label) -> bool:
         """Return whether a step that is about to begin is not carried out, and record the reason in its run.
 
         Args:
@@ -52,14 +52,14 @@ class Failures:
             return True
         return bool(self.lost_devices or self.faults) and self._is_struck(run, index, label)
 
-    def _is_given_up(self, run: Execution, index: int) -> bool:
+    def _is_given_up(self, run: RunState, index: int) -> bool:
         """Return whether the run was cancelled, or an input of the step will never exist."""
         error = run.reason_to_skip(index)
         if error is not None:
             run.fail(index, error)
         return error is not None
 
-    def _is_missing(self, run: Execution, index: int) -> bool:
+    def _is_missing(self, run: RunState, index: int) -> bool:
         """Return whether the argument that a step brings has failed."""
         step = run.compiled_plan.plan.steps[index]
         entry = run.arguments[step.argument]
@@ -68,7 +68,7 @@ class Failures:
         entry.shared |= any(slot in run.results for slot in step.outputs)  # the run returns the argument itself
         return entry.error is not None
 
-    def _is_struck(self, run: Execution, index: int, label: Label) -> bool:
+    def _is_struck(self, run: RunState, index: int, label: Label) -> bool:
         """Return whether a step fails because its devices are lost or a fault was injected, and record the failure."""
         try:
             check_devices(label, self.lost_devices.get(label.island, ()))

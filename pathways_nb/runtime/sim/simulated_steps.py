@@ -17,7 +17,7 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.program.host_function import check_seconds
 from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.entries import Entry
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.runtime.sim.sim_failures import Failures
 from pathways_nb.runtime.sim.simulated_islands import Islands, OngoingLaunch, Task
 from pathways_nb.runtime.sim.simulated_pod import Abstract
@@ -79,7 +79,7 @@ class SimulatedSteps:
 
     def prepared(self, task: Task) -> int:
         """Return 1 if a task brings a result of another run that is not computed yet, else 0."""
-        run: Execution = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.execution
         position = run.compiled_plan.plan.steps[task.index].argument
         if position < 0:
             return 0
@@ -94,7 +94,7 @@ class SimulatedSteps:
 
         They are 0 for a step that is skipped or fails, and for an argument that is already at its place.
         """
-        run: Execution = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.execution
         task.label = run.compiled_plan.actions[task.index].label
         run.begun = run.begun or self._on_devices(task)
         seconds = task.ongoing.run.timed.seconds[task.index]
@@ -108,7 +108,7 @@ class SimulatedSteps:
             self.at_work[task.ongoing.launch.island] += 1
         return self._chance.of(seconds)
 
-    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
+    def _hindered(self, run: RunState, task: Task, seconds: float) -> float:
         """Return the seconds of a step that may fail or brings an argument; without a label it is not recorded."""
         label, task.label = task.label, None
         if self.failures.stop(run, task.index, label):
@@ -160,13 +160,13 @@ class SimulatedSteps:
 
     def may_pass(self, task: Task) -> bool:
         """Return whether nothing has failed, is random, or interferes with others, and no other run waits."""
-        run: Execution = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.execution
         hindered = run.stopped or run.errors or self.failures.lost_devices or self.failures.faults
         return not (hindered or self._chance.noise or self._interference or self._expecting)
 
     def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
         """Record launches that pass at once, as ``step_ended`` does each of them."""
-        run: Execution = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.execution
         actions = run.compiled_plan.actions
         labels = [actions[index].label for index in steps.tolist()]
         labels = list(map(run.own, labels)) if run.client else labels
@@ -175,7 +175,7 @@ class SimulatedSteps:
         np.frombuffer(run.done, np.uint8)[steps] = 1
         run.record.add_range(RowRange(labels, times[:-1], times[1:], run.serial, "simulated", "ok", LANE))
 
-    def _fill(self, run: Execution, index: int) -> None:
+    def _fill(self, run: RunState, index: int) -> None:
         """Give the entries of a step's results abstract arrays, and notify waiting threads."""
         plan = run.compiled_plan.plan
         for slot in plan.steps[index].outputs:
@@ -185,7 +185,7 @@ class SimulatedSteps:
                 entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
         self._filled()
 
-    def _bring(self, run: Execution, task: Task) -> float:
+    def _bring(self, run: RunState, task: Task) -> float:
         """Return the seconds of bringing an argument to its place: 0 if it is already there or has no values.
 
         An argument that other buffers share is copied if the program takes over its memory.

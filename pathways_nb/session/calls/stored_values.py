@@ -90,7 +90,7 @@ def _value_from_outside(driver: Driver, leaf: Any, name: Callable[[int], str], a
     """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
     called = name(at) if isinstance(leaf, jax.ShapeDtypeStruct) else "an argument"  # names take time
     try:
-        value = driver.take(leaf, called)
+        value = driver.as_kept(leaf, called)
     except LostError as error:
         raise LostError(f"{name(at)}: {error}") from None
     if not isinstance(leaf, Future) or leaf.aval.padded is None:
@@ -314,7 +314,7 @@ def _put(
     session: Session, name: str, leaf: Any, spec: Any, aval: Aval, place: VirtualSlice, placement: Placement,
     mesh: Mesh | AbstractMesh, category: str,
 ) -> Future:  # fmt: skip
-    value = session.driver.take(leaf, name)
+    value = session.driver.as_kept(leaf, name)
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     held = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
     # The memory is granted first: an array that is on the devices already could not wait for it.

@@ -28,7 +28,7 @@ from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.compiled_steps import CompiledStep
 from pathways_nb.runtime.lowering.layouts import Layouts
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls import stored_values
 from pathways_nb.session.calls.donation import check_futures, check_usable, consume
@@ -161,7 +161,7 @@ def submit(
     name: Callable[[int], str],
     seen: int,
     futures: Sequence[Future] | None = None,
-) -> tuple[Sequence[Future], Execution]:
+) -> tuple[Sequence[Future], RunState]:
     """Queue a call of which all is known but its arguments.
 
     Args:

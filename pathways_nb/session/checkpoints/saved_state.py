@@ -328,4 +328,4 @@ def _array(session: Session, room: Reservation, value: Any) -> Any:
         return driver.put(with_padding(value, room.aval.on_devices.shape), room.sharding)
     if session.attach_options.simulated is None:
         return value
-    return driver.put(driver.take(room.aval.on_devices.struct, "the saved array"), room.sharding)
+    return driver.put(driver.as_kept(room.aval.on_devices.struct, "the saved array"), room.sharding)

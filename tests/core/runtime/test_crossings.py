@@ -157,7 +157,7 @@ def test_an_arrival_ends_once_in_whatever_order_things_come(order) -> None:
         if what == "expect":
             arrivals.expect(RUN, HERE, frozenset({0, 1, 2}), heard)
         else:
-            arrivals.take(parcel(what))
+            arrivals.receive(parcel(what))
     assert heard.only == ([0, 1, 2], None)
     assert not arrivals._coming
 
@@ -172,7 +172,7 @@ def test_senders_that_died_end_it_in_whatever_order(order) -> None:
         elif what == "lose":
             arrivals.lose(1, 0, "island 1 lost host b")
         else:
-            arrivals.take(parcel(what))
+            arrivals.receive(parcel(what))
     parcels, error = heard.only
     assert not parcels
     assert isinstance(error, LostError)
@@ -181,7 +181,7 @@ def test_senders_that_died_end_it_in_whatever_order(order) -> None:
 
 def test_a_whole_arrival_survives_the_loss_of_its_senders() -> None:
     arrivals, heard = Arrivals(), Heard()
-    arrivals.take(parcel(0))
+    arrivals.receive(parcel(0))
     arrivals.lose(1, 0, "island 1 lost host b")
     arrivals.expect(RUN, HERE, frozenset({0}), heard)
     assert heard.only == ([0], None)
@@ -194,15 +194,15 @@ def test_the_next_life_of_an_island_sends_again() -> None:
     arrivals.expect((8, 3), (1, 1), frozenset({0}), new)
     arrivals.expect((9, 3), (2, 0), frozenset({0}), other)
     assert isinstance(old.only[1], LostError)
-    arrivals.take(parcel(0, (8, 3)))
-    arrivals.take(parcel(0, (9, 3)))
+    arrivals.receive(parcel(0, (8, 3)))
+    arrivals.receive(parcel(0, (9, 3)))
     assert new.only == other.only == ([0], None)
 
 
 def test_an_error_in_one_parcel_ends_it_at_once() -> None:
     arrivals, heard, error = Arrivals(), Heard(), PathwaysError("f failed")
     arrivals.expect(RUN, HERE, frozenset({0, 1}), heard)
-    arrivals.take(parcel(1, error=error))
+    arrivals.receive(parcel(1, error=error))
     assert heard.only == ([], error)
 
 
@@ -210,7 +210,7 @@ def test_an_error_in_one_parcel_ends_it_at_once() -> None:
 def test_an_error_of_one_sender_is_heard_whoever_is_first(order) -> None:
     arrivals, heard, error = Arrivals(), Heard(), PathwaysError("f failed")
     for host in order:
-        arrivals.take(parcel(host, error=error if host else None))
+        arrivals.receive(parcel(host, error=error if host else None))
     arrivals.expect(RUN, HERE, frozenset({0, 1}), heard)
     assert heard.only[1] is error
 
@@ -218,7 +218,7 @@ def test_an_error_of_one_sender_is_heard_whoever_is_first(order) -> None:
 def test_parcels_that_nobody_expects_are_forgotten_with_their_run() -> None:
     arrivals, other = Arrivals(), Heard()
     arrivals.expect((8, 3), HERE, frozenset({0}), other)
-    arrivals.take(parcel(0, (7, 4)))
+    arrivals.receive(parcel(0, (7, 4)))
     arrivals.forget(7)
     assert list(arrivals._coming) == [(8, 3)]
     assert not other.calls
@@ -231,22 +231,22 @@ def test_reports_are_taken_in_order_and_once() -> None:
     reports, made = Reports(), [StepEnded(1, 0), RangeEnded(1, 0, 1, 0.5)]
     for report in made:
         reports.add(report)
-    assert reports.take(0) == made
-    assert reports.take(0) == []
+    assert reports.collect(0) == made
+    assert reports.collect(0) == []
 
 
 def test_quiet_reports_go_with_the_next_one() -> None:
     reports, row = Reports(), HostRow(1, "enqueue", 0.0, 1.0, 0)
     reports.quietly(row)
     reports.add(RangeEnded(1, 0, 1, 0.5))
-    assert reports.take(0) == [row, RangeEnded(1, 0, 1, 0.5)]
+    assert reports.collect(0) == [row, RangeEnded(1, 0, 1, 0.5)]
 
 
 def test_reset_forgets_reports() -> None:
     reports = Reports()
     reports.add(StepEnded(1, 0))
     reports.reset()
-    assert reports.take(0) == []
+    assert reports.collect(0) == []
 
 
 def test_a_run_reports_steps_by_number_and_other_events_whole() -> None:
@@ -261,7 +261,7 @@ def test_a_run_reports_steps_by_number_and_other_events_whole() -> None:
         (2, 1.0 + at, 2.0 + at, quality, "ok", 4, 3, "", 0, -1)
         for at, quality in enumerate(("exact", "interpolated", "estimated"))
     ]
-    assert reports.take(0) == [StepRows(5, [first]), OtherRow(5, other), StepRows(5, more)]
+    assert reports.collect(0) == [StepRows(5, [first]), OtherRow(5, other), StepRows(5, more)]
 
 
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(1, 4))

@@ -137,7 +137,7 @@ def test_a_host_reports_messages_and_enqueues_without_their_labels() -> None:
     record.add(Row(ENQUEUE, 5.0, 6.0, 7, "exact"))
     record.add(Row(F, 6.0, 7.0, 7))
     record.add(Row(MESSAGE, 0.0, 1.0, 7))
-    message, enqueue, step, other = reports.take(0.0)
+    message, enqueue, step, other = reports.collect(0.0)
     assert message == HostRow(7, "stall", 5.0, 5.0, 2)
     assert enqueue == HostRow(7, "enqueue", 5.0, 6.0, 2)
     assert step == StepRows(7, [(3, 6.0, 7.0, "estimated", "ok", 2, 2, "", 0, -1)])

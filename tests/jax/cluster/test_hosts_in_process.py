@@ -860,7 +860,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
 
     def only_to_the_first(island: int, number: int, parcel: Any, on_taken: Any) -> None:
         if number == 0:
-            targets[0].host.arrivals.take(parcel)
+            targets[0].host.arrivals.receive(parcel)
             arrived.set()
         else:
             arrived.wait(60)

@@ -14,27 +14,27 @@ def test_the_end_of_a_range_is_taken_at_once_with_all_before_it() -> None:
     reports.quietly(ROW)
     reports.add(RESULT)
     reports.add(END)
-    assert reports.take(60.0) == [ROW, RESULT, END]
-    assert reports.take(0.0) == []
+    assert reports.collect(60.0) == [ROW, RESULT, END]
+    assert reports.collect(0.0) == []
 
 
 def test_a_result_does_not_wait_long_for_the_end_of_its_range() -> None:
     reports = Reports()
     reports.add(RESULT)
-    assert reports.take(60.0) == [RESULT]
+    assert reports.collect(60.0) == [RESULT]
     reports.add(END)
-    assert reports.take(60.0) == [END]
+    assert reports.collect(60.0) == [END]
 
 
 def test_what_nobody_waits_for_is_taken_after_a_while() -> None:
     reports = Reports()
     reports.quietly(ROW)
-    assert reports.take(60.0) == [ROW]
+    assert reports.collect(60.0) == [ROW]
 
 
 def test_whoever_waits_gets_the_next_report() -> None:
     reports, found = Reports(), []
-    waiting = threading.Thread(target=lambda: found.append(reports.take(60.0)))
+    waiting = threading.Thread(target=lambda: found.append(reports.collect(60.0)))
     waiting.start()
     reports.add(END)
     waiting.join()
@@ -45,8 +45,8 @@ def test_a_reset_forgets_reports_and_ends_the_wait() -> None:
     reports, found = Reports(), []
     reports.add(END)
     reports.reset()
-    assert reports.take(0.0) == []
-    waiting = threading.Thread(target=lambda: found.append(reports.take(60.0)))
+    assert reports.collect(0.0) == []
+    waiting = threading.Thread(target=lambda: found.append(reports.collect(60.0)))
     waiting.start()
     while waiting.is_alive():
         reports.reset()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from tests.support.closeness import close
 
 x = np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)
@@ -159,9 +159,9 @@ def test_checkpoint_and_vmap_of_per_shard_code(left) -> None:
 @pytest.fixture
 def forward(model, quiet, controller, monkeypatch):
     """For each forward node of the model's gradient: its name and the values it took and gave, from a real run."""
-    filled: list[tuple[Execution, int, list]] = []
-    fill = Execution.fill
-    monkeypatch.setattr(Execution, "fill", lambda *args: (filled.append(args), fill(*args))[1])
+    filled: list[tuple[RunState, int, list]] = []
+    fill = RunState.fill
+    monkeypatch.setattr(RunState, "fill", lambda *args: (filled.append(args), fill(*args))[1])
     pw.wait(pw.program(jax.value_and_grad(model))(params, x))
     quiet(controller)
     plan = filled[0][0].compiled_plan.plan

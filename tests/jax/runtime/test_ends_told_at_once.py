@@ -13,7 +13,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
-from pathways_nb.runtime.run_state import Execution, is_computed
+from pathways_nb.runtime.run_state import RunState, is_computed
 from tests.jax.runtime.test_launch_watcher import READY, RUNS, Taken, Witness, node
 from tests.support.waiting import LIMIT
 
@@ -143,7 +143,7 @@ def _plans(controller: pw.Controller, program: pw.Program, argument: np.ndarray 
 
 def test_a_launch_that_raises_does_not_wait_for_ends_that_nobody_records(controller, monkeypatch) -> None:
     """An error is the input's if that has failed, too, so the input's end must be recorded; else this waits for ever."""
-    monkeypatch.setattr(Execution.inherited_error, "__defaults__", (2 * LIMIT,))
+    monkeypatch.setattr(RunState.inherited_error, "__defaults__", (2 * LIMIT,))
     place = pw.virtual_slice(1, island=0)
     add = pw.jit(lambda x: x + 1, on=place)
 

@@ -13,7 +13,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local_islands import LocalAttachment
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from tests.support.closeness import close
 from tests.support.waiting import LIMIT, Unseen, dispatchers, is_waited_for, until, until_freed
 
@@ -50,13 +50,13 @@ def live(controller: pw.Controller) -> int:
 
 def test_a_wait_that_is_asked_once_more_when_its_run_is_over_raises_nothing(controller, monkeypatch) -> None:
     """All runs share a condition: between the end of a wait and its removal, other dispatchers ask it again."""
-    ended, finish = list[Execution](), Execution.finish
+    ended, finish = list[RunState](), RunState.finish
 
-    def keep(run: Execution) -> None:
+    def keep(run: RunState) -> None:
         finish(run)
         ended.append(run)
 
-    monkeypatch.setattr(Execution, "finish", keep)
+    monkeypatch.setattr(RunState, "finish", keep)
     five_nodes(pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1))(v).result()
     until(lambda: bool(ended))
     kinds = {action.step.kind for action in ended[0].compiled_plan.actions}

@@ -10,7 +10,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local.watcher import stamp
-from pathways_nb.runtime.run_state import Execution
+from pathways_nb.runtime.run_state import RunState
 from pathways_nb.util.waiting import Condition
 from tests.conftest import settled
 from tests.support.computations import on
@@ -160,11 +160,11 @@ def test_many_steps_in_flight_have_the_same_values_as_one_after_another(controll
             np.testing.assert_array_equal(tree[1].result(), (v + k + 1) * 4)
 
 
-def run_of(steps: list[tuple[tuple[int, ...], tuple[int, ...]]], readers: dict[int, frozenset[int]]) -> Execution:
+def run_of(steps: list[tuple[tuple[int, ...], tuple[int, ...]]], readers: dict[int, frozenset[int]]) -> RunState:
     """A run of steps with these inputs and last reads, every slot of which is filled."""
     made = [SimpleNamespace(inputs=inputs, last=last, outputs=(), argument=-1) for inputs, last in steps]
     plan = SimpleNamespace(steps=made, slots=(None,) * 2, readers=readers)
-    run = Execution(0, SimpleNamespace(plan=plan, brings=()), (), {}, None, Condition(), Condition())  # type: ignore[arg-type]
+    run = RunState(0, SimpleNamespace(plan=plan, brings=()), (), {}, None, Condition(), Condition())  # type: ignore[arg-type]
     run.slots = ["a", "b"]
     return run
 
