@@ -57,6 +57,8 @@ from pathways_nb.util.waiting import Condition
 
 QUEUED = 64
 """Programs that a client may have queued before its next call waits (client back-pressure)."""
+_ROOM = QUEUED // 2
+"""Programs that are still queued when such a call goes on: a thread that is woken at each end makes small work dear."""
 
 
 class Driver(BufferTable, DeviceLayer):
@@ -220,12 +222,16 @@ class Driver(BufferTable, DeviceLayer):
         return list(self._queued.get(client, ()))
 
     def wait_for_capacity(self, client: str) -> float:
-        """Wait until fewer than ``QUEUED`` programs of ``client`` are queued, and return the seconds waited."""
+        """Wait until a client may call: if ``QUEUED`` of its programs are queued, until half of them have ended.
+
+        Returns:
+            The seconds waited.
+        """
         self.check()
         if len(self._queued.get(client, ())) < QUEUED:
             return 0.0
         began = self.clock()
-        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken)
+        self.ended.wait(lambda: len(self._queued.get(client, ())) <= _ROOM or self.broken)
         self.check()
         return self.clock() - began
 
