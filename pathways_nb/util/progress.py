@@ -1,4 +1,4 @@
-"""Progress of long work: nothing for two seconds, then a line at most once a second.
+"""Progress of long work: nothing for two seconds, then a line at most once a second, more seldom where lines stay.
 
 One class for all that may take long: compiling, calibrating, a sweep. It has no thread; the code that works calls
 ``tell`` between two pieces of work, so a line is always true when it is written.
@@ -18,6 +18,8 @@ from pathways_nb.util.displaying import ipython_shell
 
 PATIENCE, PAUSE = 2.0, 1.0
 """Seconds before the first line of progress (``PATIENCE``), and between two lines (``PAUSE``)."""
+_GROWTH = 1.5
+"""Where each line stays, the next comes when so many times the seconds have passed: a minute is seven lines."""
 _GONE = {
     "text/html": "<style>.jp-OutputArea-child:has([data-pw-gone]) { display: none }</style><span data-pw-gone></span>",
     "text/plain": "",
@@ -95,9 +97,14 @@ class Progress:
         """
         passed = self.passed
         # Nothing for two seconds: short work needs no line, and prints none in a notebook.
-        if passed > max(PATIENCE, self._told + PAUSE):
+        if passed > max(PATIENCE, self._told + PAUSE) and not (self._stays and passed < _GROWTH * self._told):
             self._told = passed
             self.say(f"{line if isinstance(line, str) else line()} ({passed:.0f} s)")
+
+    @property
+    def _stays(self) -> bool:
+        """Whether no line takes the place of the one before."""
+        return self.say is show_progress and _notebook() is None
 
     def __enter__(self) -> Progress:
         return self

@@ -38,6 +38,15 @@ def test_a_line_that_costs_something_is_made_only_when_it_is_said(passes, capsys
     assert capsys.readouterr().err == "line 0 (2 s)\nline 1 (3 s)\n"
 
 
+def test_where_lines_stay_they_come_more_and_more_seldom(passes, capsys) -> None:
+    progress = Progress()
+    for second in range(61):
+        passes.append(second)
+        progress.tell("compiling")
+    told = [int(line.split("(")[1].split()[0]) for line in capsys.readouterr().err.splitlines()]
+    assert told == [3, 5, 8, 12, 18, 27, 41]
+
+
 def test_a_line_that_was_said_is_taken_back_when_the_work_ends_or_fails(passes) -> None:
     said: list[str] = []
     with Progress(said.append) as progress:
