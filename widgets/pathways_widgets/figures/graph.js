@@ -17,8 +17,9 @@ const fitGraph = (doc, Bokeh) => {
     drawn = [...figure.tags, room].join()
     const scale = Math.min(factor, Math.max(room / width, LEAST * factor))
     resize(scale / factor)
-    const down = Math.min(height - top, tallest / scale)
+    const down = Math.min(height - top, tallest / scale), at = graphAt(figure)
     for (const [range, start, end] of [[x_range, 0, room / scale], [y_range, top + down, top]]) range.setv({start, end, reset_start: start, reset_end: end})
+    if (at) setGraphAt(figure, at)  // a page that becomes narrower leaves the reader where they are
     figure.height = Math.round(scale * down) + 8
     map()
   }

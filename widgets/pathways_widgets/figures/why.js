@@ -26,7 +26,7 @@ const whyPanel = (doc) => {
     panel.firstChild.setAttribute("aria-label", "Close")
     panel.style.display = "block"
   }
-  const line = (text) => { const made = document.createElement("div"); made.textContent = text; return made }
+  const line = (text) => { const made = document.createElement("div"); explain(made, text); return made }
   // What all events of one kind took, and a slider: how long all would take if these were faster.
   const fact = (row) => {
     const {data} = facts, factors = Object.keys(data).filter((name) => name.startsWith("faster") && data[name][row])
@@ -48,7 +48,7 @@ const whyPanel = (doc) => {
     const add = () => {
       const item = document.createElement("li"), {data} = table, at = rows.length ? data.next[rows.at(-1)] : row
       rows.push(at)
-      item.textContent = data.text[at]
+      explain(item, data.text[at])
       list.append(item)
       if (data.next[at] < 0) more.replaceChildren()
     }
