@@ -214,6 +214,14 @@ const embed = async (Bokeh, item, host) => {
   }
 }
 
+// A size of text on the page, as many times as large as that in the picture is made by its style: a projector's style would
+// leave it behind.
+const sized = (pixels) => `calc(${pixels}px * var(--pathways-size, 1))`
+const takeSize = (element, doc) => {
+  const font = parseFloat(overTime(doc)[0]?.title.text_font_size), times = font ? font / 11 : doc.get_model_by_name("graph_chips") && doc.get_model_by_name("graph").tags[3]
+  element.style.setProperty("--pathways-size", times || 1)
+}
+
 // What is said of a figure: in `head` one sentence, and in `numbers` what is behind it, folded if it is that of a run with
 // a sentence. Both are inserted as text, never as HTML: they contain names that users chose.
 const told = (head, host, mayFold) => {
@@ -230,7 +238,7 @@ const told = (head, host, mayFold) => {
   const say = (news) => {
     Object.assign(said, news)
     explain(head, said.headline ?? "")
-    head.style.cssText = `font: 16px sans-serif; padding: 4px 12px 2px; white-space: pre-wrap; display: ${said.headline ? "block" : "none"}`
+    head.style.cssText = `font: ${sized(16)} sans-serif; padding: 4px 12px 2px; white-space: pre-wrap; display: ${said.headline ? "block" : "none"}`
     const isFolded = mayFold && said.headline && said.headline !== said.summary
     details.style.display = isFolded ? "block" : "none"
     if (isFolded) details.append(summary)
@@ -248,7 +256,7 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   const {numbers, say} = told(head, host, item.is_folded)
   host.style.display = "block"
   host.setAttribute("role", "figure")
-  foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
+  foot.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px`
   say({headline: item.headline, summary: item.summary, description: item.description})
   element.classList.remove("pathways-figure")
   element.replaceChildren(head, host, foot)
@@ -264,8 +272,7 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   around.onkeydown = (event) => event.stopPropagation()
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
-  // Words below a picture are as large as those in it: a projector's style would leave them behind.
-  foot.style.fontSize = `${(parseFloat(overTime(doc)[0]?.title.text_font_size) || 11) + 1}px`
+  takeSize(element, doc)
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
   })

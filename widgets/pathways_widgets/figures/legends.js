@@ -37,7 +37,7 @@ const above = (view, row) => {
 const flowing = (what) => {
   const row = document.createElement("div")
   row.className = "pathways-legend"
-  row.style.cssText = "font: 12px sans-serif; padding: 4px 12px 0; display: flex; gap: 3px 12px; flex-wrap: wrap; align-items: center"
+  row.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px 0; display: flex; gap: 3px 12px; flex-wrap: wrap; align-items: center`
   row.setAttribute("role", "group")
   row.setAttribute("aria-label", what)
   return row
@@ -167,7 +167,7 @@ const clientButton = (name, colour, title = `Hide or show what is done for ${nam
   const button = document.createElement("button"), swatch = document.createElement("span")
   Object.assign(button, {type: "button", title})
   button.style.cssText = "font: inherit; color: inherit; background: none; border: none; padding: 0; cursor: pointer; display: flex; gap: 4px; align-items: center"
-  swatch.style.cssText = `width: 12px; height: 12px; background: ${colour}`
+  swatch.style.cssText = `width: 1em; height: 1em; background: ${colour}`
   button.append(swatch, document.createTextNode(name))
   return button
 }

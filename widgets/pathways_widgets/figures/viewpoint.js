@@ -81,14 +81,14 @@ const setGraphAt = (figure, [x, y, times]) => {
 const viewButton = (host, read, {write, save}) => {
   const place = document.createElement("div")
   place.className = "pathways-view"
-  place.style.cssText = "font: 13px/1.5 sans-serif; margin: 4px 12px; display: none; gap: 6px; align-items: center; flex-wrap: wrap"
+  place.style.cssText = `font: ${sized(13)}/1.5 sans-serif; margin: 4px 12px; display: none; gap: 6px; align-items: center; flex-wrap: wrap`
   host.after(place)
   const close = () => { place.style.display = "none" }
   const copy = async () => {
     const field = document.createElement("input"), said = document.createElement("span"), at = read()
     Object.assign(field, {type: "text", readOnly: true, value: write(at)})
     field.setAttribute("aria-label", "This view")
-    field.style.cssText = "flex: 1 1 24em; min-width: 8em; font: 12px monospace; color: inherit; background: transparent; border: 1px solid; border-radius: 3px; padding: 2px 6px"
+    field.style.cssText = "flex: 1 1 24em; min-width: 8em; font: 0.9em monospace; color: inherit; background: transparent; border: 1px solid; border-radius: 3px; padding: 2px 6px"
     said.setAttribute("role", "status")
     const parts = [field, said, ...(save ? [button("save as a page", "One HTML file that opens with this view, without a kernel", () => save(at))] : []), button("×", "Close", close)]
     parts.at(-1).setAttribute("aria-label", "Close")

@@ -8,7 +8,7 @@ const whyPanel = (doc) => {
   const panel = document.createElement("div")
   if (!figure || !table) return {panel: null, tellNodes: () => {}, tell: () => "", close: () => {}}
   panel.className = "pathways-why"
-  panel.style.cssText = "font: 13px/1.5 sans-serif; margin: 4px 12px; padding: 4px 8px; border: 1px solid; border-radius: 4px; overflow-wrap: anywhere; display: none"
+  panel.style.cssText = `font: ${sized(13)}/1.5 sans-serif; margin: 4px 12px; padding: 4px 8px; border: 1px solid; border-radius: 4px; overflow-wrap: anywhere; display: none`
   panel.setAttribute("role", "group")
   panel.setAttribute("aria-label", "Why")
   panel.setAttribute("aria-live", "polite")
