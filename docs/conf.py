@@ -8,14 +8,15 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from tests.support import executed_notebooks  # noqa: E402 - found in the line above
+from docs import topics  # noqa: E402 - found in the line above
+from tests.support import executed_notebooks  # noqa: E402
 
 COURSE = HERE / "course"
 shutil.rmtree(COURSE, ignore_errors=True)
 COURSE.mkdir()
 for name in executed_notebooks.NAMES:
     shown = executed_notebooks.for_readers(executed_notebooks.executed(name))
-    executed_notebooks.store(shown, COURSE / f"{name}.ipynb")
+    executed_notebooks.store(topics.with_guide(name, shown), COURSE / f"{name}.ipynb")
 
 project = "pathways_nb"
 author = "The pathways_nb authors"
@@ -43,9 +44,17 @@ html_show_sphinx = False
 
 
 def setup(app: Any) -> None:
-    """Connect what keeps the reference short and right."""
+    """Connect what links the guide to the course, and what keeps the reference short and right."""
+    app.connect("source-read", _link_course)
     app.connect("autodoc-process-signature", _hide_constructors)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)
+
+
+def _link_course(app: Any, document: str, source: list[str]) -> None:
+    """Name the notebooks on the topics of a page of the guide below its heading."""
+    folder, _, page = document.partition("/")
+    if folder == "guide":
+        source[0] = topics.with_course(page, source[0])
 
 
 def _hide_constructors(app: Any, what: str, *_: Any) -> tuple[str, str] | None:

@@ -1,7 +1,8 @@
-"""Take pictures of what cells show in JupyterLab, with a Chromium: ``python docs/pictures/take.py readme adopt``.
+"""Take pictures of what cells show in JupyterLab, with a Chromium: ``python docs/pictures/take.py readme live adopt``.
 
-``readme`` is the first cell of README.md. ``adopt`` are the pictures of docs/guide/adopt.md, which need both compilers:
-what JupyterLab and the command show of the step in ``train.py``, on 64 H100.
+``readme`` is the first cell of README.md, and ``live`` the moving picture there: a cell while it runs. ``adopt`` are
+the pictures of docs/guide/adopt.md, which need both compilers: what JupyterLab and the command show of the step in
+``train.py``, on 64 H100.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -33,6 +37,16 @@ CELLS = [
     "a.show('graph,ops,memory')",
     "pw.compare(a, b).show('ops')",
 ]
+LIVE = """%load_ext pathways_nb
+import pathways_nb as pw
+controller = pw.attach("cpu", islands=2, devices_per_island=4)
+left, right = pw.virtual_slice(4), pw.virtual_slice(4)
+first, second = pw.work(0.2, on=left, name="first"), pw.work(0.2, on=right, name="second")
+
+with pw.record(show="timeline"):
+    pw.wait([second(first()) for microbatch in range(10)])"""
+LIVE_MOST, LAST = 2_000_000, 3000
+"""Bytes that the moving picture may have, and milliseconds for which its last frame stays."""
 PICTURES = {2: "adopt_collectives.png", 3: "adopt_graph.png", 4: "adopt_meshes.png"}
 """Number of a cell -> file of its output."""
 CHECKED = "--chip gpu_h100_sxm --mesh data=16,model=4"
@@ -40,6 +54,8 @@ BEFORE = "        return self.down(hidden)"
 AFTER = """        hidden = jax.lax.with_sharding_constraint(hidden, PartitionSpec("data", None, None))
         return self.down(hidden)"""
 """What a pull request changes: ``hidden`` is no longer divided over the axis ``model``."""
+_DESCRIPTION = 0x010E
+"""Number of Exif's text of what is in a picture."""
 _DONE = """() => {
   const cells = jupyterapp.shell.currentWidget.content.model.cells
   return Array.from({length: cells.length}, (_, i) => cells.get(i)).every((cell) => cell.executionCount !== null)
@@ -78,6 +94,39 @@ def take_readme(page: Page) -> None:
     cell.scroll_into_view_if_needed()
     page.wait_for_timeout(3000)  # until figures are laid out
     keep(cell.locator(".jp-OutputArea").first, "readme.png", cell=readme_cell())
+
+
+def take_live(page: Page) -> None:
+    """Take the moving picture of a cell while it runs: each frame stays as long as the next one took to come."""
+    page.wait_for_function("window.jupyterapp !== undefined")
+    page.wait_for_function(f"{_STATUS} === 'idle'")
+    page.evaluate("() => { jupyterapp.commands.execute('application:toggle-left-area') }")
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
+    page.locator(".pathways-figure").wait_for()
+    frames, taken = [], []
+    is_over = False
+    while not is_over:
+        is_over = page.evaluate(_DONE)
+        if is_over:
+            page.wait_for_timeout(1500)  # until the last state is drawn
+        taken.append(time.monotonic())
+        frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+    place = page.locator(".jp-CodeCell").first.bounding_box()
+    assert place is not None, "the cell is in sight"
+    left, top = place["x"], place["y"]
+    box = tuple(round(side) for side in (left, top, left + place["width"], top + place["height"]))
+    lasted = [round(1000 * (after - at)) for at, after in pairwise(taken)]
+    keep_moving([one.crop(box) for one in frames], [*lasted, LAST])
+
+
+def keep_moving(frames: list[Image.Image], milliseconds: list[int]) -> None:
+    """Keep pictures as one that moves; its cell is in the file, for a test."""
+    about = Image.Exif()
+    about[_DESCRIPTION] = LIVE
+    file = TO / "live.webp"
+    look: dict[str, Any] = {"duration": milliseconds, "loop": 0, "quality": 75, "method": 6, "exif": about}
+    frames[0].save(file, save_all=True, append_images=frames[1:], **look)
+    assert file.stat().st_size <= LIVE_MOST, "fewer frames, or a smaller page"
 
 
 def take(page: Page) -> None:
@@ -121,7 +170,7 @@ def take_check(page: Page, folder: Path) -> None:
 
 def main() -> None:
     """Start JupyterLab beside the model, and take the pictures that are asked for."""
-    asked = sys.argv[1:] or ["readme", "adopt"]
+    asked = sys.argv[1:] or ["readme", "live", "adopt"]
     folder = Path(tempfile.mkdtemp())
     # The kernel finds the model beside its notebook; as anybody's code, it is in no package.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "work"), *filter(None, sys.path)])
@@ -136,6 +185,11 @@ def main() -> None:
                 lab.write("readme.ipynb", [readme_cell()])
                 (page := context.new_page()).goto(lab.page("readme.ipynb"))
                 take_readme(page)
+            if "live" in asked:
+                lab.write("live.ipynb", [LIVE])
+                (page := context.new_page()).set_viewport_size({"width": 1000, "height": 900})
+                page.goto(lab.page("live.ipynb"))
+                take_live(page)
             if "adopt" in asked:
                 shutil.copy(HERE / "train.py", lab.folder)
                 lab.write("adopt.ipynb", CELLS)

@@ -223,6 +223,11 @@ class ScheduleExplorer(Explorer[tuple[_Side, _Side]]):
         """What let the cell of this step start; at step 0, what steps are."""
         return self.why or f"{self.steps} steps, in the order of time: each says what let its cell start"
 
+    @property
+    def refusal(self) -> str:
+        """Why a schedule is refused, or both."""
+        return " ".join(dict.fromkeys(one.error for one in self.pictures if one.error))
+
     def make_figure(self) -> ScheduleFigure:
         """Return the live figure of both schedules."""
         from pathways_widgets.schedules.schedule_display import ScheduleFigure

@@ -7,14 +7,16 @@ one of the schedules: its steps are decisions, and what it points at is what was
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlencode
 
 import traitlets as t
 
 from pathways_nb.controller.decisions import Decision
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.results.explorer_base import Explorer
+from pathways_nb.results.named_runs import expression_of
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.displaying import ShowsItself, shows_figures
 from pathways_nb.util.words import counted
@@ -48,10 +50,20 @@ class Decisions(ShowsItself, list[Decision]):
         """Return the player, whose ``step``, ``rule`` and ``client`` can be set from Python, too."""
         return DecisionExplorer(self)
 
-    def show(self) -> None:
-        """Show the player in the current cell; a script prints what ``repr`` says."""
+    def show(self, choices: Mapping[str, str] | None = None, at: str = "") -> None:
+        """Show the player in the current cell; a script prints what ``repr`` says.
+
+        Args:
+            choices: the ``rule``, the ``client`` and the ``step`` that it opens with, as text.
+            at: where its figure opens, as for ``run.show``.
+
+        Raises:
+            ValueError: there is no such rule or client.
+        """
+        player = self.explore()
+        player.open_at(choices or {}, at)
         if shows_figures():
-            self.explore().show()
+            player.show()
         else:
             sys.stdout.write(f"{self!r}\n")
 
@@ -87,8 +99,24 @@ class DecisionExplorer(Explorer[list[int]]):
 
     def __init__(self, decisions: Decisions):
         self.decisions = decisions
-        self._at = 0
+        self._at, self._opens_at = 0, ""
         super().__init__(step=min(len(decisions), 1))
+
+    def open_at(self, choices: Mapping[str, str], at: str = "") -> None:
+        """Set the step and what is stepped to, and where the figure opens; see ``Decisions.show``."""
+        try:
+            for name in ("rule", "client"):
+                setattr(self, name, choices.get(name, ANY))
+        except t.TraitError as refused:
+            raise ValueError(f"at: {refused}.") from None
+        self.step = min(int(choices.get("step", self.step)), self.steps)
+        self._opens_at = at
+
+    @property
+    def view(self) -> str:
+        """The step, and what is stepped to, as a part of what "copy this view" gives."""
+        chosen = {name: getattr(self, name) for name in ("rule", "client") if getattr(self, name) != ANY}
+        return urlencode({"step": self.step, **chosen})
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -169,7 +197,11 @@ class DecisionExplorer(Explorer[list[int]]):
         """Return the live figure of the run."""
         from pathways_widgets.figures.decision_figure import DecisionFigure
 
-        return DecisionFigure(self.decisions.run)
+        figure = DecisionFigure(self.decisions.run)
+        figure.offer_view(f'{expression_of(self.decisions.run)}.show(at="', self._opens_at)
+        self.observe(lambda _: setattr(figure, "view_beside", self.view), ["step", "rule", "client"])
+        figure.view_beside = self.view
+        return figure
 
     def scene(self, width: float = 900.0) -> Scene:
         """Return the run's timeline and the current decision as shapes, for a page of so many pixels."""

@@ -123,6 +123,11 @@ class Explorer(ShowsItself, t.HasTraits, Generic[R]):
         return ""
 
     @property
+    def refusal(self) -> str:
+        """Why there is no picture of the present choices; empty if there is one."""
+        return str(getattr(self._result, "error", ""))
+
+    @property
     def words(self) -> str:
         """Lines below the player, which follow its steps; empty for none."""
         return ""

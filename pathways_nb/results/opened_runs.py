@@ -13,19 +13,11 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
 from pathways_nb.results.dump_files import is_dump
 from pathways_nb.results.executed_program import ExecutedProgram
+from pathways_nb.results.named_runs import named_runs
 from pathways_nb.results.opened_dump import open_dump
 from pathways_nb.results.run import Run
 from pathways_nb.trace.record import Record
 from pathways_nb.util.words import a_type_of
-
-
-class _Runs(dict[str, "Run"]):
-    """The runs by name; an unknown name is an error that lists the known ones."""
-
-    def __missing__(self, name: str) -> Run:
-        known = ", ".join(map(repr, self)) or "none yet"
-        raise UsageError(f"pw.runs[{name!r}]: there is no run of that name. Known: {known}; see %%pathways --run NAME.")
-
 
 _others: list[Callable[[Path], Any]] = []
 
@@ -39,7 +31,7 @@ def read_also(reads: Callable[[Path], Any]) -> None:
     _others.append(reads)
 
 
-runs: dict[str, Run] = _Runs()
+runs: dict[str, Run] = named_runs
 """The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
@@ -18,6 +19,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.results import chrome_trace, perfetto_trace, saved_run
 from pathways_nb.results.controller_history import ControllerHistory
 from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
+from pathways_nb.results.named_runs import expression_of
 from pathways_nb.results.run_causes import RunCauses
 from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
@@ -230,7 +232,7 @@ class Run(ControllerHistory, RunCauses):
         """Return how long transfers between islands took, and how much of that lies under computation."""
         return exchange(self.events)
 
-    def show(self, *views: str) -> None:
+    def show(self, *views: str, at: str = "") -> None:
         """Display the run in the current cell.
 
         Args:
@@ -238,13 +240,20 @@ class Run(ControllerHistory, RunCauses):
                 (the timeline with the ops inside launches, of ``pw.profile``), ``"modules"`` (of an adopted step the
                 graph of its operations, folded by module) and ``"memory"``, or several as ``"timeline,memory"``; graph
                 and timeline if none is named.
+            at: where the figure opens: zoom, selection and what is hidden, as "copy this view" below a figure gives
+                them. A view with a ``step`` opens the player of ``steps()``.
 
         Raises:
-            ValueError: there is no such view; the nearest one is named.
+            ValueError: there is no such view; the nearest one is named. Or ``at`` is none.
         """
         from pathways_widgets.figures.live import DEFAULT_SHOW, LiveDisplay
+        from pathways_widgets.figures.viewpoint import split_view
 
-        display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW)
+        opens_at, of_player = split_view(at)
+        if of_player:
+            self.steps().show(of_player, opens_at)
+            return
+        display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW, opens_at, partial(expression_of, self))
         display.start()
         self.view = display.figure
         display.stop()
@@ -284,7 +293,7 @@ class Run(ControllerHistory, RunCauses):
 
         write(self, path, width, show)
 
-    def to_html(self, path: str | Path, *views: str) -> None:
+    def to_html(self, path: str | Path, *views: str, at: str = "") -> None:
         """Write the figure of the run to one HTML file, which needs neither a kernel nor a network.
 
         Zoom, hover, legends and links between views work in it; no more detail is drawn after a zoom.
@@ -292,14 +301,15 @@ class Run(ControllerHistory, RunCauses):
         Args:
             path: path of the file, which ends in ``.html``.
             *views: as for ``show``.
+            at: where it opens, as for ``show``, but for the step of a player. ``page.html#…`` opens it at another view.
 
         Raises:
-            ValueError: the ending or a view is unknown.
+            ValueError: the ending, a view or ``at`` is unknown.
         """
         from pathways_widgets.figures.live import DEFAULT_SHOW
         from pathways_widgets.figures.page import write_run
 
-        write_run(self, path, ",".join(views) or DEFAULT_SHOW)
+        write_run(self, path, ",".join(views) or DEFAULT_SHOW, at)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` reads on any machine.

@@ -89,7 +89,7 @@ def without_code(page: str) -> str:
 
 
 def test_the_page_fetches_nothing(made):
-    assert "<script>" in made[2]
+    assert '<script type="application/gzip" id="bokeh">' in made[2]
     assert [address for address in fetched(made[2]) if not address.startswith(("data:", "#"))] == []
     assert "@import" not in made[2]
 

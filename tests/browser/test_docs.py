@@ -12,6 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import pathways_nb as pw
+from docs import topics
 from pathways_nb.notebook.site import fetched, remote
 from pathways_nb.parallel.fsdp import passes
 from tests.conftest import ROOT
@@ -57,6 +58,36 @@ def test_every_page_is_in_a_table_of_contents() -> None:
         if path.suffix in {".md", ".rst"}
     }
     assert pages - {"index"} <= set(index.split())
+
+
+def test_each_notebook_and_the_pages_on_its_topics_name_each_other() -> None:
+    guide = {path.stem: path.read_text("utf-8") for path in (DOCS / "guide").glob("*.md")}
+    assert set(topics.TOPICS) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert {page for pages in topics.TOPICS.values() for page in pages} == set(guide), "each page has a notebook"
+    shown = topics.with_course("schedules", guide["schedules"])
+    assert "# Pipeline schedules\n\n*In the course:* [Pipelines](../course/07_pipelines.ipynb)\n" in shown
+    notebook = nbformat.read(ROOT / "notebooks" / "07_pipelines.ipynb", as_version=4)
+    links = "[Pipeline schedules](../guide/schedules.md), [Run a pipeline](../guide/pipelines.md)"
+    assert f"\n\n*In the guide:* {links}\n" in topics.with_guide("07_pipelines", notebook).cells[0].source
+
+
+@pytest.mark.slow
+def test_the_sidebar_numbers_chapters_of_guide_and_course(tmp_path: Path) -> None:
+    from sphinx.cmd.build import build_main
+
+    index = (DOCS / "index.md").read_text("utf-8")
+    parts = re.findall(r"```{toctree}\n.*?```", index, re.DOTALL)
+    (tmp_path / "conf.py").write_text('extensions = ["myst_nb"]\nhtml_theme = "furo"\n')
+    (tmp_path / "index.md").write_text("\n\n".join(["# All", *parts[:2]]))
+    pages = [line for line in parts[0].splitlines() if line.startswith("guide/") or line == "contributing"]
+    for page in [*pages, "course/01_first", "course/02_second"]:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{page}.md").write_text(f"# About {page}\n\n## A part\n")
+    assert build_main(["-q", "-W", str(tmp_path), str(tmp_path / "html")]) == 0
+    sidebar = (tmp_path / "html" / "index.html").read_text("utf-8").partition("sidebar-tree")[2]
+    named = re.findall(r'<a class="reference internal" href="[^"#]+">([^<]+)</a>', sidebar)
+    numbers = [f"{number}. About {page}" for number, page in enumerate(pages, 1)]
+    assert named[: len(pages) + 2] == [*numbers, "1. About course/01_first", "2. About course/02_second"]
 
 
 def test_what_a_page_fetches_is_found(tmp_path: Path) -> None:

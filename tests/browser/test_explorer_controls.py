@@ -77,14 +77,28 @@ def test_what_is_no_number_is_put_back_and_nothing_is_lost(explorer: pw.Schedule
     panel.controls["cap"].value = "much"
     assert (explorer.cap, panel.controls["cap"].value) == (5, "5")
     beside = panel.refusals["times"]
-    assert beside.value == "memory cap: 'much' is no number"
+    assert "memory cap: 'much' is no number" in beside.value
     assert any({panel.controls["cap"], beside} <= set(getattr(row, "children", ())) for row in panel.children)
     panel.controls["chunks"].value = "1.5"
     assert (explorer.chunks, panel.controls["chunks"].value) == (None, "")
     assert columns_sent(panel.figure, "schedules_caps") == sent
     panel.controls["cap"].value = ""
     assert explorer.cap is None
-    assert [label.value for label in panel.refusals.values()] == ["", ""], "what was said is over"
+    assert {place.value for place in panel.refusals.values()} == {""}, "what was said is over"
+
+
+def test_a_choice_that_is_refused_is_told_beside_the_controls_that_were_changed(panel: ControlsPanel) -> None:
+    panel.controls["devices"].value = 0
+    told = {group: place.value for group, place in panel.refusals.items() if place.value}
+    assert list(told) == ["sizes"]
+    assert "devices=0" in told["sizes"]
+    assert told["sizes"].startswith('<span role="status"')
+    panel.controls["cap"].value = "-2"
+    told = {group: place.value for group, place in panel.refusals.items() if place.value}
+    assert list(told) == ["times"]
+    panel.controls["devices"].value, panel.controls["cap"].value = 4, "<b>"
+    assert "'&lt;b&gt;' is no number" in panel.refusals["times"].value, "text, not HTML"
+    assert panel.refusals["sizes"].layout.display == "none", "it takes no room"
 
 
 @pytest.mark.parametrize("cap", ["-2", "nan"])

@@ -105,3 +105,22 @@ def test_sixteen_devices_in_the_dark(chromium: Browser, lab: LabServer) -> None:
     wait_until_painted(page)
     page.screenshot(path=SHOTS / "explorer-dark.png")
     assert not trouble
+
+
+def test_a_refused_size_is_told_beside_its_field_and_goes_when_it_is_mended(chromium: Browser, lab: LabServer) -> None:
+    lab.write("refused.ipynb", ["import pathways_nb as pw\npw.explore_schedules(devices=4)"])
+    page, trouble = open_notebook(chromium, lab, "refused.ipynb")
+    run_all(page)
+    devices, said = field(page, "devices"), page.get_by_role("status").filter(has_text="devices=0 is no whole number")
+    devices.wait_for()
+    wait_until_done(page)
+    devices.fill("0")
+    devices.press("Enter")
+    said.first.wait_for()
+    here, there = devices.bounding_box(), said.first.bounding_box()
+    assert there is not None
+    assert abs(there["y"] - here["y"]) < 2 * here["height"], "in the row of the field, or right below it"
+    devices.fill("4")
+    devices.press("Enter")
+    said.first.wait_for(state="hidden")
+    assert not trouble

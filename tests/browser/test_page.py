@@ -49,17 +49,26 @@ def test_a_page_paints_without_network_or_errors(opened: Callable[..., Any], tmp
 
 
 @pytest.mark.browser
-def test_the_summary_is_as_large_as_the_style_says(opened: Callable[..., Any]) -> None:
-    sizes = {}
+def test_what_is_said_and_the_graph_are_as_large_as_the_style_says(opened: Callable[..., Any]) -> None:
+    sizes, sentences, nodes = {}, {}, {}
     try:
         for name in ("screen", "projector"):
             style.choose(name)
-            tab = opened(figure_of(fake_run()), height=900)
+            tab = opened(figure_of(fake_run()), height=900, width=700)
+            size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
+            sentences[name] = tab.locator(".pathways-headline").evaluate(size)
+            nodes[name] = tab.evaluate(
+                "parseFloat(Bokeh.documents[0].get_model_by_name('graph_titles_text').text_font_size.value)"
+            )
             summary = tab.get_by_text("59 events on 8 devices").first
-            sizes[name] = float(summary.evaluate("(one) => parseFloat(getComputedStyle(one).fontSize)"))
+            sizes[name] = float(summary.evaluate(size))
     finally:
         style.choose("screen")
-    assert sizes == {"screen": 12.0, "projector": 17.0}
+    assert sizes == {"screen": 12.0, "projector": pytest.approx(12 * 16 / 11, rel=1e-3)}
+    assert sentences == {"screen": 16.0, "projector": pytest.approx(16 * 16 / 11, rel=1e-3)}
+    assert nodes["projector"] >= 0.84 * 13 * 16 / 11, (
+        "a graph that does not fit is moved, and not made too small to read"
+    )
 
 
 @pytest.mark.browser

@@ -15,7 +15,7 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import figure_of, tradeoff
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.terms import TERMS
+from pathways_widgets.drawing.terms import IN_TEXT, TERMS
 from pathways_widgets.drawing.views import FULL_WIDTH
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.shardings.sharding_display import ShardingFigure, columns_of
@@ -170,6 +170,18 @@ def test_words_of_the_field_are_said_in_plain_words(opened: Callable[..., Any]) 
         at = 0.5 if kind == "stall" else 1.5
         assert said in tip_at(tab, "timeline", at, sum(lanes.band(kind, island, 0, 1)) / 2)
     assert "that is" not in tip_at(tab, "timeline", 0.5, sum(lanes.band("compute", 0, 0, 1)) / 2), "everybody knows"
+    # Legends and sentences say them, too, where they stand first.
+    waits = tab.get_by_role("button", name="program waits")
+    assert waits.get_attribute("title") == f"Hide or show: {TERMS['stall']}"
+    assert tab.get_by_role("button", name="computation").get_attribute("title") == "Hide or show: computation"
+    item = figure_of(run, ("timeline",)) | {"headline": "<b> over DCN, and DCN again", "summary": "makespan 2 s"}
+    tab = opened(item, height=600)
+    sentence = tab.locator(".pathways-headline")
+    assert sentence.inner_text() == "<b> over DCN, and DCN again"
+    assert sentence.locator("abbr").evaluate_all("(all) => all.map((one) => [one.textContent, one.title])") == [
+        ["DCN", TERMS["DCN"]]
+    ]
+    assert tab.get_by_title(IN_TEXT["makespan"]).text_content() == "makespan"
 
 
 @pytest.mark.browser

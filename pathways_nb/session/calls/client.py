@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.emit import module_of
 from pathways_nb.results import last_runs
+from pathways_nb.results.named_runs import expression_of
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
@@ -180,7 +182,7 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
         return None
     from pathways_widgets.figures.live import LiveDisplay  # late: most scripts need no pictures
 
-    display = LiveDisplay(run, show)
+    display = LiveDisplay(run, show, called=partial(expression_of, run))
     if not display.views:
         return None
     display.start()

@@ -84,7 +84,7 @@ def test_numbers_are_shown_in_their_units(explorer: FsdpExplorer, panel: Control
     explorer.bandwidth = 50e9
     assert panel.controls["bandwidth"].value == "50"
     panel.controls["latency"].value = "long"
-    assert panel.refusals["machine"].value == "latency, µs: 'long' is no number"
+    assert "latency, µs: 'long' is no number" in panel.refusals["machine"].value
     assert panel.controls["latency"].value == "40"
 
 

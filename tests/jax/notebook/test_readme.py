@@ -46,6 +46,23 @@ def test_the_picture_is_what_the_first_cell_draws() -> None:
     assert said == BLOCKS[0].rstrip("\n"), "take it again: python docs/pictures/take.py readme"
 
 
+def test_the_moving_picture_is_of_a_cell_that_runs_and_is_small(fresh_python: Callable[..., Any]) -> None:
+    (path,) = re.findall(r"^!\[.*\]\((.*\.webp)\)$", README, re.MULTILINE)
+    assert (ROOT / path).stat().st_size <= 2_000_000
+    with Image.open(ROOT / path) as picture:
+        assert picture.n_frames >= 10  # type: ignore[attr-defined]
+        cell = picture.getexif()[0x010E]
+    # Where it is taken, the cell is the same: else take it again with `python docs/pictures/take.py live`.
+    assert cell in (ROOT / "docs/pictures/take.py").read_text("utf-8").replace('LIVE = """', "")
+    done = fresh_python(cell.replace("%load_ext pathways_nb\n", ""))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_readme_says_where_the_live_page_is() -> None:
+    assert "build/docs/html/index.html" in README
+    assert "build/docs/html" in (ROOT / "Makefile").read_text("utf-8")
+
+
 def test_the_first_cell_gives_what_it_says(fresh_python: Callable[..., Any]) -> None:
     done = fresh_python(BLOCKS[0].replace("%load_ext pathways_nb\n", ""))
     assert done.returncode == 0, done.stderr[-2000:]

@@ -21,6 +21,7 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.displaying import append_in_marimo, marimo_notebook
 from pathways_widgets.explorers.mirrored_controls import MirroredControls
+from pathways_widgets.explorers.refusals import Refusals
 from pathways_widgets.explorers.step_player import StepPlayer
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 
@@ -42,8 +43,7 @@ class ControlsPanel(w.VBox):
 
     def __init__(self, explorer: Any):
         self.explorer, self.message, self.words = explorer, w.Label(), w.HTML()
-        self.refusals: dict[str, w.Label] = {}
-        """By group of controls, beside them: what was typed there and could not be read."""
+        self.refusals = Refusals()
         self.still: Any = None
         self._timer: threading.Timer | None = None
         # What a change of any choice may alter in the controls: the options of a menu, a text that follows the result.
@@ -90,8 +90,10 @@ class ControlsPanel(w.VBox):
         """Draw the present choice, and clear the message about an earlier one."""
         # The new picture is thousands of objects: a collection in between would take longer than drawing them.
         with uncollected():
-            for label in (self.message, *self.refusals.values()):
-                label.value = ""
+            # What was changed last is what is refused; after a search, that is told beside its button.
+            group, refusal = self._tag(change["name"], "group"), self.explorer.refusal
+            self.message.value = "" if group in self.refusals else refusal
+            self.refusals.say(group, refusal)
             for refresh in self._refreshers:
                 refresh()
             self.figure.draw(*self.explorer.drawn)
@@ -118,10 +120,12 @@ class ControlsPanel(w.VBox):
         for group, note in self.explorer.notes.items():
             if group in rows:
                 rows[group].append(w.Label(note))
-        for group, label in self.refusals.items():
-            rows[group].append(label)
-        # A control that is alone stands in the panel itself, where it may be as wide as the figure.
-        return [w.HBox(row, layout=_WRAP) if len(row) > 1 else row[0] for row in rows.values()]
+        found: list[w.Widget] = []
+        for group, row in rows.items():
+            why = self.refusals.beside(group)
+            # A control that is alone stands in the panel itself, where it may be as wide as the figure.
+            found += [w.HBox([*row, why], layout=_WRAP)] if len(row) > 1 else [row[0], why]
+        return found
 
     def _tables(self) -> list[w.Accordion]:
         """Return the tables below the figure, folded up; nothing if the explorer has none."""
@@ -261,15 +265,13 @@ class ControlsPanel(w.VBox):
         made = w.Text(written(getattr(explorer, name)), placeholder=self._tag(name, "empty"), continuous_update=False,
                       **look)  # fmt: skip
 
-        refusal = self.refusals.setdefault(self._tag(name, "group"), w.Label())
-
         def typed(change: Any) -> None:
             now = written(getattr(explorer, name))
             try:
                 found = read(change["new"])
             except ValueError:
-                refusal.value = f"{look['description']}: {change['new']!r} is no number"
                 made.value = now
+                self.refusals.say(self._tag(name, "group"), f"{look['description']}: {change['new']!r} is no number")
                 return
             # The field shows few digits: to show a number is not to choose the rounded one.
             if written(found) != now:

@@ -77,7 +77,7 @@ const link = (doc, picked) => {
     const source = doc.get_model_by_name(model)
     return source ? [{model, source, ids, names}] : []
   })
-  if (!views.length) return {mark: () => {}, field: null}
+  if (!views.length) return {mark: () => {}, field: null, find: () => 0, chosen: () => [], choose: () => {}}
   let chosen = new Set(), word = "", marking = false
   const some = (all, one) => all.endsWith("#*") && one.startsWith(all.slice(0, -1))
   const isChosen = (id) => chosen.has(id) || [...chosen].some((other) => some(id, other) || some(other, id))
@@ -109,7 +109,8 @@ const link = (doc, picked) => {
     mark()
     picked(view.model, rows)
   })
-  return {mark, field}
+  const choose = (ids) => { word = field.value = ""; chosen = new Set(ids); mark() }
+  return {mark, field, find, chosen: () => [...chosen], choose}
 }
 
 const searchField = (find) => {
@@ -129,7 +130,7 @@ const searchField = (find) => {
 // source of what is selected, the line itself marked. A bar that is selected is shown where its card is.
 const modules = (doc, Bokeh) => {
   const [shown, levels, texts, nodes, place] = ["graph_shown", "graph_levels", "graph_texts", "graph_nodes", "graph_code"].map((name) => doc.get_model_by_name(name))
-  if (!shown || !place) return {picked: () => {}, sayFirst: () => {}}
+  if (!shown || !place) return {picked: () => {}, sayFirst: () => {}, open: () => {}}
   const say = sourcePane(Bokeh, place, texts), now = () => shown.data.level[0]
   const open = (level) => {
     const height = levels.data.height[level] + 10, figure = doc.get_model_by_name("graph")
@@ -169,7 +170,7 @@ const modules = (doc, Bokeh) => {
   }
   const figure = doc.get_model_by_name("graph")
   onTaps(figure, tap)
-  return {picked, sayFirst}
+  return {picked, sayFirst, open}
 }
 
 // The pane with the source: it shows the text around a line, below a heading. The line has the colour in the place's tags.
@@ -213,6 +214,14 @@ const embed = async (Bokeh, item, host) => {
   }
 }
 
+// A size of text on the page, as many times as large as that in the picture is made by its style: a projector's style would
+// leave it behind.
+const sized = (pixels) => `calc(${pixels}px * var(--pathways-size, 1))`
+const takeSize = (element, doc) => {
+  const font = parseFloat(overTime(doc)[0]?.title.text_font_size), times = font ? font / 11 : doc.get_model_by_name("graph_chips") && doc.get_model_by_name("graph").tags[3]
+  element.style.setProperty("--pathways-size", times || 1)
+}
+
 // What is said of a figure: in `head` one sentence, and in `numbers` what is behind it, folded if it is that of a run with
 // a sentence. Both are inserted as text, never as HTML: they contain names that users chose.
 const told = (head, host, mayFold) => {
@@ -228,25 +237,26 @@ const told = (head, host, mayFold) => {
   const said = {headline: "", summary: "", totals: "", description: ""}
   const say = (news) => {
     Object.assign(said, news)
-    head.textContent = said.headline ?? ""
-    head.style.cssText = `font: 16px sans-serif; padding: 4px 12px 2px; white-space: pre-wrap; display: ${said.headline ? "block" : "none"}`
+    explain(head, said.headline ?? "")
+    head.style.cssText = `font: ${sized(16)} sans-serif; padding: 4px 12px 2px; white-space: pre-wrap; display: ${said.headline ? "block" : "none"}`
     const isFolded = mayFold && said.headline && said.headline !== said.summary
     details.style.display = isFolded ? "block" : "none"
     if (isFolded) details.append(summary)
     else numbers.prepend(summary)
-    summary.textContent = said.summary ?? ""
-    totals.textContent = said.totals ?? ""
+    explain(summary, said.summary ?? "")
+    explain(totals, said.totals ?? "")
     host.setAttribute("aria-label", [said.headline, said.description || said.summary].filter((text) => text).join(". ") || "Figure")
   }
   return {numbers, say}
 }
 
-const mount = async (Bokeh, item, element) => {
+// `link` says how a view of the figure is written, where it can be, and `home` what of the time its axis shows at first.
+const mount = async (Bokeh, item, element, {link: given = null, home = () => item.properties.timeline_x, brush = null} = {}) => {
   const host = document.createElement("pathways-host"), foot = document.createElement("div"), head = document.createElement("div")
   const {numbers, say} = told(head, host, item.is_folded)
   host.style.display = "block"
   host.setAttribute("role", "figure")
-  foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
+  foot.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px`
   say({headline: item.headline, summary: item.summary, description: item.description})
   element.classList.remove("pathways-figure")
   element.replaceChildren(head, host, foot)
@@ -262,8 +272,7 @@ const mount = async (Bokeh, item, element) => {
   around.onkeydown = (event) => event.stopPropagation()
   element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
-  // Words below a picture are as large as those in it: a projector's style would leave them behind.
-  foot.style.fontSize = `${(parseFloat(overTime(doc)[0]?.title.text_font_size) || 11) + 1}px`
+  takeSize(element, doc)
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
   })
@@ -274,19 +283,22 @@ const mount = async (Bokeh, item, element) => {
   const fit = fitToWidth(doc)
   const clients = clientRow(doc)
   if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
-  const {picked, sayFirst} = modules(doc, Bokeh)
+  const levels = modules(doc, Bokeh), {picked, sayFirst} = levels
   const {panel, tellNodes, tell, close} = whyPanel(doc)
   if (panel) host.after(panel)
-  const {mark, field} = link(doc, (model, rows) => {
+  const linked = link(doc, (model, rows) => {
     picked(model, rows)
     if (model === "graph_nodes") tellNodes(rows.flatMap((row) => doc.get_model_by_name(model).data.ids[row].split(" ")))
-  })
+  }), {mark, field} = linked
   sayFirst()
   const {said, buttons} = keyboard(doc, Bokeh, {tell, close, field})
   host.after(said)
   numbers.append(tables(doc, Bokeh))
-  foot.append(...[numbers, buttons, field].filter((part) => part))
+  const choose = (ids) => { linked.choose(ids); tellNodes(ids) }
+  const view = viewParts(doc, element, {link: {...linked, choose}, modules: levels, home, brush})
+  const copier = given && viewButton(host, view.read, given)
+  foot.append(...[numbers, copier, buttons, field].filter((part) => part))
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
-  return {doc, say, fit, mark, sayFirst, dispose}
+  return {doc, say, fit, mark, sayFirst, view, dispose}
 }

@@ -1,7 +1,8 @@
 // The picture of a graph on a page of any width: all of it is visible, at most as large as it was laid out. Where it would
 // be too small to read, a part is visible, and a small map of all of it shows which; a drag in the map moves it.
 
-const LEAST = 0.6, MAP = 140
+// The least that a graph is made smaller, on a screen and in a style whose texts are larger, which are read from afar.
+const LEAST = 0.6, LEAST_ENLARGED = 0.85, MAP = 140
 
 const fitGraph = (doc, Bokeh) => {
   const figure = doc.get_model_by_name("graph"), nodes = doc.get_model_by_name("graph_nodes")
@@ -15,10 +16,11 @@ const fitGraph = (doc, Bokeh) => {
     const [width, height, top, factor, tallest] = figure.tags, room = figure.inner_width
     if (!width || !room || drawn === [...figure.tags, room].join()) return
     drawn = [...figure.tags, room].join()
-    const scale = Math.min(factor, Math.max(room / width, LEAST * factor))
+    const scale = Math.min(factor, Math.max(room / width, (factor > 1 ? LEAST_ENLARGED : LEAST) * factor))
     resize(scale / factor)
-    const down = Math.min(height - top, tallest / scale)
+    const down = Math.min(height - top, tallest / scale), at = graphAt(figure)
     for (const [range, start, end] of [[x_range, 0, room / scale], [y_range, top + down, top]]) range.setv({start, end, reset_start: start, reset_end: end})
+    if (at) setGraphAt(figure, at)  // a page that becomes narrower leaves the reader where they are
     figure.height = Math.round(scale * down) + 8
     map()
   }

@@ -174,7 +174,7 @@ const keyboard = (doc, Bokeh, {tell, close, field}) => {
   const said = document.createElement("div"), buttons = document.createElement("div")
   said.className = "pathways-said"
   said.setAttribute("role", "status")
-  said.style.cssText = "font: 13px/1.5 sans-serif; margin: 0 12px; overflow-wrap: anywhere"
+  said.style.cssText = `font: ${sized(13)}/1.5 sans-serif; margin: 0 12px; overflow-wrap: anywhere`
   const say = (text) => { said.textContent = text }
   const pictures = figuresOf(doc).map((figure) => readable(figure, Bokeh, {tell, say}))
   let current = pictures.find(({figure}) => overTime(doc).includes(figure)) ?? pictures.find(({ranges}) => ranges.length) ?? pictures[0]

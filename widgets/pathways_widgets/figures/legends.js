@@ -37,7 +37,7 @@ const above = (view, row) => {
 const flowing = (what) => {
   const row = document.createElement("div")
   row.className = "pathways-legend"
-  row.style.cssText = "font: 12px sans-serif; padding: 4px 12px 0; display: flex; gap: 3px 12px; flex-wrap: wrap; align-items: center"
+  row.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px 0; display: flex; gap: 3px 12px; flex-wrap: wrap; align-items: center`
   row.setAttribute("role", "group")
   row.setAttribute("aria-label", what)
   return row
@@ -46,7 +46,7 @@ const flowing = (what) => {
 // The title of a figure over time, as text that is broken into lines: it may be longer than a page is wide.
 const titles = (doc, Bokeh) => {
   for (const figure of overTime(doc).filter(({title}) => title?.visible)) {
-    const {title} = figure, line = document.createElement("div"), say = () => { line.textContent = title.text }
+    const {title} = figure, line = document.createElement("div"), say = () => { explain(line, title.text) }
     line.className = "pathways-title"
     line.style.cssText = `font: ${title.text_font_size} sans-serif; opacity: 0.75; text-align: right; padding: 2px 12px 0`
     title.visible = false
@@ -96,7 +96,8 @@ const entries = ({click_policy}, {label, renderers, tags}) => {
   const words = field ? [...new Set(Array.from(data[field] ?? []))] : [label.value ?? label]
   return words.map((text) => {
     const i = field ? Array.from(data[field]).indexOf(text) : 0, hides = click_policy === "hide"
-    const entry = hides ? clientButton(text, "", `Hide or show: ${text}`) : document.createElement("span")
+    const meaning = meaningOf(text), entry = hides ? clientButton(text, "", `Hide or show: ${meaning || text}`) : document.createElement("span")
+    if (!hides && meaning) entry.title = meaning
     if (!hides) {
       entry.style.cssText = "display: flex; gap: 4px; align-items: center"
       entry.append(document.createElement("span"), document.createTextNode(text))
@@ -166,7 +167,7 @@ const clientButton = (name, colour, title = `Hide or show what is done for ${nam
   const button = document.createElement("button"), swatch = document.createElement("span")
   Object.assign(button, {type: "button", title})
   button.style.cssText = "font: inherit; color: inherit; background: none; border: none; padding: 0; cursor: pointer; display: flex; gap: 4px; align-items: center"
-  swatch.style.cssText = `width: 12px; height: 12px; background: ${colour}`
+  swatch.style.cssText = `width: 1em; height: 1em; background: ${colour}`
   button.append(swatch, document.createTextNode(name))
   return button
 }

@@ -87,8 +87,22 @@ const tellWidth = (doc, model, el) => {
   return watcher
 }
 
+// A page of the figure is made by the kernel, which has all of its data, and kept by the browser.
+const keepPage = ({name}, [bytes]) => {
+  const link = document.createElement("a")
+  link.href = URL.createObjectURL(new Blob([bytes], {type: "text/html"}))
+  link.download = name
+  link.click()
+  URL.revokeObjectURL(link.href)
+}
+
 const draw = async (model, el) => {
-  const {doc, say, fit, mark, sayFirst, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const properties = () => JSON.parse(model.get("_properties")), brush = (range) => { model.set("brushed", range); model.save_changes() }
+  const write = (at) => `${model.get("_call")}${[model.get("view_beside"), at].filter((part) => part).join("&")}")`
+  const save = model.get("_has_page") ? (at) => model.send({page: at}) : null
+  const link = model.get("_call") ? {write, save} : null
+  const {doc, say, fit, mark, sayFirst, view, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: properties()}, el,
+    {link, home: () => properties().timeline_x, brush})
   const handlers = [], {show, reveal, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -104,13 +118,12 @@ const draw = async (model, el) => {
   }
   const widthTold = tellWidth(doc, model, el)
   on("_properties", () => {
-    const {timeline_x, ...rest} = JSON.parse(model.get("_properties"))
+    const {timeline_x, ...rest} = properties()
     setProperties(doc, rest)
     show()
   })
   for (const trait of ["headline", "summary", "totals", "description"]) on(trait, () => say({[trait]: model.get(trait)}))
   const timeline = doc.get_model_by_name("timeline")
-  const brush = (range) => { model.set("brushed", range); model.save_changes() }
   timeline?.on_event("selectiongeometry", ({geometry, final}) => {
     if (geometry.type === "rect" && final !== false) brush([geometry.x0, geometry.x1])
   })
@@ -118,6 +131,7 @@ const draw = async (model, el) => {
     for (const tool of timeline.toolbar.tools) if (tool.type === "BoxSelectTool") tool.overlay.visible = false
     brush([])
   })
+  view.apply(model.get("_at"))
   return () => { for (const [event, handler] of handlers) model.off(event, handler); stop(); widthTold.disconnect(); dispose() }
 }
 
@@ -133,6 +147,7 @@ export default {
     }
     await redraw()
     model.on("change:_item", redraw)
-    return () => { model.off("change:_item", redraw); end() }
+    model.on("msg:custom", keepPage)
+    return () => { model.off("change:_item", redraw); model.off("msg:custom", keepPage); end() }
   },
 }

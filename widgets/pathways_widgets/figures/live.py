@@ -18,21 +18,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import anywidget
-import bokeh
 import traitlets
 from IPython.display import DisplayHandle
 
 from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
-from pathways_nb.util.displaying import marimo_notebook, shows_figures
+from pathways_nb.util.displaying import shows_figures
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike
+from pathways_widgets.figures.bokeh_asset import BokehJS
 from pathways_widgets.figures.output import (
     ITEM_TYPE,
     answer_while_busy,
@@ -42,7 +41,7 @@ from pathways_widgets.figures.output import (
     tell_what_waits,
 )
 from pathways_widgets.figures.packing import pack
-from pathways_widgets.figures.page import bokeh_source, drawing_script
+from pathways_widgets.figures.page import drawing_script, page_of
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
 from pathways_widgets.figures.run_still import scene_of
 
@@ -51,34 +50,6 @@ _INTERVAL = 0.1
 """Seconds between two updates of a figure."""
 _SHARE = 0.1
 """Largest share of one core that drawing may take while the run is in progress."""
-
-
-class BokehJS(anywidget.AnyWidget):
-    """Carries BokehJS from the installed package to the browser: one for each kernel, never displayed.
-
-    Figures refer to it by id, so the script of about a megabyte is not sent again with each of them. Of an app that
-    marimo runs, each page has a thread of this process and needs one of its own.
-    """
-
-    _esm = "export default {}"
-    version = traitlets.Unicode(bokeh.__version__).tag(sync=True)
-    src = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    _of_kernel: ClassVar[Any] = SimpleNamespace(only=None)
-    _of_page: ClassVar[Any] = threading.local()
-
-    @classmethod
-    def get(cls) -> BokehJS:
-        """Return the one of this kernel, or of this page of marimo's; a new one if it was closed."""
-        in_marimo = marimo_notebook() is not None
-        kept = cls._of_page if in_marimo else cls._of_kernel
-        found: BokehJS | None = getattr(kept, "only", None)
-        # A widget that was closed has no comm: figures could not find the script by its id.
-        if found is None or found.comm is None:
-            found = kept.only = cls(src=[bokeh_source()])
-            if in_marimo:
-                # marimo closes what a cell has made before it runs the cell again; figures of other cells need this.
-                found.comm.close = lambda **_: None
-        return found
 
 
 class Figure(anywidget.AnyWidget):
@@ -108,12 +79,29 @@ class Figure(anywidget.AnyWidget):
     """The totals of the selected part, as text."""
     description = traitlets.Unicode().tag(sync=True)
     """Description of the figure for screen readers; the summary if it is empty."""
+    _call = traitlets.Unicode().tag(sync=True)
+    """What "copy this view" writes before the view, such as ``run.show("timeline", at="``; empty for no such button."""
+    view_beside = traitlets.Unicode().tag(sync=True)
+    """The part of the view that is not in the figure but beside it, such as ``step=3`` of a player."""
+    _at = traitlets.Unicode().tag(sync=True)
+    """The view at which the figure opens; empty for all of it."""
+    _has_page = traitlets.Bool(False).tag(sync=True)
+    """Whether the kernel makes a page of the figure when it gets a message with a view."""
 
     def __init__(self, item: dict[str, Any], still: Callable[[], Scene] | None = None, **traits: Any):
         self._still = still
         bare = {name: part for name, part in item.items() if name != "properties"}
         properties = json.dumps(item.get("properties", {}))
         super().__init__(_item=json.dumps(bare), _properties=properties, _assets=BokehJS.get().model_id, **traits)
+
+    def offer_view(self, call: str, at: str = "") -> None:
+        """Let "copy this view" write a call, such as ``run.show("timeline", at="``, with the view behind it.
+
+        Args:
+            call: the call.
+            at: the view at which the figure opens.
+        """
+        self._call, self._at = call, at
 
     def json_item_with_data(self) -> dict[str, Any]:
         """Return the item in its present state, with its data, for a page without a kernel."""
@@ -145,9 +133,10 @@ class LiveFigure(Figure):
     Args:
         run: what to draw.
         show: names of views.
+        at: the view at which it opens, which ``viewpoint.split_view`` has checked; empty for all of it.
     """
 
-    def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
+    def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW, at: str = ""):
         self._run = run
         self._show = check_show(show)
         self._lock = threading.RLock()
@@ -156,7 +145,9 @@ class LiveFigure(Figure):
         # A trait for each table, so that a table that did not change is not sent again.
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
-        super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
+        super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line(), _at=at)
+        self._has_page = True
+        self.on_msg(self._send_page)
         answer_while_busy(self.comm)
         self.observe(self._draw_window, "view")
         self.observe(self._add_up, "brushed")
@@ -191,6 +182,12 @@ class LiveFigure(Figure):
         """Return the item of the run in its present state, with its data, for a page without a kernel."""
         with self._lock:
             return figure_of(self._run, self._show)
+
+    def _send_page(self, _: object, asked: dict[str, Any], buffers: object) -> None:
+        """Send the browser a page that opens at a view; one kept in the widget's state would be stored with it."""
+        if "page" in asked:
+            text = page_of(self._run, self._show, asked["page"])
+            self.send({"name": f"{self._run.name}.html"}, [text.encode("utf-8", "backslashreplace")])
 
     def _draw(self, moment: Moment) -> None:
         """Draw a moment and send its columns, all in one message."""
@@ -251,12 +248,20 @@ class LiveDisplay:
     Args:
         run: what to show.
         show: names of views.
+        at: the view at which the figure opens, as for ``LiveFigure``.
+        called: returns how the user calls the run in Python, for "copy this view"; ``None`` if there is no such call.
     """
 
-    def __init__(self, run: RunLike, show: str | Sequence[str] = DEFAULT_SHOW):
+    def __init__(
+        self,
+        run: RunLike,
+        show: str | Sequence[str] = DEFAULT_SHOW,
+        at: str = "",
+        called: Callable[[], str] | None = None,
+    ):
         self.figure: LiveFigure | None = None
         self.views = check_show(show)
-        self._run = run
+        self._run, self._at, self._called = run, at, called
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._handle: DisplayHandle | None = None
@@ -274,7 +279,8 @@ class LiveDisplay:
         if not shows_figures():
             return
         try:
-            self.figure = LiveFigure(self._run, self.views)
+            self.figure = LiveFigure(self._run, self.views, self._at)
+            self._name_call()
             self.figure.push()
             # After the first push, so that the first paint shows what there is already.
             bundle = self.figure.bundle()
@@ -306,10 +312,16 @@ class LiveDisplay:
         self._try_push()
         if self.figure is None:
             return
+        self._name_call()  # `with pw.record() as run:` has assigned it only now
         if embedding() and self._handle is not None:
             # A page that is made of the outputs has no kernel later: the data must be in the output itself.
             self._handle.update(self.figure.bundle(), raw=True)
         show_still(lambda: scene_of(self._run, self.views), self.figure.told)
+
+    def _name_call(self) -> None:
+        """Tell the figure by which call it is shown again."""
+        if self.figure is not None and self._called is not None:
+            self.figure.offer_view(f'{self._called()}.show("{",".join(self.views)}", at="', self._at)
 
     def _follow(self) -> None:
         """Update the figure until ``stop``; pauses grow with the CPU time of an update, to keep within ``_SHARE``."""

@@ -8,7 +8,7 @@ const whyPanel = (doc) => {
   const panel = document.createElement("div")
   if (!figure || !table) return {panel: null, tellNodes: () => {}, tell: () => "", close: () => {}}
   panel.className = "pathways-why"
-  panel.style.cssText = "font: 13px/1.5 sans-serif; margin: 4px 12px; padding: 4px 8px; border: 1px solid; border-radius: 4px; overflow-wrap: anywhere; display: none"
+  panel.style.cssText = `font: ${sized(13)}/1.5 sans-serif; margin: 4px 12px; padding: 4px 8px; border: 1px solid; border-radius: 4px; overflow-wrap: anywhere; display: none`
   panel.setAttribute("role", "group")
   panel.setAttribute("aria-label", "Why")
   panel.setAttribute("aria-live", "polite")
@@ -26,7 +26,7 @@ const whyPanel = (doc) => {
     panel.firstChild.setAttribute("aria-label", "Close")
     panel.style.display = "block"
   }
-  const line = (text) => { const made = document.createElement("div"); made.textContent = text; return made }
+  const line = (text) => { const made = document.createElement("div"); explain(made, text); return made }
   // What all events of one kind took, and a slider: how long all would take if these were faster.
   const fact = (row) => {
     const {data} = facts, factors = Object.keys(data).filter((name) => name.startsWith("faster") && data[name][row])
@@ -48,7 +48,7 @@ const whyPanel = (doc) => {
     const add = () => {
       const item = document.createElement("li"), {data} = table, at = rows.length ? data.next[rows.at(-1)] : row
       rows.push(at)
-      item.textContent = data.text[at]
+      explain(item, data.text[at])
       list.append(item)
       if (data.next[at] < 0) more.replaceChildren()
     }

@@ -1,0 +1,67 @@
+"""Views of figures as text: what is refused, and which part goes to the figure and which to the player."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pathways_widgets import LiveFigure
+from pathways_widgets.figures.page import page_of
+from pathways_widgets.figures.viewpoint import split_view
+from tests.core.results.test_decision_explorer import of_two_clients
+from tests.core.widgets.fake_run import fake_run
+
+
+def test_a_view_is_split_into_the_part_of_the_figure_and_that_of_the_player() -> None:
+    assert split_view("") == ("", {})
+    written = "time=0.001,0.002&pick=step%231&pick=step%232&hide=a+%26+b&step=12&rule=policy&client=no+client"
+    of_figure, of_player = split_view(written)
+    assert of_figure == "time=0.001,0.002&pick=step%231&pick=step%232&hide=a+%26+b"
+    assert of_player == {"step": "12", "rule": "policy", "client": "no client"}
+    assert split_view(of_figure) == (of_figure, {})
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("tiem=1,2", "at='tiem=1,2': a view has no part 'tiem'; its parts are time, graph, level"),
+        ("time=1", "time='1' should be two times in seconds, such as 0.001,0.002"),
+        ("time=1,nan", "time='1,nan' should be two times"),
+        ("step=-1", "step='-1' should be the number of a decision"),
+        ("somewhere", "a view has no part 'somewhere'; .* written as time=0.001,0.002&step=3"),
+        (3, "at=3: a text is needed, which 'copy this view' below a figure gives"),
+    ],
+)
+def test_what_is_no_view_is_refused_with_the_part_that_is_wrong(at: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        split_view(at)
+
+
+def test_only_a_figure_that_a_call_shows_again_offers_its_view() -> None:
+    figure = LiveFigure(fake_run(), at="time=0.1,0.2")
+    assert figure.get_state()["_at"] == "time=0.1,0.2"
+    assert figure.get_state()["_call"] == ""
+    figure.offer_view('run.show("timeline", at="')
+    assert figure.get_state()["_call"] == 'run.show("timeline", at="'
+
+
+def test_a_page_says_where_it_opens_and_is_small() -> None:
+    text = page_of(fake_run(), ("timeline",), "time=0.1,0.2&hide=</script>")
+    assert '"at": "time=0.1,0.2&hide=\\u003c/script>"' in text
+    assert len(text) < 700_000
+
+
+def test_a_player_opens_at_a_step_and_tells_it_beside_the_view_of_its_figure() -> None:
+    decisions = of_two_clients()
+    player = decisions.explore()
+    player.open_at({"rule": "policy", "step": "2"}, "time=3,4")
+    figure = player.make_figure()
+    state = figure.get_state()
+    assert (state["_call"], state["_at"], state["view_beside"]) == ('run.show(at="', "time=3,4", "step=2&rule=policy")
+    player.step += 1
+    assert figure.view_beside == "step=3&rule=policy"
+    player.open_at({"step": "1000"})
+    assert player.step == player.steps == len(decisions)
+    with pytest.raises(ValueError, match="at: client='nobody': choose one of any, "):
+        player.open_at({"client": "nobody"})

@@ -1,0 +1,83 @@
+"""A view of a figure as a text: what is zoomed to, selected, hidden and searched for, and the step of a player.
+
+``viewpoint.js`` reads the text off a figure and brings a figure to it; ``run.show(at=…)`` and pages take it. It is
+written like the query of an address, so that a page takes it behind ``#``: ``"time=0.001,0.002&pick=step%231"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from pathways_nb.util.json_text import shortened
+
+
+class ViewPart(NamedTuple):
+    """A part of a view.
+
+    Args:
+        needs: what its value is, in words.
+        fits: whether a value is one.
+    """
+
+    needs: str
+    fits: Callable[[str], bool]
+
+
+def _numbers(count: int) -> Callable[[str], bool]:
+    """Return whether a text is so many numbers."""
+
+    def fits(text: str) -> bool:
+        try:
+            found = [float(word) for word in text.split(",")]
+        except ValueError:
+            return False
+        return len(found) == count and all(map(math.isfinite, found))
+
+    return fits
+
+
+_TEXT = ViewPart("a text", lambda text: True)
+PARTS: Mapping[str, ViewPart] = {
+    "time": ViewPart("two times in seconds, such as 0.001,0.002", _numbers(2)),
+    "graph": ViewPart("the middle of the graph's visible part, and how often it is enlarged", _numbers(3)),
+    "level": ViewPart("the number of a level of a graph of modules", str.isdecimal),
+    "brush": ViewPart("two times in seconds, such as 0.001,0.002", _numbers(2)),
+    "pick": _TEXT,
+    "hide": _TEXT,
+    "find": _TEXT,
+    "step": ViewPart("the number of a decision", str.isdecimal),
+    "rule": _TEXT,
+    "client": _TEXT,
+}
+"""The parts of a view by name; ``pick`` and ``hide`` may occur several times."""
+PLAYER = ("step", "rule", "client")
+"""What is set in a player of decisions, and not in the figure."""
+
+
+def split_view(at: str) -> tuple[str, dict[str, str]]:
+    """Return the part of a view that its figure has, as text, and what is set in a player of decisions.
+
+    Args:
+        at: the view, as "copy this view" writes it; empty for none.
+
+    Raises:
+        ValueError: it is no view.
+    """
+    if not isinstance(at, str):
+        raise ValueError(f"at={shortened(at)}: a text is needed, which 'copy this view' below a figure gives.")
+    of_figure: list[tuple[str, str]] = []
+    of_player: dict[str, str] = {}
+    for name, value in parse_qsl(at, keep_blank_values=True):
+        if name not in PARTS:
+            said = f"at={shortened(at)}: a view has no part {shortened(name)}"
+            raise ValueError(f"{said}; its parts are {', '.join(PARTS)}, written as time=0.001,0.002&step=3.")
+        if not PARTS[name].fits(value):
+            raise ValueError(f"at={shortened(at)}: {name}={shortened(value)} should be {PARTS[name].needs}.")
+        if name in PLAYER:
+            of_player[name] = value
+        else:
+            of_figure.append((name, value))
+    return urlencode(of_figure, safe=","), of_player
