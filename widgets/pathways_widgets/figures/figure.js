@@ -219,7 +219,7 @@ const told = (head, host, mayFold) => {
   const numbers = document.createElement("div"), summary = document.createElement("div"), totals = document.createElement("div")
   const details = document.createElement("details"), word = document.createElement("summary")
   head.className = "pathways-headline"
-  numbers.style.cssText = "flex: 1"
+  numbers.style.cssText = "flex: 1 1 16em"
   word.textContent = "details"
   word.style.cursor = "pointer"
   summary.style.whiteSpace = totals.style.whiteSpace = "pre-wrap"
@@ -246,7 +246,7 @@ const mount = async (Bokeh, item, element) => {
   const {numbers, say} = told(head, host, item.is_folded)
   host.style.display = "block"
   host.setAttribute("role", "figure")
-  foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
+  foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; flex-wrap: wrap; gap: 3px 12px"
   say({headline: item.headline, summary: item.summary, description: item.description})
   element.classList.remove("pathways-figure")
   element.replaceChildren(head, host, foot)
@@ -273,7 +273,7 @@ const mount = async (Bokeh, item, element) => {
   titles(doc, Bokeh)
   const fit = fitToWidth(doc)
   const clients = clientRow(doc)
-  if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
+  if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients.row)
   const {picked, sayFirst} = modules(doc, Bokeh)
   const {panel, tellNodes, tell, close} = whyPanel(doc)
   if (panel) host.after(panel)
@@ -285,8 +285,11 @@ const mount = async (Bokeh, item, element) => {
   const {said, buttons} = keyboard(doc, Bokeh, {tell, close, field})
   host.after(said)
   numbers.append(tables(doc, Bokeh))
+  const filter = filterRow(doc, {field, clients})
+  if (filter.row) foot.before(filter.row)
+  if (filter.toggle) buttons?.append(filter.toggle)
   foot.append(...[numbers, buttons, field].filter((part) => part))
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
-  return {doc, say, fit, mark, sayFirst, dispose}
+  return {doc, say, fit, mark, filter, sayFirst, dispose}
 }

@@ -88,7 +88,7 @@ const tellWidth = (doc, model, el) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, say, fit, mark, sayFirst, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, say, fit, mark, filter, sayFirst, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, reveal, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -110,7 +110,16 @@ const draw = async (model, el) => {
   })
   for (const trait of ["headline", "summary", "totals", "description"]) on(trait, () => say({[trait]: model.get(trait)}))
   const timeline = doc.get_model_by_name("timeline")
-  const brush = (range) => { model.set("brushed", range); model.save_changes() }
+  const set = (trait, value) => { model.set(trait, value); model.save_changes() }
+  const brush = (range) => set("brushed", range)
+  on("chosen", () => filter.apply(model.get("chosen") ?? {}))
+  filter.onChange((state) => { if (JSON.stringify(state) !== JSON.stringify(model.get("chosen"))) set("chosen", state) })
+  // A range that Python has set is shown as one that was dragged.
+  on("brushed", () => {
+    const [from, to] = model.get("brushed") ?? [], tool = timeline?.toolbar.tools.find(({type}) => type === "BoxSelectTool")
+    if (!tool || to === undefined) { if (tool) tool.overlay.visible = false; return }
+    tool.overlay.setv({left: Math.min(from, to), right: Math.max(from, to), visible: true})
+  })
   timeline?.on_event("selectiongeometry", ({geometry, final}) => {
     if (geometry.type === "rect" && final !== false) brush([geometry.x0, geometry.x1])
   })

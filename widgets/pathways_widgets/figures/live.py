@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -26,12 +25,9 @@ import bokeh
 import traitlets
 from IPython.display import DisplayHandle
 
-from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
-from pathways_nb.trace.metrics import duration
-from pathways_nb.trace.record import Events
 from pathways_nb.util.displaying import marimo_notebook, shows_figures
-from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
+from pathways_widgets.drawing.time_axis import last_end
 from pathways_widgets.drawing.views import Moment, RunLike
 from pathways_widgets.figures.output import (
     ITEM_TYPE,
@@ -45,6 +41,8 @@ from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.page import bokeh_source, drawing_script
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
 from pathways_widgets.figures.run_still import scene_of
+from pathways_widgets.figures.selected_events import Selection
+from pathways_widgets.timeline.event_filter import EventFilter
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.1
@@ -104,6 +102,8 @@ class Figure(anywidget.AnyWidget):
 
     brushed = traitlets.List(traitlets.Float()).tag(sync=True)
     """The selected part of the time axis, in seconds since the start of the run; empty for none."""
+    chosen = traitlets.Dict().tag(sync=True)
+    """The filter of the timeline, as in ``EventFilter.state``; empty for none."""
     totals = traitlets.Unicode().tag(sync=True)
     """The totals of the selected part, as text."""
     description = traitlets.Unicode().tag(sync=True)
@@ -158,8 +158,8 @@ class LiveFigure(Figure):
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
         answer_while_busy(self.comm)
-        self.observe(self._draw_window, "view")
-        self.observe(self._add_up, "brushed")
+        self.observe(self._draw_window, ["view", "chosen"])
+        self.observe(self._add_up, ["brushed", "chosen"])
 
     def push(self) -> bool:
         """Send what changed since the last push.
@@ -183,9 +183,44 @@ class LiveFigure(Figure):
 
     @property
     def selection(self) -> Selection | None:
-        """The brushed range: its events and the totals of each island; ``None`` if nothing is brushed."""
+        """What is selected: a range, by the tool "Totals", and what the filter leaves; ``None`` if it is everything.
+
+        Set it to a selection, of any run, to show the same here, or to ``None`` to show everything.
+        """
+        chosen = EventFilter.of_state(self.chosen)
+        if len(self.brushed) != 2:
+            return None if chosen == EventFilter() else Selection.of(self._run, None, chosen)
         # A range may be dragged from right to left.
-        return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
+        return Selection.of(self._run, (min(self.brushed), max(self.brushed)), chosen)
+
+    @selection.setter
+    def selection(self, selected: Selection | None) -> None:
+        self.chosen = {} if selected is None else selected.chosen.state
+        self.brushed = [] if selected is None or selected.is_whole else [selected.start, selected.end]
+
+    def select(self, start: float | None = None, end: float | None = None, **conditions: Any) -> Selection | None:
+        """Select in the picture.
+
+        Args:
+            start: begin of the range, in seconds since the run began; ``None`` with ``end``: all of the run.
+            end: its end.
+            **conditions: ``client``, ``program``, ``place`` and ``kind``, one word or several; ``shortest`` and
+                ``longest``, in seconds; ``text``, part of a name. All that are given must hold (``EventFilter``).
+
+        Returns:
+            The selection; ``None`` if nothing was given.
+
+        Raises:
+            ValueError: a condition or a kind is unknown, or a range is none.
+        """
+        made = EventFilter.of(**conditions)
+        span = None
+        if start is not None or end is not None:
+            span = (0.0 if start is None else float(start), last_end(self._run.events) if end is None else float(end))
+            if not span[0] < span[1]:
+                raise ValueError(f"select({span[0]}, {span[1]}): the range must end after it begins (seconds).")
+        self.selection = Selection.of(self._run, span, made)
+        return self.selection
 
     def json_item_with_data(self) -> dict[str, Any]:
         """Return the item of the run in its present state, with its data, for a page without a kernel."""
@@ -195,6 +230,7 @@ class LiveFigure(Figure):
     def _draw(self, moment: Moment) -> None:
         """Draw a moment and send its columns, all in one message."""
         window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
+        self._panel.choose(EventFilter.of_state(self.chosen))
         self._panel.update(moment, window)
         with self.hold_sync():
             for name, columns in self._panel.sources.items():
@@ -214,35 +250,6 @@ class LiveFigure(Figure):
         """Draw for another visible part of the time axis."""
         with self._lock:  # the last moment: making a new one of a million events takes longer than drawing some
             self._draw(self._moment or Moment.of(self._run))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A selected range of a run's time axis.
-
-    Args:
-        start: in seconds since the run began.
-        end: in seconds since the run began.
-        events: the events that overlap the range.
-        islands: for each island, the breakdown of its time within the range.
-    """
-
-    start: float
-    end: float
-    events: Events
-    islands: list[Breakdown]
-
-    @classmethod
-    def of(cls, run: RunLike, start: float, end: float) -> Selection:
-        """Return the selection from ``start`` to ``end`` of a run."""
-        events = run.events
-        # An event that is partly in the range counts; the breakdown cuts it at both ends.
-        inside = events.select((events["end"] >= start) & (events["start"] <= end))
-        return cls(start, end, inside, breakdown(events, run.islands, start, end))
-
-    def __str__(self) -> str:
-        head = f"{duration(self.start)} to {duration(self.end)}, {counted(len(self.events), 'event')}"
-        return "\n".join([head, *map(str, self.islands)])
 
 
 class LiveDisplay:

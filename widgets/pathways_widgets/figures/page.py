@@ -97,7 +97,7 @@ def figure_script() -> str:
 @cache
 def drawing_script() -> str:
     """Return the JavaScript that a page and the live widget share."""
-    files = ("keyboard.js", "table.js", "legends.js", "graph.js", "why.js", "cells.js", "figure.js")
+    files = ("keyboard.js", "table.js", "legends.js", "graph.js", "why.js", "cells.js", "filters.js", "figure.js")
     return "\n".join((Path(__file__).parent / name).read_text("utf-8") for name in files)
 
 

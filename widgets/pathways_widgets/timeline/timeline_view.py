@@ -55,6 +55,7 @@ from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window
 from pathways_widgets.timeline.busy_devices import busy_columns
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
+from pathways_widgets.timeline.event_filter import EventFilter, choices
 from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
 from pathways_widgets.timeline.happened_columns import (
     HAPPENED,
@@ -140,6 +141,8 @@ class Timeline(View):
         self._digest = Digest(self.lanes)
         self._reasons = WhyTable()
         self._ghost = Ghost()
+        self.chosen: EventFilter = EventFilter()
+        """What is shown of more events than a page has boxes for; of fewer the page itself chooses."""
 
     @cached_property
     def root(self) -> figure:
@@ -172,11 +175,13 @@ class Timeline(View):
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
         visible, around = with_margins((span["start"], span["end"]), window)
+        opened = None
         if window is None:  # what is folded is there, too, and unfolds on a page without a kernel
-            around = (0.0, last_end(everything))
-        boxes = choose_boxes(self._digest, around)
-        scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
-        self.sources = columns_of(self._digest, boxes, events, scale)
+            opened, around = visible, (0.0, last_end(everything))
+        wanted = None if self.chosen == EventFilter() else lambda: self.chosen.keeps(events, self.lanes.names)
+        boxes = choose_boxes(self._digest, around, wanted=wanted, opened=opened)
+        scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font, visible)
+        self.sources = columns_of(self._digest, boxes, events, scale, self.lanes.names)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.sources[GHOST] = self._ghost.columns(run.last_time, events, self.lanes, window and around, scale.seconds)
         self.sources |= happened_columns(everything, self.lanes, window and around, scale.seconds)
@@ -188,6 +193,7 @@ class Timeline(View):
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``legends.js`` makes a row of names from these
+            "timeline_boxes": {"tags": [choices(events, self.lanes.names)]},  # and ``filters.js`` a list of these
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             # What no box has needs no words in the legend.
