@@ -93,6 +93,8 @@ class Comparison(ShowsItself):
         """The events of both runs from the first dispatch of each, in seconds since then."""
         return as_one_record(self.a.events, self.b.events, len(self.a.islands))
 
+    link_model = None  # each run may have its own
+
     @property
     def last_time(self) -> None:
         """Always None: a comparison is of no cell that was run before."""

@@ -159,8 +159,9 @@ def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value(
     tool = next(
         tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
     )
-    rows = ["@why{custom}", "@bytes{custom} @route", "@route{custom}", "@line{custom}", "@basis{custom}"]
-    assert tool.tooltips[-5:] == [("", row) for row in rows]
+    rows = ["@why{custom}", "@bytes{custom} @route", "@route{custom}", "@rate{custom}", "@modelled{custom}"]
+    rows += ["@line{custom}", "@basis{custom}"]
+    assert tool.tooltips[-7:] == [("", row) for row in rows]
     for column, label in (("@why", "begins by"), ("@bytes", "moves"), ("@line", "line"), ("@kind", "that is")):
         made = tool.formatters[column]
         assert made.args == {"label": label}

@@ -99,7 +99,8 @@ class EventFilter:
     def of_state(cls, state: Mapping[str, Any]) -> EventFilter:
         """Return the filter of a state of the browser."""
         found: dict[str, Any] = {name: words for name, words in state.items() if words is not None}
-        return cls(**{name: tuple(words) if name in _LISTS else words for name, words in found.items()})
+        found |= {name: tuple(found[name]) for name in _LISTS if name in found}
+        return cls(**found)
 
     @property
     def state(self) -> dict[str, Any]:

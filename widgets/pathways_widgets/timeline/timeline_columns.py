@@ -24,6 +24,7 @@ from pathways_widgets.timeline.client_shares import client_numbers, sharing, tin
 from pathways_widgets.timeline.lanes import MARGIN
 from pathways_widgets.timeline.level_of_detail import Boxes, Digest
 from pathways_widgets.timeline.merged_events import facts_column, merged_ids
+from pathways_widgets.timeline.transfer_columns import rates
 
 MOST_MARKS = 500
 _NARROW = 3
@@ -42,6 +43,8 @@ SOURCES = {
         "strip",
         "duration",
         "bytes",
+        "rate",
+        "modelled",
         "run",
         "name",
         "kind",
@@ -82,7 +85,12 @@ class TimelineScale(NamedTuple):
 
 
 def columns_of(
-    digest: Digest, boxes: Boxes, events: Events, scale: TimelineScale, islands: Sequence[str] = ()
+    digest: Digest,
+    boxes: Boxes,
+    events: Events,
+    scale: TimelineScale,
+    modelled: Sequence[str],
+    islands: Sequence[str] = (),
 ) -> dict[str, Columns]:
     """Return the columns of every source.
 
@@ -91,9 +99,10 @@ def columns_of(
         boxes: the boxes to draw.
         events: the events.
         scale: size of a pixel, which decides what fits on a box.
+        modelled: for each label how fast a transfer is by the model (``transfer_columns.modelled_words``).
         islands: names of the islands; empty for numbers.
     """
-    columns = _boxes(digest, boxes, events, islands)
+    columns = _boxes(digest, boxes, events, modelled, islands)
     # (boxes,) whether a box is wide enough for a border or a pattern.
     wide = columns["duration"] >= _NARROW * scale.seconds
     guessed = {
@@ -125,7 +134,7 @@ def title_of(boxes: Boxes, events: Events) -> str:
     return f"{words} · {estimated:,} without exact stamps" if estimated else words
 
 
-def _boxes(digest: Digest, boxes: Boxes, events: Events, islands: Sequence[str]) -> Columns:
+def _boxes(digest: Digest, boxes: Boxes, events: Events, modelled: Sequence[str], islands: Sequence[str]) -> Columns:
     """Return the columns of the boxes."""
     top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
     track = np.concatenate([digest.track[boxes.alone], boxes.track])
@@ -145,10 +154,12 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events, islands: Sequence[str])
         pick.at(merged, boxes.box_of, every)
         columns[name] = np.concatenate([durations[: len(boxes.alone)], merged])
     columns["facts"] = facts_column(boxes, events, islands)
-    return columns | _details(boxes, events, codes)
+    columns |= _details(boxes, events, codes, modelled)
+    moved = np.where(codes == palette.CODES["transfer"], columns["bytes"], 0.0)
+    return columns | {"rate": rates(moved, durations)}
 
 
-def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
+def _details(boxes: Boxes, events: Events, codes: np.ndarray, modelled: Sequence[str]) -> Columns:
     """Return the columns that tooltips and links need."""
     alone, merged = boxes.alone, len(boxes.track)
     # (alone,) position of the label of each box among those that occur: texts are made once for each label.
@@ -171,6 +182,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     columns["program"] = text([_whose(label) for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
     columns["line"] = text([label.line for label in labels], [""])
+    columns["modelled"] = text([modelled[number] for number in used.tolist()], [""])
     columns["basis"] = text([label.basis for label in labels], [""])
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])

@@ -17,6 +17,7 @@ from pathways_widgets.timeline.event_filter import SEEN
 from pathways_widgets.timeline.ghost_columns import OUTLINE
 from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
 from pathways_widgets.timeline.happened_columns import TAG
+from pathways_widgets.timeline.transfer_columns import ARROW_HEAD, ARROW_LINE, ARROW_SWATCH
 
 GHOST_SWATCH = Swatch("last time", OUTLINE, "timeline_key_ghost")
 LEGENDS = (
@@ -36,7 +37,7 @@ LEGENDS = (
         Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
         for name, dash in DASHES.items()
     ),
-    (GHOST_SWATCH,),
+    (GHOST_SWATCH, ARROW_SWATCH),
     HAPPENED_LEGEND,
 )
 """The legends from the lanes upwards: work of the controller, work on devices, guessed times, the last run, what
@@ -56,6 +57,8 @@ def draw_legends(fig: figure, style: Style) -> None:
         item.renderers += [named_renderer(fig, f"timeline_{name}_edges")]
     # What is drawn explains itself: these entries need no swatch.
     rows.append([_entry(fig, OUTLINE.renderer, {"value": GHOST_SWATCH.text}, GHOST_SWATCH.name)])
+    rows[-1].append(_entry(fig, ARROW_LINE.renderer, {"value": ARROW_SWATCH.text}, ARROW_SWATCH.name))
+    rows[-1][-1].renderers += [named_renderer(fig, ARROW_HEAD.renderer)]
     rows.append([_entry(fig, TAG.renderer, {"field": "words"})])
     for position, items in enumerate(rows):
         # What happened is one table: its entries explain and hide nothing.
