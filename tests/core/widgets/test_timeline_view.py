@@ -258,7 +258,7 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
     assert view.properties["timeline_title"]["text"] == (
         f"fake · 60,000 events as {len(rows):,} boxes · 60,000 without exact stamps"
     )
-    assert columns["name"][0].endswith(" events")
+    assert columns["name"][0].endswith(" events here")
 
 
 def test_kinds_that_are_alike_in_grey_have_patterns_where_there_is_room() -> None:

@@ -25,6 +25,8 @@ _BYTES = """
     return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
 """
 _RATE = f"const text = (() => {{ {_BYTES} }})(); return text && `${{text}}/s`"
+_RUN = "return value < 0 ? '' : `, run ${value}`"
+"""Script: the number of a call behind its program; of what belongs to none, nothing."""
 _MEANING = f"return ({json.dumps(TERMS)})[value] ?? ''"
 """Script: a word of the field in plain words, or nothing."""
 _LABELLED = """
@@ -66,6 +68,7 @@ class Tooltip(NamedTuple):
                 (self.sizes, _BYTES),
                 (self.rates, _RATE),
                 (self.terms, _MEANING),
+                (("run",), _RUN),
             )
             for column in columns
         }

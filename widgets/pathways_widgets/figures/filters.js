@@ -47,7 +47,10 @@ const filterRow = (doc, {field, clients}) => {
     for (const what of LISTS) {
       const all = words(what), now = state[what], select = lists[what], texts = new Map(kinds.map(({name, text}) => [name, text]))
       const options = [["", `every ${what}`], ...(now.length > 1 ? [["\u0000", `${now.length} of ${all.length}`]] : []), ...all.map((word) => [word, (what === "kind" && texts.get(word)) || word])]
-      select.replaceChildren(...options.map(([value, text]) => Object.assign(document.createElement("option"), {value, textContent: text})))
+      // A list that is open must not be made anew while a run goes on.
+      const key = JSON.stringify(options)
+      if (select.dataset.key !== key) select.replaceChildren(...options.map(([value, text]) => Object.assign(document.createElement("option"), {value, textContent: text})))
+      select.dataset.key = key
       select.value = now.length > 1 ? "\u0000" : now[0] ?? ""
       select.style.display = all.length > 1 ? "inline" : "none"
     }

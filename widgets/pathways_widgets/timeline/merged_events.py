@@ -12,10 +12,68 @@ from collections.abc import Sequence
 import numpy as np
 
 from pathways_nb.trace.record import Events
-from pathways_widgets.drawing.views import Words, node_id
+from pathways_nb.trace.rows import QUALITIES
+from pathways_widgets.drawing.views import SIDES, Columns, Words, node_id
 from pathways_widgets.timeline.event_filter import facts_of, joined
 from pathways_widgets.timeline.level_of_detail import MOST_CELLS, Boxes
 
+
+def guesses(boxes: Boxes, events: Events) -> np.ndarray:
+    """Return for each box how its stamps are known, as in ``QUALITIES``; of merged events the least exact."""
+    quality = events.stored("quality").astype(np.int64)
+    # (qualities,) simulated stamps are exact.
+    rank = np.array([{"estimated": 1, "interpolated": 2}.get(name, 0) for name in QUALITIES])
+    worst = np.zeros(len(boxes.track), np.int64)
+    np.maximum.at(worst, boxes.box_of, rank[quality[boxes.members]])
+    known = np.array([QUALITIES.index(name) for name in ("exact", "estimated", "interpolated")])
+    return np.concatenate([quality[boxes.alone], known[worst]])
+
+
+def clusters(columns: Columns, which: np.ndarray, apart: float) -> Columns:
+    """Return one box around each group of boxes that are too narrow for an edge of their own.
+
+    Args:
+        columns: the columns of the boxes.
+        which: the narrow boxes.
+        apart: seconds between two boxes of a lane from which on they are of two groups; the least width of a group.
+    """
+    order = which[np.lexsort((columns["left"][which], columns["bottom"][which], columns["top"][which]))]
+    left, right, top, bottom = (columns[side][order] for side in SIDES)
+    same = (top[1:] == top[:-1]) & (bottom[1:] == bottom[:-1]) & (left[1:] - right[:-1] < apart)
+    first = np.flatnonzero(np.concatenate([[True], ~same])) if len(order) else np.zeros(0, np.int64)
+    ends = np.maximum.reduceat(right, first) if len(order) else right
+    found: Columns = {"left": left[first], "right": np.maximum(ends, left[first] + apart)}
+    return found | {"top": top[first], "bottom": bottom[first], "box": order[first].astype(np.int32)}
+
+
+def joined_columns(*parts: Columns) -> Columns:
+    """Return tables of the same columns as one."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def programs_of(facts: Words, merged: int) -> list[str]:
+    """Return the programs of merged boxes, in words; nothing where that is none.
+
+    Args:
+        facts: the facts of all boxes, those of merged ones last.
+        merged: how many these are.
+    """
+    texts: dict[int, str] = {}
+    for number in facts.numbers[len(facts) - merged :].tolist():
+        if number not in texts:
+            found = json.loads(facts.words[number] or '{"program": []}')["program"]
+            names = list(filter(None, found))
+            texts[number] = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} programs"
+    return [texts[number] for number in facts.numbers[len(facts) - merged :].tolist()]
+
+
+def first_labels(boxes: Boxes, events: Events) -> list[int]:
+    """Return for each merged box the label of one of its events; all are in one lane."""
+    _, first = np.unique(boxes.box_of, return_index=True)
+    return events.label[boxes.members[first]].tolist()
+
+
+_MOST_NAMES = 3
 MOST_IDS = 32
 """Largest number of nodes that a merged box names one by one."""
 

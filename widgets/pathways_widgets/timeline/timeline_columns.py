@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +24,15 @@ from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
 from pathways_widgets.timeline.client_shares import client_numbers, sharing, tints
 from pathways_widgets.timeline.lanes import MARGIN
 from pathways_widgets.timeline.level_of_detail import Boxes, Digest
-from pathways_widgets.timeline.merged_events import facts_column, merged_ids
+from pathways_widgets.timeline.merged_events import (
+    clusters,
+    facts_column,
+    first_labels,
+    guesses,
+    joined_columns,
+    merged_ids,
+    programs_of,
+)
 from pathways_widgets.timeline.transfer_columns import rates
 
 MOST_MARKS = 500
@@ -105,9 +114,8 @@ def columns_of(
     columns = _boxes(digest, boxes, events, modelled, islands)
     # (boxes,) whether a box is wide enough for a border or a pattern.
     wide = columns["duration"] >= _NARROW * scale.seconds
-    guessed = {
-        f"timeline_{name}": wide & (columns["quality"].numbers == QUALITIES.index(name)) for name in palette.DASHES
-    }
+    known = guesses(boxes, events)
+    guessed = {name: known == QUALITIES.index(name) for name in palette.DASHES}
     # A dashed edge takes the place of the solid one.
     solid = wide & ~np.any(list(guessed.values()), 0)
     # A quad always has a border: that of a narrow box has the colour of the box itself.
@@ -116,7 +124,14 @@ def columns_of(
     high = np.minimum(_STRIP * scale.font / 11 * scale.lanes, (columns["bottom"] - columns["top"]) / 3)
     columns["strip"] = (columns["bottom"] - np.where(columns["tint"], high, 0)).astype(np.float32)
     hatched = {f"timeline_{name}": _hatched(columns, name, wide, scale.seconds) for name in palette.HATCHES}
-    dashed = {name: _rows(columns, np.flatnonzero(which)) for name, which in guessed.items()}
+    # Of boxes too narrow for an edge, groups have one.
+    apart = _NARROW * scale.seconds
+    dashed = {
+        f"timeline_{name}": joined_columns(
+            _rows(columns, np.flatnonzero(which & wide)), clusters(columns, np.flatnonzero(which & ~wide), apart)
+        )
+        for name, which in guessed.items()
+    }
     return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched, **dashed}
 
 
@@ -154,13 +169,13 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events, modelled: Sequence[str]
         pick.at(merged, boxes.box_of, every)
         columns[name] = np.concatenate([durations[: len(boxes.alone)], merged])
     columns["facts"] = facts_column(boxes, events, islands)
-    columns |= _details(boxes, events, codes, modelled)
+    columns |= _details(boxes, events, codes, modelled, programs_of(columns["facts"], len(boxes.track)))
     moved = np.where(codes == palette.CODES["transfer"], columns["bytes"], 0.0)
     return columns | {"rate": rates(moved, durations)}
 
 
-def _details(boxes: Boxes, events: Events, codes: np.ndarray, modelled: Sequence[str]) -> Columns:
-    """Return the columns that tooltips and links need."""
+def _details(boxes: Boxes, events: Events, codes: np.ndarray, modelled: Sequence[str], programs: list[str]) -> Columns:
+    """Return the columns that tooltips and links need; ``programs`` are those of merged boxes."""
     alone, merged = boxes.alone, len(boxes.track)
     # (alone,) position of the label of each box among those that occur: texts are made once for each label.
     used, which = np.unique(events.label[alone], return_inverse=True)
@@ -176,10 +191,12 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray, modelled: Sequence
 
     columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
     columns["name"] = text(
-        [label.name for label in labels], [f"{count:,} {plural(count, 'event')}" for count in boxes.count.tolist()]
+        [label.name for label in labels], [f"{count:,} {plural(count, 'event')} here" for count in boxes.count.tolist()]
     )
-    columns["place"] = text([_where(label) for label in labels], [""])
-    columns["program"] = text([_whose(label) for label in labels], ["several"])
+    firsts = first_labels(boxes, events)
+    wheres = {number: _where(replace(events.labels[number], place="")) for number in set(firsts)}
+    columns["place"] = text([_where(label) for label in labels], [wheres[number] for number in firsts])
+    columns["program"] = text([_whose(label) for label in labels], programs)
     columns["route"] = text([label.route for label in labels], [""])
     columns["line"] = text([label.line for label in labels], [""])
     columns["modelled"] = text([modelled[number] for number in used.tolist()], [""])

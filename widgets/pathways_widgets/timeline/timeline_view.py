@@ -88,7 +88,7 @@ _TOOLTIPS = [
     ("what", "@name · @kind"),
     ("that is", "@kind{custom}"),
     ("where", "@place"),
-    ("program", "@program, run @run"),
+    ("program", "@program{custom}@run{custom}"),
     ("start", "@left{custom}"),
     ("takes", "@duration{custom} (@quality, @status)"),
     ("begins by", "@why"),
