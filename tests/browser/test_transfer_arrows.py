@@ -42,4 +42,4 @@ def test_an_arrow_tells_achieved_beside_modelled_bandwidth(opened: Callable[...,
     assert tab.evaluate(_DRAWN) == [0, 0], "with its box an arrow is hidden"
     tab.get_by_title("Hide or show: transfer").click()
     tab.get_by_text("as a table").click()
-    assert tab.get_by_role("cell", name="g on island 1").is_visible()
+    tab.get_by_role("cell", name="g on island 1").first.wait_for()

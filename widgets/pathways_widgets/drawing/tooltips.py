@@ -68,7 +68,7 @@ class Tooltip(NamedTuple):
                 (self.sizes, _BYTES),
                 (self.rates, _RATE),
                 (self.terms, _MEANING),
-                (("run",), _RUN),
+                (("run",) if any("@run{custom}" in value for _, value in self.rows) else (), _RUN),
             )
             for column in columns
         }

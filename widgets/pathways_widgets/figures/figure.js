@@ -172,6 +172,14 @@ const modules = (doc, Bokeh) => {
   return {picked, sayFirst}
 }
 
+// Where several marks lie over each other the uppermost is told: tooltips of all would cover each other.
+const tellOne = (figure, Bokeh) => figure.on_event("mousemove", () => queueMicrotask(() => {
+  const hovers = [...Bokeh.index.find_one(figure)?.tool_views.values() ?? []].filter(({ttmodels}) => ttmodels)
+  const open = hovers.flatMap(({ttmodels}) => [...ttmodels]).filter(([, tooltip]) => tooltip.visible && tooltip.position !== null)
+  const height = ([renderer]) => figure.renderers.indexOf(renderer)
+  for (const [, tooltip] of open.sort((a, b) => height(b) - height(a)).slice(1)) tooltip.clear()
+}))
+
 // The pane with the source: it shows the text around a line, below a heading. The line has the colour in the place's tags.
 const sourcePane = (Bokeh, place, texts) => {
   const pane = document.createElement("div")
@@ -289,6 +297,7 @@ const mount = async (Bokeh, item, element) => {
   if (filter.row) foot.before(filter.row)
   if (filter.toggle) buttons?.append(filter.toggle)
   foot.append(...[numbers, buttons, field].filter((part) => part))
+  for (const figure of figuresOf(doc)) tellOne(figure, Bokeh)
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
   return {doc, say, fit, mark, filter, sayFirst, dispose}
