@@ -27,6 +27,7 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime import local_islands
 from pathways_nb.session import default_controller
+from pathways_nb.session.calls import link_models
 from pathways_nb.session.session import Session
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.progress import show_progress, tell_reader
@@ -161,6 +162,12 @@ def _stored(controller: Session) -> Calibration | None:
     return _kept.get(shape)
 
 
+def _stored_model(controller: Session) -> CostModel | None:
+    """Return the model of these islands that is kept or stored; None if there is none."""
+    found = _stored(controller)
+    return None if found is None else found.model
+
+
 def _loaded(path: str | Path, controller: Session) -> Calibration:
     """Return the calibration in a file if it holds on this machine.
 
@@ -225,3 +232,4 @@ def _path(shape: _Shape) -> Path:
 
 # ``attach`` is below this package and must not import it, so it is given the functions for "sim:here".
 simulator.measure_here_by(calibrated, usual)
+link_models.read_models_by(_stored_model)

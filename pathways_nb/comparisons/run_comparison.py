@@ -93,6 +93,8 @@ class Comparison(ShowsItself):
         """The events of both runs from the first dispatch of each, in seconds since then."""
         return as_one_record(self.a.events, self.b.events, len(self.a.islands))
 
+    link_model = None  # each run may have its own
+
     @property
     def last_time(self) -> None:
         """Always None: a comparison is of no cell that was run before."""
@@ -153,7 +155,7 @@ class Comparison(ShowsItself):
         Args:
             *views: any of ``"timeline"``, ``"ops"``, ``"memory"`` and ``"categories"``; the timeline if none is named.
         """
-        from pathways_widgets.figures.live import LiveDisplay
+        from pathways_widgets.figures.live_display import LiveDisplay
 
         # The display of a live run, which is filled once and ended.
         display = LiveDisplay(self, ",".join(views) or "timeline")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
 from pathways_nb.controller import log_text
 from pathways_nb.controller.log import Log
+from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.results import chrome_trace, perfetto_trace, saved_run
 from pathways_nb.results.controller_history import ControllerHistory
@@ -61,9 +62,11 @@ class Run(ControllerHistory, RunCauses):
     on_display: bool = False  # whether a live figure shows ``note``; otherwise progress is printed
     finished: bool = False
     view: Any = field(default=None, repr=False)
-    """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
+    """Its figure on the screen; ``view.selection`` is what the user has selected in it."""
     last_time: Events | None = field(default=None, repr=False)
     """What the same cell did when it was run last, if its picture shows what has changed since."""
+    link_model: CostModel | None = field(default=None, repr=False)
+    """The calibrated model of its real devices, beside which transfers are shown; None without one."""
     stamps: Stamps | None = None
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -246,7 +249,7 @@ class Run(ControllerHistory, RunCauses):
         Raises:
             ValueError: there is no such view; the nearest one is named. Or ``at`` is none.
         """
-        from pathways_widgets.figures.live import DEFAULT_SHOW, LiveDisplay
+        from pathways_widgets.figures.live_display import DEFAULT_SHOW, LiveDisplay
         from pathways_widgets.figures.viewpoint import split_view
 
         opens_at, of_player = split_view(at)
@@ -306,8 +309,8 @@ class Run(ControllerHistory, RunCauses):
         Raises:
             ValueError: the ending, a view or ``at`` is unknown.
         """
-        from pathways_widgets.figures.live import DEFAULT_SHOW
         from pathways_widgets.figures.page import write_run
+        from pathways_widgets.figures.panel import DEFAULT_SHOW
 
         write_run(self, path, ",".join(views) or DEFAULT_SHOW, at)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.causality.dependencies import data_edges
+from pathways_nb.trace.causality.dependencies import transfer_edges
 from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.memory_history import memory_of
 from pathways_nb.trace.metrics import BUSY, busy_devices, client_name
@@ -126,7 +126,7 @@ def tracks_of(events: Events, islands: Sequence[int]) -> TraceTracks:
         first.setdefault(position, len(bars))
         start, end = event["start"] + shift, event["end"] + shift
         bars.append(Bar(tracks[numbers[key]][0], numbers[key], start, max(start, end), event))
-    arrows = [(first[source], first[target]) for source, target in _carried(happened)]
+    arrows = [(first[source], first[target]) for source, target in transfer_edges(happened)]
     names = ["controller", *(f"island {number}" for number in _aligned(len(islands))), "transfers"]
     processes = {stride * number: name for number, name in enumerate(names, 1)}
     counters = [one._replace(process=stride * (1 + one.process)) for one in _counters(events, islands, shift)]
@@ -178,19 +178,6 @@ def _where(event: Mapping[str, Any], islands: Sequence[int]) -> Iterator[tuple[i
             yield _island(island), device
     else:
         yield _CONTROLLER, CONTROLLER_ROWS.get(kind, 0)
-
-
-def _carried(events: Events) -> Iterator[tuple[int, int]]:
-    """Yield the positions of both ends of each edge that begins or ends with a transfer."""
-    source, target, _ = data_edges(events)
-    moves, ends = events.is_("kind", "transfer"), events["end"]
-    # A transfer carries one value: of what came before it in its node, the last has made that.
-    made: dict[int, int] = {}
-    for at, into in zip(source[moves[target]].tolist(), target[moves[target]].tolist(), strict=True):
-        made[into] = max(made.get(into, at), at, key=ends.item)
-    yield from ((at, into) for into, at in made.items())
-    reads = moves[source] & ~moves[target]
-    yield from zip(source[reads].tolist(), target[reads].tolist(), strict=True)
 
 
 def _counters(events: Events, islands: Sequence[int], shift: float) -> Iterator[CounterTrack]:

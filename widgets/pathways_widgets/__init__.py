@@ -8,7 +8,8 @@ runs alike. Every colour is in ``drawing.palette``. Anything that a script witho
 from pathways_widgets.explorers.curve import curve
 from pathways_widgets.explorers.thumbnails import thumbnails
 from pathways_widgets.explorers.tradeoff import tradeoff
-from pathways_widgets.figures.live import LiveDisplay, LiveFigure
+from pathways_widgets.figures.live import LiveFigure
+from pathways_widgets.figures.live_display import LiveDisplay
 from pathways_widgets.figures.page import page
 from pathways_widgets.figures.panel import figure_of
 

@@ -24,6 +24,7 @@ from pathways_nb.runtime.local.profiler import Profiler, ordinals
 from pathways_nb.session import default_controller, elasticity, interrupted
 from pathways_nb.session.calls import stored_values
 from pathways_nb.session.calls.batching import CallBatcher
+from pathways_nb.session.calls.link_models import link_model
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.status import turns_of
@@ -148,6 +149,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
                 if book is not None and beginning is not None:
                     run.kept_log = book.end(beginning)
                 run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
+                run.link_model = link_model(session)
                 turns = {name: one.since(before.get(name, ContendedTurns())) for name, one in turns_of(session).items()}
                 if shares := shares_line(turns, session.is_shared):
                     run.about["shares"] = shares
@@ -180,7 +182,7 @@ def _read(profiler: Profiler, session: Session, run: Run) -> None:
 def _display(run: Run, show: str | Sequence[str]) -> Any:
     if not show:
         return None
-    from pathways_widgets.figures.live import LiveDisplay  # late: most scripts need no pictures
+    from pathways_widgets.figures.live_display import LiveDisplay  # late: most scripts need no pictures
 
     display = LiveDisplay(run, show, called=partial(expression_of, run))
     if not display.views:

@@ -129,6 +129,23 @@ def data_edges(events: Events) -> Edges:
     return Edges.of(source, target, DATA)
 
 
+def transfer_edges(events: Events) -> Iterator[tuple[int, int]]:
+    """Yield the positions of both ends of each edge that begins or ends with a transfer.
+
+    Args:
+        events: in the order of their starts.
+    """
+    source, target, _ = data_edges(events)
+    moves, ends = events.is_("kind", "transfer"), events["end"]
+    # A transfer carries one value: of what came before it in its node, the last has made that.
+    made: dict[int, int] = {}
+    for at, into in zip(source[moves[target]].tolist(), target[moves[target]].tolist(), strict=True):
+        made[into] = max(made.get(into, at), at, key=ends.item)
+    yield from ((at, into) for into, at in made.items())
+    reads = moves[source] & ~moves[target]
+    yield from zip(source[reads].tolist(), target[reads].tolist(), strict=True)
+
+
 def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
     """Yield pairs of labels: a node or transfer, and one of its producers, of the same microbatch if possible."""
     makers: dict[tuple[object, ...], list[int]] = defaultdict(list)

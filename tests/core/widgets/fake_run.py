@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.launch_ops import Ops
@@ -45,6 +46,7 @@ class FakeRun:
     ops: Ops = field(default_factory=Ops)
     op_graph: OpGraph = field(default_factory=OpGraph)
     last_time: Events | None = None
+    link_model: CostModel | None = None
 
     @property
     def events(self) -> Events:

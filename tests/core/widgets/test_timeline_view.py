@@ -159,8 +159,9 @@ def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value(
     tool = next(
         tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
     )
-    rows = ["@why{custom}", "@bytes{custom} @route", "@route{custom}", "@line{custom}", "@basis{custom}"]
-    assert tool.tooltips[-5:] == [("", row) for row in rows]
+    rows = ["@why{custom}", "@bytes{custom} @route", "@route{custom}", "@rate{custom}", "@modelled{custom}"]
+    rows += ["@line{custom}", "@basis{custom}"]
+    assert tool.tooltips[-7:] == [("", row) for row in rows]
     for column, label in (("@why", "begins by"), ("@bytes", "moves"), ("@line", "line"), ("@kind", "that is")):
         made = tool.formatters[column]
         assert made.args == {"label": label}
@@ -257,7 +258,7 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
     assert view.properties["timeline_title"]["text"] == (
         f"fake · 60,000 events as {len(rows):,} boxes · 60,000 without exact stamps"
     )
-    assert columns["name"][0].endswith(" events")
+    assert columns["name"][0].endswith(" events here")
 
 
 def test_kinds_that_are_alike_in_grey_have_patterns_where_there_is_room() -> None:
@@ -334,3 +335,19 @@ def test_hosts_are_not_told_apart_where_an_island_is_one_lane() -> None:
     lanes = Lanes((32, 32), per_host=(16, 16))
     assert lanes.edges_of_hosts == []
     assert list(lanes.labels.values())[2:] == ["busy", "island 0 · 32 dev", "busy", "island 1 · 32 dev"]
+
+
+def test_what_a_long_loop_opens_on_is_drawn_event_by_event() -> None:
+    label = Label("compute", "step", "loop", island=0, devices=4)
+    run = FakeRun([], Events.from_rows([Row(label, float(i), i + 0.5, i, "exact") for i in range(20 * MOST_BOXES)]))
+    view = Timeline((4, 4))
+    view.update(run)
+    span = view.properties["timeline_x"]
+    assert span["end"] - span["start"] < 10, "the last three calls"
+    boxes = view.sources["timeline_boxes"]
+    in_sight = (boxes["right"] > span["start"]) & (boxes["left"] < span["end"])
+    assert {boxes["quality"][i] for i in np.flatnonzero(in_sight)} == {"exact"}
+    assert in_sight.sum() >= 3
+    assert boxes["duration"].sum() == pytest.approx(10 * MOST_BOXES), "what is folded keeps its busy time"
+    assert len(boxes["left"]) <= MOST_BOXES
+    assert any(span["start"] < x < span["end"] for x in view.sources["timeline_marks"]["x"]), "texts are in sight"

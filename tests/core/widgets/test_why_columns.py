@@ -48,7 +48,7 @@ def test_facts_are_of_all_events_of_a_kind() -> None:
     columns = Timeline(run.islands).update(run)
     assert columns[FACTS]["text"] == [
         "`f` of p (compute): 1 time, 3 s in all, 50 % of the makespan; on the critical path",
-        "`left → right` of p (transfer): 1 time, 1 s in all, 17 % of the makespan; on the critical path · 2 MB",
+        "`left → right` of p (transfer): 1 time, 1 s in all, 17 % of the makespan; on the critical path · 2 MB at 2 MB/s, modelled: not known before pw.calibrate()",
         "`g` of p (compute): 2 times, 2 s in all, 1 s each, 33 % of the makespan; on the critical path · model.py:12",
     ]
     assert columns[FACTS]["id"] == ["p#0", "p#1", "p#1"]

@@ -72,7 +72,9 @@ class LineMark(PictureMark):
             ends = tuple((x[row], y[row]) for x, y in points)
             if math.isnan(ends[0][0]):  # only in a legend
                 continue
-            if not self.is_bent and not (ends := _cut(ends, frame)):
+            if self.is_bent:  # a curve that begins or ends outside is bent to the edge
+                ends = tuple((min(max(across, frame.left), frame.right), down) for across, down in ends)
+            elif not (ends := _cut(ends, frame)):
                 continue
             yield Curve(ends, line, factor * width, self.is_bent, dash, gap)
 

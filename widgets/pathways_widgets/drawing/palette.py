@@ -132,6 +132,9 @@ NEUTRAL = "#8A8A8A"
 TRANSFER = PURPLE
 """Colour of edges that cross a network."""
 
+ARROW = "#A2387C"
+"""Colour of the arrow of a transfer: that of transfers, darker, because it crosses boxes of all kinds."""
+
 NEEDED = MINT
 """Tab under a node for whose value Python waited; the same colour as a fetch in the timeline."""
 

@@ -24,6 +24,9 @@ _BYTES = """
     while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
     return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
 """
+_RATE = f"const text = (() => {{ {_BYTES} }})(); return text && `${{text}}/s`"
+_RUN = "return value < 0 ? '' : `, run ${value}`"
+"""Script: the number of a call behind its program; of what belongs to none, nothing."""
 _MEANING = f"return ({json.dumps(TERMS)})[value] ?? ''"
 """Script: a word of the field in plain words, or nothing."""
 _LABELLED = """
@@ -42,6 +45,7 @@ class Tooltip(NamedTuple):
         sizes: columns of bytes, shown in a suitable unit there.
         optional: labels that are left out where the first column of their row is empty.
         terms: columns of words, of which plain words are shown where their format is ``{custom}`` (``terms.TERMS``).
+        rates: columns of bytes per second, shown in a suitable unit where their format is ``{custom}``.
         in_toolbar: whether the toolbar has a button for it.
         most: how many marks under the pointer are told; ``None`` for all.
     """
@@ -51,6 +55,7 @@ class Tooltip(NamedTuple):
     sizes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
+    rates: tuple[str, ...] = ()
     in_toolbar: bool = True
     most: int | None = None
 
@@ -58,7 +63,13 @@ class Tooltip(NamedTuple):
         """Return Bokeh's tool that shows this over ``renderers``."""
         formatters = {
             f"@{column}": CustomJSHover(code=code)
-            for columns, code in ((self.seconds, _SECONDS), (self.sizes, _BYTES), (self.terms, _MEANING))
+            for columns, code in (
+                (self.seconds, _SECONDS),
+                (self.sizes, _BYTES),
+                (self.rates, _RATE),
+                (self.terms, _MEANING),
+                (("run",) if any("@run{custom}" in value for _, value in self.rows) else (), _RUN),
+            )
             for column in columns
         }
         rows = []

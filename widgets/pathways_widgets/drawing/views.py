@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from bokeh.models import ColumnDataSource, LayoutDOM
 
+from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.graph import Graph
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.op_graph import OpGraph
@@ -129,6 +130,10 @@ class RunLike(Protocol):
         """What the same cell did when it was run last; None if that is not known, or not to be drawn."""
 
     @property
+    def link_model(self) -> CostModel | None:
+        """The calibrated model of its real devices, for the bandwidth of transfers; None without one."""
+
+    @property
     def ops(self) -> Ops:
         """The ops inside its launches; empty if none were seen."""
 
@@ -174,6 +179,7 @@ class Moment:
     ops: Ops = field(default_factory=Ops)
     op_graph: OpGraph = field(default_factory=OpGraph)
     last_time: Events | None = None
+    link_model: CostModel | None = None
 
     @classmethod
     def of(cls, run: RunLike) -> Moment:
@@ -187,7 +193,7 @@ class Moment:
         said = run.summary_line(), run.headline()
         # What a run has done so far is no more than a part of what it did the last time.
         last = run.last_time if finished else None
-        return cls(run.name, *where, programs, finished, run.events, *said, run.ops, run.op_graph, last)
+        return cls(run.name, *where, programs, finished, run.events, *said, run.ops, run.op_graph, last, run.link_model)
 
     def headline(self) -> str:
         """Return the sentence above the figures."""

@@ -12,10 +12,10 @@ from pathways_widgets.drawing.scene import Scene, Text
 from pathways_widgets.drawing.still_frame import LIGHT, LINE
 from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns, Moment, RunLike, Window
-from pathways_widgets.figures.live import Selection
 from pathways_widgets.figures.output import answer_while_busy
 from pathways_widgets.figures.picture_figure import PictureFigure
 from pathways_widgets.figures.run_still import HEADLINE, MARGIN, write_lines
+from pathways_widgets.figures.selected_events import Selection
 from pathways_widgets.timeline.decision_timeline import DecisionTimeline
 
 Pointed = Decision | None | tuple[Decision | None, ...]
@@ -77,7 +77,9 @@ class DecisionFigure(PictureFigure[RunLike]):
 
     def _add_up(self, change: object) -> None:
         """Compute the totals of the brushed range."""
-        self.totals = str(Selection.of(self._picture, *sorted(self.brushed))) if len(self.brushed) == 2 else ""
+        self.totals = (
+            str(Selection.of(self._picture, (min(self.brushed), max(self.brushed)))) if len(self.brushed) == 2 else ""
+        )
 
 
 def sentence_of(decisions: Sequence[Decision | None], names: Sequence[str] = ()) -> str:

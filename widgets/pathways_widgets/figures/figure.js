@@ -173,6 +173,14 @@ const modules = (doc, Bokeh) => {
   return {picked, sayFirst, open}
 }
 
+// Where several marks lie over each other the uppermost is told: tooltips of all would cover each other.
+const tellOne = (figure, Bokeh) => figure.on_event("mousemove", () => queueMicrotask(() => {
+  const hovers = [...Bokeh.index.find_one(figure)?.tool_views.values() ?? []].filter(({ttmodels}) => ttmodels)
+  const open = hovers.flatMap(({ttmodels}) => [...ttmodels]).filter(([, tooltip]) => tooltip.visible && tooltip.position !== null)
+  const height = ([renderer]) => figure.renderers.indexOf(renderer)
+  for (const [, tooltip] of open.sort((a, b) => height(b) - height(a)).slice(1)) tooltip.clear()
+}))
+
 // The pane with the source: it shows the text around a line, below a heading. The line has the colour in the place's tags.
 const sourcePane = (Bokeh, place, texts) => {
   const pane = document.createElement("div")
@@ -228,7 +236,7 @@ const told = (head, host, mayFold) => {
   const numbers = document.createElement("div"), summary = document.createElement("div"), totals = document.createElement("div")
   const details = document.createElement("details"), word = document.createElement("summary")
   head.className = "pathways-headline"
-  numbers.style.cssText = "flex: 1"
+  numbers.style.cssText = "flex: 1 1 16em"
   word.textContent = "details"
   word.style.cursor = "pointer"
   summary.style.whiteSpace = totals.style.whiteSpace = "pre-wrap"
@@ -256,7 +264,7 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   const {numbers, say} = told(head, host, item.is_folded)
   host.style.display = "block"
   host.setAttribute("role", "figure")
-  foot.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px`
+  foot.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; flex-wrap: wrap; gap: 3px 12px`
   say({headline: item.headline, summary: item.summary, description: item.description})
   element.classList.remove("pathways-figure")
   element.replaceChildren(head, host, foot)
@@ -282,7 +290,7 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   titles(doc, Bokeh)
   const fit = fitToWidth(doc)
   const clients = clientRow(doc)
-  if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients)
+  if (clients) above(Bokeh.index.find_one(doc.get_model_by_name("timeline")), clients.row)
   const levels = modules(doc, Bokeh), {picked, sayFirst} = levels
   const {panel, tellNodes, tell, close} = whyPanel(doc)
   if (panel) host.after(panel)
@@ -294,11 +302,15 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   const {said, buttons} = keyboard(doc, Bokeh, {tell, close, field})
   host.after(said)
   numbers.append(tables(doc, Bokeh))
+  const filter = filterRow(doc, {field, clients})
+  if (filter.row) foot.before(filter.row)
+  if (filter.toggle) buttons?.append(filter.toggle)
   const choose = (ids) => { linked.choose(ids); tellNodes(ids) }
-  const view = viewParts(doc, element, {link: {...linked, choose}, modules: levels, home, brush})
+  const view = viewParts(doc, element, {link: {...linked, choose}, modules: levels, filter, home, brush})
   const copier = given && viewButton(host, view.read, given)
   foot.append(...[numbers, copier, buttons, field].filter((part) => part))
+  for (const figure of figuresOf(doc)) tellOne(figure, Bokeh)
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
-  return {doc, say, fit, mark, sayFirst, view, dispose}
+  return {doc, say, fit, mark, filter, sayFirst, view, dispose}
 }

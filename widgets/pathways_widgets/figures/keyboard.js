@@ -200,7 +200,7 @@ const keyboard = (doc, Bokeh, {tell, close, field}) => {
     })
   }
   buttons.setAttribute("role", "group")
-  buttons.setAttribute("aria-label", "Zoom")
+  buttons.setAttribute("aria-label", "Zoom and filter")
   buttons.style.cssText = "display: flex; align-items: flex-start; white-space: nowrap"
   const zooms = [["−", "Zoom out (−)", "-"], ["+", "Zoom in (+)", "+"], ["fit", "Show everything (F)", "f"]]
   for (const [text, title, key] of [...(current?.ranges.length ? zooms : []), ["?", "Keys of this picture (?)", "?"]]) {

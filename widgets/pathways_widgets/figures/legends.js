@@ -139,7 +139,7 @@ const clientRow = (doc) => {
   const figure = doc.get_model_by_name("timeline"), hidden = doc.get_model_by_name("timeline_hidden")
   if (!figure || !hidden) return null
   const row = flowing("Clients: press to hide or show")
-  const away = new Set()
+  const away = new Set(), listeners = []
   const fill = () => {
     row.replaceChildren(...figure.tags.map(([, name, colour]) => {
       const button = clientButton(name, colour)
@@ -156,11 +156,19 @@ const clientRow = (doc) => {
   }
   const hide = () => {
     const numbers = figure.tags.filter(([, name]) => away.has(name)).map(([number]) => number)
-    if (numbers.join() !== hidden.data.client.join()) hidden.data = {client: numbers}
+    if (numbers.join() === hidden.data.client.join()) return
+    hidden.data = {client: numbers}
+    for (const tell of listeners) tell()
+  }
+  // Shows these clients only; no names mean all.
+  const show = (names) => {
+    away.clear()
+    for (const [, name] of figure.tags) if (names.length && !names.includes(name)) away.add(name)
+    fill()
   }
   fill()
   figure.properties.tags.change.connect(fill)
-  return row
+  return {row, away, show, onChange: (tell) => listeners.push(tell)}
 }
 
 const clientButton = (name, colour, title = `Hide or show what is done for ${name}`) => {

@@ -97,11 +97,12 @@ const keepPage = ({name}, [bytes]) => {
 }
 
 const draw = async (model, el) => {
-  const properties = () => JSON.parse(model.get("_properties")), brush = (range) => { model.set("brushed", range); model.save_changes() }
+  const set = (trait, value) => { model.set(trait, value); model.save_changes() }
+  const properties = () => JSON.parse(model.get("_properties")), brush = (range) => set("brushed", range)
   const write = (at) => `${model.get("_call")}${[model.get("view_beside"), at].filter((part) => part).join("&")}")`
   const save = model.get("_has_page") ? (at) => model.send({page: at}) : null
   const link = model.get("_call") ? {write, save} : null
-  const {doc, say, fit, mark, sayFirst, view, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: properties()}, el,
+  const {doc, say, fit, mark, filter, sayFirst, view, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: properties()}, el,
     {link, home: () => properties().timeline_x, brush})
   const handlers = [], {show, reveal, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
@@ -124,6 +125,14 @@ const draw = async (model, el) => {
   })
   for (const trait of ["headline", "summary", "totals", "description"]) on(trait, () => say({[trait]: model.get(trait)}))
   const timeline = doc.get_model_by_name("timeline")
+  on("chosen", () => filter.apply(model.get("chosen") ?? {}))
+  filter.onChange((state) => { if (JSON.stringify(state) !== JSON.stringify(model.get("chosen"))) set("chosen", state) })
+  // A range that Python has set is shown as one that was dragged.
+  on("brushed", () => {
+    const [from, to] = model.get("brushed") ?? [], tool = timeline?.toolbar.tools.find(({type}) => type === "BoxSelectTool")
+    if (!tool || to === undefined) { if (tool) tool.overlay.visible = false; return }
+    tool.overlay.setv({left: Math.min(from, to), right: Math.max(from, to), visible: true})
+  })
   timeline?.on_event("selectiongeometry", ({geometry, final}) => {
     if (geometry.type === "rect" && final !== false) brush([geometry.x0, geometry.x1])
   })

@@ -1,4 +1,4 @@
-"""Live figures in a notebook: a widget that syncs state, and the thread that keeps it up to date during a cell.
+"""Live figures in a notebook: a widget that syncs state.
 
 The kernel sends columns as state of the widget; the browser draws them and sends back only the visible part of the time
 axis. No message needs an answer. That is why a figure appears and moves while its cell still runs: a first paint that
@@ -10,26 +10,17 @@ Columns are encoded in ``packing``, views are put together in ``panel``, still p
 
 from __future__ import annotations
 
-import contextvars
 import json
-import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
-from IPython.display import DisplayHandle
 
-from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
-from pathways_nb.trace.metrics import duration
-from pathways_nb.trace.record import Events
-from pathways_nb.util.displaying import shows_figures
-from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
+from pathways_widgets.drawing.time_axis import last_end
 from pathways_widgets.drawing.views import Moment, RunLike
 from pathways_widgets.figures.bokeh_asset import BokehJS
 from pathways_widgets.figures.output import (
@@ -38,18 +29,14 @@ from pathways_widgets.figures.output import (
     embedding,
     put_out,
     show_still,
-    tell_what_waits,
 )
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.page import drawing_script, page_of
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
-from pathways_widgets.figures.run_still import scene_of
+from pathways_widgets.figures.selected_events import Selection
+from pathways_widgets.timeline.event_filter import EventFilter
 
 _HERE = Path(__file__).parent
-_INTERVAL = 0.1
-"""Seconds between two updates of a figure."""
-_SHARE = 0.1
-"""Largest share of one core that drawing may take while the run is in progress."""
 
 
 class Figure(anywidget.AnyWidget):
@@ -75,6 +62,8 @@ class Figure(anywidget.AnyWidget):
 
     brushed = traitlets.List(traitlets.Float()).tag(sync=True)
     """The selected part of the time axis, in seconds since the start of the run; empty for none."""
+    chosen = traitlets.Dict().tag(sync=True)
+    """The filter of the timeline, as in ``EventFilter.state``; empty for none."""
     totals = traitlets.Unicode().tag(sync=True)
     """The totals of the selected part, as text."""
     description = traitlets.Unicode().tag(sync=True)
@@ -149,8 +138,8 @@ class LiveFigure(Figure):
         self._has_page = True
         self.on_msg(self._send_page)
         answer_while_busy(self.comm)
-        self.observe(self._draw_window, "view")
-        self.observe(self._add_up, "brushed")
+        self.observe(self._draw_window, ["view", "chosen"])
+        self.observe(self._add_up, ["brushed", "chosen"])
 
     def push(self) -> bool:
         """Send what changed since the last push.
@@ -174,9 +163,44 @@ class LiveFigure(Figure):
 
     @property
     def selection(self) -> Selection | None:
-        """The brushed range: its events and the totals of each island; ``None`` if nothing is brushed."""
+        """What is selected: a range, by the tool "Totals", and what the filter leaves; ``None`` if it is everything.
+
+        Set it to a selection, of any run, to show the same here, or to ``None`` to show everything.
+        """
+        chosen = EventFilter.of_state(self.chosen)
+        if len(self.brushed) != 2:
+            return None if chosen == EventFilter() else Selection.of(self._run, None, chosen)
         # A range may be dragged from right to left.
-        return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
+        return Selection.of(self._run, (min(self.brushed), max(self.brushed)), chosen)
+
+    @selection.setter
+    def selection(self, selected: Selection | None) -> None:
+        self.chosen = {} if selected is None else selected.chosen.state
+        self.brushed = [] if selected is None or selected.is_whole else [selected.start, selected.end]
+
+    def select(self, start: float | None = None, end: float | None = None, **conditions: Any) -> Selection | None:
+        """Select in the picture.
+
+        Args:
+            start: begin of the range, in seconds since the run began; ``None`` with ``end``: all of the run.
+            end: its end.
+            **conditions: ``client``, ``program``, ``place`` and ``kind``, one word or several; ``shortest`` and
+                ``longest``, in seconds; ``text``, part of a name. All that are given must hold (``EventFilter``).
+
+        Returns:
+            The selection; ``None`` if nothing was given.
+
+        Raises:
+            ValueError: a condition or a kind is unknown, or a range is none.
+        """
+        made = EventFilter.of(**conditions)
+        span = None
+        if start is not None or end is not None:
+            span = (0.0 if start is None else float(start), last_end(self._run.events) if end is None else float(end))
+            if not span[0] < span[1]:
+                raise ValueError(f"select({span[0]}, {span[1]}): the range must end after it begins (seconds).")
+        self.selection = Selection.of(self._run, span, made)
+        return self.selection
 
     def json_item_with_data(self) -> dict[str, Any]:
         """Return the item of the run in its present state, with its data, for a page without a kernel."""
@@ -192,6 +216,7 @@ class LiveFigure(Figure):
     def _draw(self, moment: Moment) -> None:
         """Draw a moment and send its columns, all in one message."""
         window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
+        self._panel.choose(EventFilter.of_state(self.chosen))
         self._panel.update(moment, window)
         with self.hold_sync():
             for name, columns in self._panel.sources.items():
@@ -211,138 +236,3 @@ class LiveFigure(Figure):
         """Draw for another visible part of the time axis."""
         with self._lock:  # the last moment: making a new one of a million events takes longer than drawing some
             self._draw(self._moment or Moment.of(self._run))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A selected range of a run's time axis.
-
-    Args:
-        start: in seconds since the run began.
-        end: in seconds since the run began.
-        events: the events that overlap the range.
-        islands: for each island, the breakdown of its time within the range.
-    """
-
-    start: float
-    end: float
-    events: Events
-    islands: list[Breakdown]
-
-    @classmethod
-    def of(cls, run: RunLike, start: float, end: float) -> Selection:
-        """Return the selection from ``start`` to ``end`` of a run."""
-        events = run.events
-        # An event that is partly in the range counts; the breakdown cuts it at both ends.
-        inside = events.select((events["end"] >= start) & (events["start"] <= end))
-        return cls(start, end, inside, breakdown(events, run.islands, start, end))
-
-    def __str__(self) -> str:
-        head = f"{duration(self.start)} to {duration(self.end)}, {counted(len(self.events), 'event')}"
-        return "\n".join([head, *map(str, self.islands)])
-
-
-class LiveDisplay:
-    """Shows a run in the current cell's output and keeps it up to date until ``stop``; a script prints the summary.
-
-    Args:
-        run: what to show.
-        show: names of views.
-        at: the view at which the figure opens, as for ``LiveFigure``.
-        called: returns how the user calls the run in Python, for "copy this view"; ``None`` if there is no such call.
-    """
-
-    def __init__(
-        self,
-        run: RunLike,
-        show: str | Sequence[str] = DEFAULT_SHOW,
-        at: str = "",
-        called: Callable[[], str] | None = None,
-    ):
-        self.figure: LiveFigure | None = None
-        self.views = check_show(show)
-        self._run, self._at, self._called = run, at, called
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._handle: DisplayHandle | None = None
-
-    @property
-    def is_live(self) -> bool:
-        """Whether the user sees a figure while the run is in progress."""
-        return self.figure is not None
-
-    def start(self) -> None:
-        """Display the figure and start the thread that updates it.
-
-        Never raises: a cell must run even if its figure fails, which is then one line of text.
-        """
-        if not shows_figures():
-            return
-        try:
-            self.figure = LiveFigure(self._run, self.views, self._at)
-            self._name_call()
-            self.figure.push()
-            # After the first push, so that the first paint shows what there is already.
-            bundle = self.figure.bundle()
-            if not self._run.finished:
-                # In a saved notebook this text stands where the figure was; the still picture comes when the run has
-                # ended.
-                bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
-            self._handle = put_out(bundle, widget=self.figure)
-            if not self._run.finished:
-                tell_what_waits(self.figure.comm)
-        except Exception as error:
-            self._give_up(error)
-            return
-        follow = contextvars.copy_context().run  # keeps the thread's output in this cell
-        self._thread = threading.Thread(target=follow, args=(self._follow,), name="pathways-figure", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Show the final state and end the thread; may be called again."""
-        if self._ended.is_set():
-            return
-        self._ended.set()
-        if not shows_figures():
-            sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
-        if self._thread is None:
-            return
-        # The thread may be in the middle of an update, which must not come after the last one.
-        self._thread.join()
-        self._try_push()
-        if self.figure is None:
-            return
-        self._name_call()  # `with pw.record() as run:` has assigned it only now
-        if embedding() and self._handle is not None:
-            # A page that is made of the outputs has no kernel later: the data must be in the output itself.
-            self._handle.update(self.figure.bundle(), raw=True)
-        show_still(lambda: scene_of(self._run, self.views), self.figure.told)
-
-    def _name_call(self) -> None:
-        """Tell the figure by which call it is shown again."""
-        if self.figure is not None and self._called is not None:
-            self.figure.offer_view(f'{self._called()}.show("{",".join(self.views)}", at="', self._at)
-
-    def _follow(self) -> None:
-        """Update the figure until ``stop``; pauses grow with the CPU time of an update, to keep within ``_SHARE``."""
-        pause = _INTERVAL
-        while not self._ended.wait(pause):
-            began = time.thread_time()
-            self._try_push()
-            # CPU time of this thread only: waiting for the busy kernel is no reason to draw less often.
-            pause = max(_INTERVAL, (time.thread_time() - began) / _SHARE)
-
-    def _try_push(self) -> None:
-        """Update the figure; on an error replace it by a line of text."""
-        if self.figure is None:
-            return
-        try:
-            self.figure.push()
-        except Exception as error:
-            self._give_up(error)
-
-    def _give_up(self, error: Exception) -> None:
-        """Replace the figure by the error and the summary."""
-        self.figure = None
-        text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
-        put_out({"text/plain": text})

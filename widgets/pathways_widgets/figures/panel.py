@@ -26,6 +26,7 @@ from pathways_widgets.graph.module_view import ModuleView
 from pathways_widgets.memory.memory_view import CategoryView, MemoryView
 from pathways_widgets.timeline.compared_view import ComparedTimeline
 from pathways_widgets.timeline.critical_view import CriticalTimeline
+from pathways_widgets.timeline.event_filter import EventFilter
 from pathways_widgets.timeline.op_view import OpTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
 
@@ -107,6 +108,12 @@ class Panel:
         self.summary = "\n".join([moment.summary_line(), *self.failures.values()])
         # What could not be drawn is told above, too: the numbers may be folded.
         self.headline = "\n".join(filter(None, [moment.headline(), *self.failures.values()]))
+
+    def choose(self, chosen: EventFilter) -> None:
+        """Set which events the next update of a timeline draws, where there are more than a page has boxes for."""
+        for view in self.views.values():
+            if isinstance(view, Timeline):
+                view.chosen = chosen
 
     @property
     def sources(self) -> dict[str, Columns]:

@@ -5,7 +5,7 @@ const short = (number) => String(Number(number.toPrecision(7)))
 
 // Each part of a view: how its values are read off the figure, and how they are brought back. `home` returns the axis that
 // shows everything, `brush` selects a range where somebody can add it up.
-const viewParts = (doc, element, {link, modules, home, brush}) => {
+const viewParts = (doc, element, {link, modules, filter, home, brush}) => {
   const [range, graph, timeline] = ["timeline_x", "graph", "timeline"].map((name) => doc.get_model_by_name(name))
   const shown = doc.get_model_by_name("graph_shown"), parts = {}
   const select = timeline?.toolbar.tools.find(({type}) => type === "BoxSelectTool")
@@ -37,6 +37,8 @@ const viewParts = (doc, element, {link, modules, home, brush}) => {
     parts.find = {read: () => link.field.value.trim() ? [link.field.value.trim()] : [], apply: ([value]) => { link.field.value = value; link.find(value) }}
     parts.pick = {read: () => link.field.value.trim() ? [] : link.chosen(), apply: link.choose}
   }
+  // Before what is hidden, which a filter would show again.
+  if (filter.row) parts.filter = {read: filter.conditions, apply: ([value]) => filter.apply(JSON.parse(value))}
   // Whatever a button above the figure hides: kinds of events, clients, levels of memory.
   const toggles = () => everyOne(element, ".pathways-legend button[aria-pressed]"), nameOf = ({lastChild}) => lastChild.textContent.trim()
   parts.hide = {

@@ -6,12 +6,14 @@ written like the query of an address, so that a page takes it behind ``#``: ``"t
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from pathways_nb.util.json_text import shortened
+from pathways_widgets.timeline.event_filter import EventFilter
 
 
 class ViewPart(NamedTuple):
@@ -39,12 +41,22 @@ def _numbers(count: int) -> Callable[[str], bool]:
     return fits
 
 
+def _is_filter(text: str) -> bool:
+    """Return whether a text is the state of a filter, as JSON."""
+    try:
+        EventFilter.of(**EventFilter.of_state(json.loads(text)).state)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
 _TEXT = ViewPart("a text", lambda text: True)
 PARTS: Mapping[str, ViewPart] = {
     "time": ViewPart("two times in seconds, such as 0.001,0.002", _numbers(2)),
     "graph": ViewPart("the middle of the graph's visible part, and how often it is enlarged", _numbers(3)),
     "level": ViewPart("the number of a level of a graph of modules", str.isdecimal),
     "brush": ViewPart("two times in seconds, such as 0.001,0.002", _numbers(2)),
+    "filter": ViewPart("the conditions of the filter", _is_filter),
     "pick": _TEXT,
     "hide": _TEXT,
     "find": _TEXT,

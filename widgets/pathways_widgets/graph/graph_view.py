@@ -48,16 +48,24 @@ _SOURCES = {
     "graph_chips": "x y fill outline".split(),
     "graph_legend": "x y text".split(),
 }
-_NODE = Tooltip((
-    ("what", "@title · @kind"),
-    ("where", "@place"),
-    ("makes", "@outputs"),
-    ("written in", "@line"),
-    ("value needed in", "@needed"),
-    ("holds", "@parts"),
-))  # fmt: skip
+_NODE = Tooltip(
+    (
+        ("what", "@title · @kind"),
+        ("where", "@place"),
+        ("makes", "@outputs"),
+        ("written in", "@line"),
+        ("value needed in", "@needed"),
+        ("holds", "@parts"),
+    ),
+    optional=("where", "makes", "written in", "value needed in", "holds"),
+)
 # The line that the pointer finds has many pieces, of which several may be under it: one of them tells enough.
-_EDGE = Tooltip((("edge", "@ends"), ("carries", "@amount"), ("laid out", "@layouts")), in_toolbar=False, most=1)
+_EDGE = Tooltip(
+    (("edge", "@ends"), ("carries", "@amount"), ("laid out", "@layouts")),
+    optional=("carries", "laid out"),
+    in_toolbar=False,
+    most=1,
+)
 _REACH = 12.0
 """Width in pixels of the invisible line along an edge under which the pointer finds it."""
 _OUTSIDE = Role("text")

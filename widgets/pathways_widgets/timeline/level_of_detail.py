@@ -9,6 +9,7 @@ side by side, as the events were, and do not cover each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,16 +130,42 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.alone) + len(self.track)
 
+    def joined(self, other: Boxes) -> Boxes:
+        """Return these boxes and those of other events."""
+        pairs = {name: [getattr(one, name) for one in (self, other)] for name in self.__dataclass_fields__}
+        pairs["box_of"][1] = pairs["box_of"][1] + len(self.track)
+        return Boxes(**{name: np.concatenate(both) for name, both in pairs.items()})
 
-def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxes:
+
+def choose_boxes(
+    digest: Digest,
+    window: Window,
+    most: int = MOST_BOXES,
+    wanted: Callable[[], np.ndarray] | None = None,
+    opened: Window | None = None,
+) -> Boxes:
     """Return boxes for the events in ``window`` that keep the busy time of every track.
 
     Args:
         digest: the events.
         window: the part of the time axis to draw, in seconds.
         most: largest number of boxes, about. Where more tracks than this are visible, each still has one box.
+        wanted: says which events a filter leaves, of all, (events,); ``None`` for all. Of events that have all boxes of
+            their own, all are drawn: the page hides what is not wanted, and shows it again without the kernel.
+        opened: the part that is seen, if it is less: half of the boxes are for its events.
     """
     inside = digest.within(window)
+    if wanted is not None and len(inside) > most:
+        inside = inside[wanted()[inside]]
+    if opened is None or len(inside) <= most:
+        return _fitting(digest, inside, window, most)
+    near = (digest.end[inside] >= opened[0]) & (digest.start[inside] <= opened[1])
+    seen = _fitting(digest, inside[near], opened, most // 2)
+    return seen.joined(_fitting(digest, inside[~near], window, most // 2))
+
+
+def _fitting(digest: Digest, inside: np.ndarray, window: Window, most: int) -> Boxes:
+    """Return at most about ``most`` boxes for the events with the indices ``inside``, which are in ``window``."""
     span = max(window[1] - window[0], 1e-12)
     none = np.zeros(0, np.int64)
     boxes = Boxes(inside, track=none, start=none, busy=none, count=none, members=none, box_of=none)

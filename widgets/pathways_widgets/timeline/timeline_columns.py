@@ -1,13 +1,15 @@
 """Columns of the timeline's picture: boxes, the text on them, and the patterns over them.
 
 ``level_of_detail`` has chosen the boxes. Text columns are ``Words``, indices into few different texts, so that a
-million events cost numbers, not strings. A merged box names its nodes, as far as they are few, so that the links
-between the graph and the timeline work at any zoom.
+million events cost numbers, not strings. What merged boxes stand for is in ``merged_events``.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +19,23 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, QUALITIES, STATUSES, Label
 from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.views import SIDES, Columns, Words, node_id
+from pathways_widgets.drawing.views import SIDES, Columns, Window, Words, node_id
 from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
 from pathways_widgets.timeline.client_shares import client_numbers, sharing, tints
 from pathways_widgets.timeline.lanes import MARGIN
-from pathways_widgets.timeline.level_of_detail import MOST_CELLS, Boxes, Digest
+from pathways_widgets.timeline.level_of_detail import Boxes, Digest
+from pathways_widgets.timeline.merged_events import (
+    clusters,
+    facts_column,
+    first_labels,
+    guesses,
+    joined_columns,
+    merged_ids,
+    programs_of,
+)
+from pathways_widgets.timeline.transfer_columns import rates
 
 MOST_MARKS = 500
-MOST_IDS = 32
-"""Largest number of nodes that a merged box names one by one."""
 _NARROW = 3
 """Width in pixels below which a box has no border."""
 _SEEN = 3
@@ -42,6 +52,8 @@ SOURCES = {
         "strip",
         "duration",
         "bytes",
+        "rate",
+        "modelled",
         "run",
         "name",
         "kind",
@@ -54,11 +66,14 @@ SOURCES = {
         "status",
         "quality",
         "id",
+        "facts",
+        "shortest",
+        "longest",
     ],
     "timeline_busy": list(BUSY_COLUMNS),
     "timeline_labels": ["y", "text"],
-    "timeline_marks": ["x", "y", "text", "long", "letter", "seconds", "code", "client"],
-    **{f"timeline_{name}": [*SIDES, "code", "client"] for name in (*palette.HATCHES, *palette.DASHES)},
+    "timeline_marks": ["x", "y", "text", "long", "letter", "seconds", "box"],
+    **{f"timeline_{name}": [*SIDES, "box"] for name in (*palette.HATCHES, *palette.DASHES)},
 }
 
 
@@ -69,14 +84,23 @@ class TimelineScale(NamedTuple):
         seconds: along the time axis.
         lanes: along the vertical axis.
         font: height of text in pixels.
+        window: the visible part of the time axis, in seconds.
     """
 
     seconds: float
     lanes: float
     font: float
+    window: Window = (-math.inf, math.inf)
 
 
-def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScale) -> dict[str, Columns]:
+def columns_of(
+    digest: Digest,
+    boxes: Boxes,
+    events: Events,
+    scale: TimelineScale,
+    modelled: Sequence[str],
+    islands: Sequence[str] = (),
+) -> dict[str, Columns]:
     """Return the columns of every source.
 
     Args:
@@ -84,13 +108,14 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
         boxes: the boxes to draw.
         events: the events.
         scale: size of a pixel, which decides what fits on a box.
+        modelled: for each label how fast a transfer is by the model (``transfer_columns.modelled_words``).
+        islands: names of the islands; empty for numbers.
     """
-    columns = _boxes(digest, boxes, events)
+    columns = _boxes(digest, boxes, events, modelled, islands)
     # (boxes,) whether a box is wide enough for a border or a pattern.
     wide = columns["duration"] >= _NARROW * scale.seconds
-    guessed = {
-        f"timeline_{name}": wide & (columns["quality"].numbers == QUALITIES.index(name)) for name in palette.DASHES
-    }
+    known = guesses(boxes, events)
+    guessed = {name: known == QUALITIES.index(name) for name in palette.DASHES}
     # A dashed edge takes the place of the solid one.
     solid = wide & ~np.any(list(guessed.values()), 0)
     # A quad always has a border: that of a narrow box has the colour of the box itself.
@@ -99,8 +124,13 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
     high = np.minimum(_STRIP * scale.font / 11 * scale.lanes, (columns["bottom"] - columns["top"]) / 3)
     columns["strip"] = (columns["bottom"] - np.where(columns["tint"], high, 0)).astype(np.float32)
     hatched = {f"timeline_{name}": _hatched(columns, name, wide, scale.seconds) for name in palette.HATCHES}
+    # Of boxes too narrow for an edge, groups have one.
+    apart = _NARROW * scale.seconds
     dashed = {
-        name: {part: columns[part][which] for part in (*SIDES, "code", "client")} for name, which in guessed.items()
+        f"timeline_{name}": joined_columns(
+            _rows(columns, np.flatnonzero(which & wide)), clusters(columns, np.flatnonzero(which & ~wide), apart)
+        )
+        for name, which in guessed.items()
     }
     return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched, **dashed}
 
@@ -119,7 +149,7 @@ def title_of(boxes: Boxes, events: Events) -> str:
     return f"{words} · {estimated:,} without exact stamps" if estimated else words
 
 
-def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
+def _boxes(digest: Digest, boxes: Boxes, events: Events, modelled: Sequence[str], islands: Sequence[str]) -> Columns:
     """Return the columns of the boxes."""
     top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
     track = np.concatenate([digest.track[boxes.alone], boxes.track])
@@ -133,11 +163,19 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
     columns: Columns = {"left": start, "right": start + durations, "duration": durations, "code": codes}
     columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
     columns |= {"client": clients, "tint": tints(clients)}
-    return columns | _details(boxes, events, codes)
+    every = (digest.end - digest.start)[boxes.members]
+    for name, pick, filler in (("shortest", np.minimum, np.inf), ("longest", np.maximum, 0.0)):
+        merged = np.full(len(boxes.track), filler)
+        pick.at(merged, boxes.box_of, every)
+        columns[name] = np.concatenate([durations[: len(boxes.alone)], merged])
+    columns["facts"] = facts_column(boxes, events, islands)
+    columns |= _details(boxes, events, codes, modelled, programs_of(columns["facts"], len(boxes.track)))
+    moved = np.where(codes == palette.CODES["transfer"], columns["bytes"], 0.0)
+    return columns | {"rate": rates(moved, durations)}
 
 
-def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
-    """Return the columns that tooltips and links need."""
+def _details(boxes: Boxes, events: Events, codes: np.ndarray, modelled: Sequence[str], programs: list[str]) -> Columns:
+    """Return the columns that tooltips and links need; ``programs`` are those of merged boxes."""
     alone, merged = boxes.alone, len(boxes.track)
     # (alone,) position of the label of each box among those that occur: texts are made once for each label.
     used, which = np.unique(events.label[alone], return_inverse=True)
@@ -153,18 +191,21 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 
     columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
     columns["name"] = text(
-        [label.name for label in labels], [f"{count:,} {plural(count, 'event')}" for count in boxes.count.tolist()]
+        [label.name for label in labels], [f"{count:,} {plural(count, 'event')} here" for count in boxes.count.tolist()]
     )
-    columns["place"] = text([_where(label) for label in labels], [""])
-    columns["program"] = text([_whose(label) for label in labels], ["several"])
+    firsts = first_labels(boxes, events)
+    wheres = {number: _where(replace(events.labels[number], place="")) for number in set(firsts)}
+    columns["place"] = text([_where(label) for label in labels], [wheres[number] for number in firsts])
+    columns["program"] = text([_whose(label) for label in labels], programs)
     columns["route"] = text([label.route for label in labels], [""])
     columns["line"] = text([label.line for label in labels], [""])
+    columns["modelled"] = text([modelled[number] for number in used.tolist()], [""])
     columns["basis"] = text([label.basis for label in labels], [""])
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)
     columns["why"] = _reasons(events, alone, merged)
-    columns["id"] = text([node_id(label.program, label.node) for label in labels], _merged_ids(boxes, events))
+    columns["id"] = text([node_id(label.program, label.node) for label in labels], merged_ids(boxes, events))
     columns["bytes"] = np.concatenate([np.array([label.bytes for label in labels], float)[which], np.zeros(merged)])
     columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
     return columns
@@ -182,48 +223,6 @@ def _reasons(events: Events, alone: np.ndarray, merged: int) -> Words:
     return Words([*words, ""], np.concatenate([which.ravel(), np.full(merged, len(words))]).astype(np.uint32))
 
 
-def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
-    """Return the ids of the nodes that each merged box stands for; for more than ``MOST_IDS`` of them ``program#*``."""
-    found: list[list[str]] = [[] for _ in boxes.track]
-    ids = [node_id(label.program, label.node) for label in events.labels]
-    wholes = [id and f"{id.rpartition('#')[0]}#*" for id in ids]
-    words = list(dict.fromkeys(wholes))
-    whole_of = np.array([words.index(whole) for whole in wholes], np.int64)
-    numbers = events.label[boxes.members]
-    box, node = _pairs(boxes.box_of, numbers, len(found), len(ids))
-    # A box of very many nodes names their programs only: a list of ids would be longer than all other columns.
-    is_dense = np.bincount(box, minlength=len(found)) > MOST_IDS
-    # (pairs,) whether the box of a pair of box and node is named node by node.
-    few = ~is_dense[box]
-    for position, number in zip(box[few].tolist(), node[few].tolist(), strict=True):
-        found[position].append(ids[number])
-    if is_dense.any():
-        box, whole = _pairs(boxes.box_of, whole_of[numbers], len(found), len(words))
-        for position, number in zip(box[is_dense[box]].tolist(), whole[is_dense[box]].tolist(), strict=True):
-            found[position].append(words[number])
-    return [" ".join(filter(None, one)) for one in found]
-
-
-def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct pairs of two columns of numbers.
-
-    Args:
-        one: numbers below ``ones``.
-        other: numbers below ``others``.
-        ones: bound of the first column.
-        others: bound of the second column.
-    """
-    # Both numbers as one, which counts and sorts faster than rows of two.
-    pairs = one * others + other
-    if ones * others <= MOST_CELLS:  # for few possible pairs a table is faster than sorting
-        table = np.zeros(ones * others, bool)
-        table[pairs] = True
-        pairs = np.flatnonzero(table)
-    else:
-        pairs = np.unique(pairs)
-    return pairs // max(others, 1), pairs % max(others, 1)
-
-
 def _whose(label: Label) -> str:
     """Return program and client as text."""
     return f"{label.program} of {label.client}" if label.client else label.program
@@ -237,6 +236,11 @@ def _where(label: Label) -> str:
     devices = f", host {label.host}{devices}" if label.host >= 0 and label.kind != HOST_KIND else devices
     where = f"island {label.island}{devices}" if label.island >= 0 else "controller"
     return f"{label.place} · {where}" if label.place else where
+
+
+def _rows(columns: Columns, which: np.ndarray) -> Columns:
+    """Return the sides of some boxes, and which these are, for the filter."""
+    return {side: columns[side][which] for side in SIDES} | {"box": which.astype(np.int32)}
 
 
 def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Columns:
@@ -258,7 +262,7 @@ def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Col
         # On a narrow box a pattern would hide the colour.
         codes = [palette.CODES[kind.name] for kind in palette.KINDS if kind.pattern == name]
         which = np.flatnonzero(np.isin(columns["code"], codes) & wide)
-    found = {column: columns[column][which] for column in (*SIDES, "code", "client")}
+    found = _rows(columns, which)
     return found | {"right": np.maximum(found["right"], found["left"] + _SEEN * pixel)} if name in STATUSES else found
 
 
@@ -267,8 +271,9 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     alone = slice(0, len(boxes.alone))
     wide = columns["duration"][alone] / scale.seconds
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
-    # The widest boxes first, since only so many texts are written; stable, so that equals keep their order.
-    order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
+    far = (columns["right"][alone] < scale.window[0]) | (columns["left"][alone] > scale.window[1])
+    # Those in sight and the widest first, since only so many texts are written; stable, so equals keep their order.
+    order = np.lexsort((-wide, far))[:MOST_MARKS]
     chosen = order[(wide[order] >= scale.font) & (high[order] >= scale.font)]
     numbers = events.label[boxes.alone[chosen]].tolist()
     texts = [
@@ -287,7 +292,7 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     letters = [_letter(columns, i) for i in chosen.tolist()]
     marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts, "long": texts, "letter": letters}
     marks["seconds"] = columns["duration"][chosen]
-    return marks | {name: columns[name][chosen] for name in ("code", "client")}
+    return marks | {"box": chosen.astype(np.int32)}
 
 
 def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font: float) -> np.ndarray:

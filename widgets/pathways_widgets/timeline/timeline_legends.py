@@ -13,16 +13,12 @@ from pathways_widgets.drawing.legends import Swatch, add_legend, named_renderer,
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import empty_source
+from pathways_widgets.timeline.event_filter import SEEN
 from pathways_widgets.timeline.ghost_columns import OUTLINE
 from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
 from pathways_widgets.timeline.happened_columns import TAG
+from pathways_widgets.timeline.transfer_columns import ARROW_HEAD, ARROW_LINE, ARROW_SWATCH
 
-_SEEN = """
-    const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
-    const clients = new Set(hidden.data.client), whose = source.data.client
-    if (!kinds.size && !clients.size) return null
-    return Array.from(source.data.code, (code, i) => !kinds.has(code) && !clients.has(whose[i]))
-"""
 GHOST_SWATCH = Swatch("last time", OUTLINE, "timeline_key_ghost")
 LEGENDS = (
     *(
@@ -41,7 +37,7 @@ LEGENDS = (
         Swatch(palette.GUESSES[name], BoxMark(line=palette.BOX_EDGE, dash=dash), f"timeline_key_{name}")
         for name, dash in DASHES.items()
     ),
-    (GHOST_SWATCH,),
+    (GHOST_SWATCH, ARROW_SWATCH),
     HAPPENED_LEGEND,
 )
 """The legends from the lanes upwards: work of the controller, work on devices, guessed times, the last run, what
@@ -61,6 +57,8 @@ def draw_legends(fig: figure, style: Style) -> None:
         item.renderers += [named_renderer(fig, f"timeline_{name}_edges")]
     # What is drawn explains itself: these entries need no swatch.
     rows.append([_entry(fig, OUTLINE.renderer, {"value": GHOST_SWATCH.text}, GHOST_SWATCH.name)])
+    rows[-1].append(_entry(fig, ARROW_LINE.renderer, {"value": ARROW_SWATCH.text}, ARROW_SWATCH.name))
+    rows[-1][-1].renderers += [named_renderer(fig, ARROW_HEAD.renderer)]
     rows.append([_entry(fig, TAG.renderer, {"field": "words"})])
     for position, items in enumerate(rows):
         # What happened is one table: its entries explain and hide nothing.
@@ -74,14 +72,17 @@ def _entry(fig: figure, renderer: str, label: dict[str, str], name: str | None =
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
-    """Show everything that has a code only while the legend entry of its kind is on and its client is not hidden."""
-    hidden = empty_source("timeline_hidden", ["client"])  # filled by the row of names
-    seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden}, code=_SEEN)
+    """Show of the boxes, and what is drawn over them, what the legend, the row of clients and the filter leave."""
+    # Filled by the page: the numbers of hidden clients; its tags are the other conditions (``event_filter``).
+    hidden = empty_source("timeline_hidden", ["client"])
+    boxes = next(one for one in fig.renderers if one.data_source.name == "timeline_boxes").data_source
+    seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden, "boxes": boxes}, code=SEEN)
     changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
-    hidden.js_on_change("data", changed)
+    for name in ("data", "tags"):
+        hidden.js_on_change(name, changed)
     for swatch in swatches:
         swatch.js_on_change("visible", changed)
     for renderer in fig.renderers:
-        if "code" in renderer.data_source.data:
+        if renderer.data_source is boxes or "box" in renderer.data_source.data:
             # One filter for boxes, texts and patterns, so that they are hidden together.
             renderer.view.filter = seen

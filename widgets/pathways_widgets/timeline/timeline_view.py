@@ -55,6 +55,7 @@ from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window
 from pathways_widgets.timeline.busy_devices import busy_columns
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
+from pathways_widgets.timeline.event_filter import EventFilter, choices
 from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
 from pathways_widgets.timeline.happened_columns import (
     HAPPENED,
@@ -69,6 +70,14 @@ from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
 from pathways_widgets.timeline.timeline_legends import LEGENDS, draw_legends
+from pathways_widgets.timeline.transfer_columns import (
+    ARROW_HEAD,
+    ARROW_LINE,
+    ARROWS,
+    TransferArrows,
+    modelled_words,
+)
+from pathways_widgets.timeline.transfer_columns import SOURCES as ARROW_SOURCES
 from pathways_widgets.timeline.why_columns import FACTS, MARK, WHY, WhyTable
 from pathways_widgets.timeline.why_columns import SOURCES as WHY_SOURCES
 
@@ -79,19 +88,33 @@ _TOOLTIPS = [
     ("what", "@name · @kind"),
     ("that is", "@kind{custom}"),
     ("where", "@place"),
-    ("program", "@program, run @run"),
+    ("program", "@program{custom}@run{custom}"),
     ("start", "@left{custom}"),
     ("takes", "@duration{custom} (@quality, @status)"),
     ("begins by", "@why"),
     ("moves", "@bytes{custom} @route"),
     ("over", "@route{custom}"),
+    ("achieved", "@rate{custom}"),
+    ("modelled", "@modelled"),
     ("line", "@line"),
     ("basis", "@basis"),
 ]
-_OPTIONAL = ("that is", "begins by", "moves", "over", "line", "line or source", "basis", "work or basis")
+_OPTIONAL = (
+    "that is",
+    "begins by",
+    "moves",
+    "over",
+    "achieved",
+    "modelled",
+    "line",
+    "line or source",
+    "basis",
+    "work or basis",
+)
 """Rows of the tooltip that only some boxes have."""
-_FORMATS = ("left", "duration"), ("bytes",), _OPTIONAL, ("kind", "route")
-"""Columns of times and of bytes, rows that may be missing, and columns of words that newcomers meet here first."""
+_FORMATS = ("left", "duration"), ("bytes",), _OPTIONAL, ("kind", "route"), ("rate",)
+"""Columns of times and of bytes, rows that may be missing, columns of words that newcomers meet here first, and of
+bytes per second."""
 _COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
 """What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
 
@@ -113,6 +136,8 @@ def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
             for name, dash in DASHES.items()
         ),
         OUTLINE,
+        ARROW_LINE,
+        ARROW_HEAD,
         MARK,
         TAG,
         TextMark(source="timeline_marks"),
@@ -131,7 +156,7 @@ class Timeline(View):
     tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        more = {GHOST: SIDES, **HAPPENED_SOURCES}
+        more = {GHOST: SIDES, **HAPPENED_SOURCES, **ARROW_SOURCES}
         super().__init__(SOURCES | WHY_SOURCES | more, _roles() | theme_roles([MARK, OUTLINE, SHADE]))
         self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
         self.legends: tuple[tuple[Swatch, ...], ...] = LEGENDS
@@ -140,6 +165,9 @@ class Timeline(View):
         self._digest = Digest(self.lanes)
         self._reasons = WhyTable()
         self._ghost = Ghost()
+        self._arrows = TransferArrows()
+        self.chosen: EventFilter = EventFilter()
+        """What is shown of more events than a page has boxes for; of fewer the page itself chooses."""
 
     @cached_property
     def root(self) -> figure:
@@ -172,15 +200,19 @@ class Timeline(View):
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
         visible, around = with_margins((span["start"], span["end"]), window)
+        opened = None
         if window is None:  # what is folded is there, too, and unfolds on a page without a kernel
-            around = (0.0, last_end(everything))
-        boxes = choose_boxes(self._digest, around)
-        scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
-        self.sources = columns_of(self._digest, boxes, events, scale)
+            opened, around = visible, (0.0, last_end(everything))
+        wanted = None if self.chosen == EventFilter() else lambda: self.chosen.keeps(events, self.lanes.names)
+        boxes = choose_boxes(self._digest, around, wanted=wanted, opened=opened)
+        scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font, visible)
+        said = modelled_words(run, events)
+        self.sources = columns_of(self._digest, boxes, events, scale, said, self.lanes.names)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.sources[GHOST] = self._ghost.columns(run.last_time, events, self.lanes, window and around, scale.seconds)
         self.sources |= happened_columns(everything, self.lanes, window and around, scale.seconds)
-        reasons, note = self._reasons.columns(run, events, self._digest)
+        self.sources[ARROWS] = self._arrows.columns(run.finished, events, self._digest, boxes, visible, said)
+        reasons, note = self._reasons.columns(run, events, self._digest, said)
         self.sources |= reasons
         clients = legend_of(events)
         guessed = {name: len(self.sources[f"timeline_{name}"]["left"]) > 0 for name in DASHES}
@@ -188,9 +220,11 @@ class Timeline(View):
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``legends.js`` makes a row of names from these
+            "timeline_boxes": {"tags": [choices(events, self.lanes.names)]},  # and ``filters.js`` a list of these
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             # What no box has needs no words in the legend.
+            "timeline_key_arrows": {"visible": len(self.sources[ARROWS]["x0"]) > 0},
             "timeline_key_ghost": {"visible": len(self.sources[GHOST]["left"]) > 0},
             **self._kinds(),
             WHY: {"tags": [note] if note else []},

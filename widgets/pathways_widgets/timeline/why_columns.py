@@ -7,6 +7,7 @@ the page can follow a chain without a kernel (``why.js``).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -48,13 +49,16 @@ class WhyTable:
         self._made: tuple[Events, Digest] | None = None
         self._columns = _empty()
 
-    def columns(self, run: RunLike, events: Events, digest: Digest) -> tuple[dict[str, Columns], str]:
+    def columns(
+        self, run: RunLike, events: Events, digest: Digest, modelled: Sequence[str]
+    ) -> tuple[dict[str, Columns], str]:
         """Return the columns of ``SOURCES``, and why they are empty if they are.
 
         Args:
             run: what is drawn.
             events: its events that have boxes.
             digest: their lanes.
+            modelled: for each label how fast a transfer is by the model (``transfer_columns.modelled_words``).
         """
         if run.island_names:
             return _empty(), "Ask one of the runs, not their comparison: run.why(at=…, island=…)."
@@ -67,7 +71,7 @@ class WhyTable:
             )
         # A zoom draws the same events again.
         if self._made is None or self._made[1] is not digest or not _same(self._made[0], events):
-            self._columns, self._made = _columns(events, digest), (events, digest)
+            self._columns, self._made = _columns(events, digest, modelled), (events, digest)
         return self._columns, ""
 
 
@@ -79,7 +83,7 @@ def _empty() -> dict[str, Columns]:
     return {name: {column: [] for column in columns} for name, columns in SOURCES.items()}
 
 
-def _columns(events: Events, digest: Digest) -> dict[str, Columns]:
+def _columns(events: Events, digest: Digest, modelled: Sequence[str]) -> dict[str, Columns]:
     dag = Dag.of(events)
     if not dag.counts.any():
         return _empty()
@@ -91,11 +95,13 @@ def _columns(events: Events, digest: Digest) -> dict[str, Columns]:
     columns |= {"top": np.array(digest.top)[track], "bottom": np.array(digest.bottom)[track]}
     columns["text"] = [reasons.cause(row).text for row in range(count)]
     columns["next"] = np.array([reasons.source(row) for row in range(count)], np.int32)
-    columns["fact"], facts = _facts(dag)
+    columns["fact"], facts = _facts(
+        dag, {label: said for label, said in zip(events.labels, modelled, strict=True) if said}
+    )
     return {WHY: columns, FACTS: facts, ASKED: {side: [] for side in SIDES}}
 
 
-def _facts(dag: Dag) -> tuple[np.ndarray, Columns]:
+def _facts(dag: Dag, modelled: Mapping[Label, str]) -> tuple[np.ndarray, Columns]:
     """Return the row of facts of each event, and these: what all events of one name and kind took."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for number in np.unique(dag.events.label).tolist():
@@ -111,7 +117,9 @@ def _facts(dag: Dag) -> tuple[np.ndarray, Columns]:
     for row, numbers in enumerate(groups.values()):
         labels, rows = [dag.events.labels[number] for number in numbers], of_event == row
         found["id"].append(" ".join(dict.fromkeys(node_id(one.program, one.node) for one in labels)))
-        found["text"].append(_fact(labels[0], dag.durations[rows], float(dag.slack[rows].min()), makespan))
+        found["text"].append(
+            _fact(labels[0], dag.durations[rows], float(dag.slack[rows].min()), makespan, modelled.get(labels[0], ""))
+        )
         for factor in FASTER:
             found[f"faster{factor}"].append(_if_faster(dag, rows, labels[0].name, factor) if is_quick else "")
     return of_event, found
@@ -125,7 +133,7 @@ def _if_faster(dag: Dag, rows: np.ndarray, name: str, factor: int) -> str:
     return f"if `{name}` were {factor} times as fast: {makespan}, with order and gaps as recorded"
 
 
-def _fact(label: Label, durations: np.ndarray, slack: float, makespan: float) -> str:
+def _fact(label: Label, durations: np.ndarray, slack: float, makespan: float, modelled: str) -> str:
     """Return what all events of one kind took, in words."""
     total, often = float(durations.sum()), counted(len(durations), "time")
     of = f" of {label.program}" if label.program else ""
@@ -136,4 +144,8 @@ def _fact(label: Label, durations: np.ndarray, slack: float, makespan: float) ->
         said += "; on the critical path"
     elif np.isfinite(slack):
         said += f"; {duration(slack)} of slack"
-    return " · ".join(filter(None, (said, size(label.bytes) if label.bytes else "", label.line)))
+    moved = size(label.bytes) if label.bytes else ""
+    if moved and label.kind == "transfer" and total > 0:
+        moved += f" at {size(label.bytes * len(durations) / total)}/s, modelled: "
+        moved += modelled or "not known before pw.calibrate()"
+    return " · ".join(filter(None, (said, moved, label.line)))
