@@ -30,7 +30,7 @@ from pathways_nb.parallel.schedules.run_over_schedule import Deviation, RunOverS
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
-from pathways_nb.trace.causality.headlines import comparison_headline
+from pathways_nb.trace.causality.headlines import runs_headline
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, beginning, compare_events, comparison_line
 from pathways_nb.trace.metrics import duration
@@ -129,10 +129,11 @@ class Comparison(ShowsItself):
         return self.difference.table
 
     def headline(self) -> str:
-        """Return which run is faster, and how much, in one sentence."""
+        """Return which run is faster, and how much, in one sentence; neither, if something failed in one."""
         a, b = self.a.name, self.b.name
-        spans = [summarise(run.events, run.islands).makespan for run in (self.a, self.b)]
-        return comparison_headline((a, b) if a != b else self._names, spans)
+        records = self.a.events, self.b.events
+        spans = [summarise(*one).makespan for one in zip(records, (self.a.islands, self.b.islands), strict=True)]
+        return runs_headline((a, b) if a != b else self._names, records, spans)
 
     def summary_line(self) -> str:
         """Return both makespans, their devices, and the largest difference, in one line."""

@@ -56,11 +56,12 @@ def exchange(run: Run) -> Events | None:
         run: all of whose events are recorded.
 
     Returns:
-        The events; None where nothing is known, or one of both is too long.
+        The events; None where nothing is known, or one of both is too long. A run in which something failed is neither
+        compared nor kept: it ended early, and the next one is compared with the last that did not fail.
     """
-    if not _is_on or (key := _key_of(run)) is None:
+    if not _is_on or (key := _key_of(run)) is None or (events := run.events).is_("status", "failed").any():
         return None
-    last, events = _kept.pop(key, None), run.events
+    last = _kept.pop(key, None)
     if len(events) > MOST_EVENTS:
         return None
     # A copy: a profile that is read later corrects stamps in place.

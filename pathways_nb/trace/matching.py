@@ -107,6 +107,12 @@ def keys_of(events: Events) -> Iterator[tuple[tuple[Any, ...], int]]:
         seen[key, label.host] += 1
 
 
+def have_partners(first: Events, second: Events) -> bool:
+    """Return whether any event on devices of one record has a partner in the other."""
+    known = ({key[:-1] for key, _ in keys_of(events)} for events in (first, second))
+    return not next(known).isdisjoint(next(known))
+
+
 def beginning(events: Events) -> float:
     """Return when the first event was sent, dispatched or began on a device; 0 if there is none."""
     spans = events.select(makes_span(events))

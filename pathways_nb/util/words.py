@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 
 def plural(count: float, thing: str, ending: str = "s") -> str:
     """Return a noun in the number that ``count`` requires: ``thing`` for one, else its plural.
@@ -39,7 +41,10 @@ def axes_in_words(sizes: Mapping[str, int]) -> str:
 
 
 def a_type_of(value: object) -> str:
-    """Return the type of a value with its article: ``"a str"``, ``"an int"``."""
+    """Return the type of a value with its article: ``"a str"``, ``"an int"``, ``"an ndarray of dtype object"``."""
     name = type(value).__name__
+    # Of an array of anything but numbers it is the elements that are wrong.
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
+        return f"an {name} of dtype {value.dtype}"
     # "an ndarray" is said as "an en-dee-array".
     return f"{'an' if name[:1].lower() in 'aeio' or name.startswith('nd') else 'a'} {name}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -64,6 +66,13 @@ def test_a_page_links_to_its_view_and_opens_at_it_on_any_width(opened: Callable[
     there = other.evaluate(state)
     assert there == here | {"zoom": pytest.approx(2)}
     assert _copied(other).split("#")[1] == view
+    # A filter beside what is hidden, as both were.
+    written = urlencode({"filter": json.dumps({"shortest": 0.05}, separators=(",", ":")), "hide": "computation"}, safe=",")
+    filtered = opened(item | {"at": written})
+    left = filtered.evaluate(state)["kinds"]
+    assert left
+    assert set(left) < set(tab.evaluate(state)["kinds"]), "no short events are left, nor computations"
+    assert _copied(filtered).split("#")[1] == written
 
 
 def test_a_line_from_a_notebook_opens_the_same_view_and_a_page_of_it(

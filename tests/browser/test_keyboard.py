@@ -100,6 +100,21 @@ def test_keys_and_buttons_zoom_pan_fit_find_and_tell(opened: Callable[..., Any])
     assert tab.evaluate(_RANGE) == pytest.approx([0, 1]), "a box out of sight comes into sight"
 
 
+def test_a_legend_keeps_the_focus_when_it_is_pressed_and_while_a_run_goes_on(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(fake_run(), ("timeline",)))
+    legend = tab.get_by_role("group", name="Legend")
+    legend.get_by_role("button").first.focus()
+    for pressed in ("false", "true"):
+        tab.keyboard.press("Enter")
+        legend.locator(f"button[aria-pressed={pressed}]:focus").wait_for()
+    held, boxes = (
+        legend.get_by_role("button").first.element_handle(),
+        "Bokeh.documents[0].get_model_by_name('timeline_boxes')",
+    )
+    tab.evaluate(f"async () => {{ {boxes}.data = {{...{boxes}.data}}; await null }}")
+    assert held.evaluate("(one) => one.isConnected"), "nothing in it has changed"
+
+
 def test_arrows_go_from_node_to_node_and_enter_tells_what_it_took(opened: Callable[..., Any]) -> None:
     tab = opened(figure_of(fake_run()))
     focus(tab, "Graph")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pathways_nb.trace.causality.breakdown import Idle, idle
+from pathways_nb.trace.matching import have_partners
 from pathways_nb.trace.metrics import BUSY, duration, makes_span
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.summary import summarise
@@ -43,12 +44,8 @@ def run_headline(events: Events, islands: Sequence[int], finished: bool = True) 
         islands: number of devices of each island.
         finished: whether it is over; until then it is only said how busy devices are.
     """
-    failed = np.flatnonzero(events.is_("status", "failed"))
-    if len(failed):
-        label = events.labels[int(events.label[failed[0]])]
-        where = f" on island {label.island}" if label.island >= 0 else ""
-        more = f", and {len(failed) - 1:,} more events failed" if len(failed) > 1 else ""
-        return f"{label.name} failed{where}{more}"
+    if failure := _failure(events):
+        return failure
     if not events.is_("kind", *BUSY).any():
         return ""
     if finished and len(events) <= MOST_EVENTS and (wait := _longest_wait(idle(events, islands), len(islands))):
@@ -72,6 +69,24 @@ def comparison_headline(names: Sequence[str], seconds: Sequence[float]) -> str:
     return f"{fast} is {_times(ratio)} times as fast as {slow}"
 
 
+def runs_headline(names: Sequence[str], records: Sequence[Events], seconds: Sequence[float]) -> str:
+    """Return which of two runs is faster, in one sentence; of one in which something failed, what did.
+
+    Args:
+        names: what to call them.
+        records: the events of each.
+        seconds: what each takes.
+    """
+    failures = [
+        f"{name}: {failure}" for name, events in zip(names, records, strict=True) if (failure := _failure(events))
+    ]
+    if failures:
+        # What ends early because it failed is not faster.
+        return "; ".join([*failures, "neither run is called faster"])
+    said = comparison_headline(names, seconds)
+    return f"{said}, but they do not do the same work" if said and not have_partners(*records) else said
+
+
 def rerun_headline(last: Events, now: Events) -> str:
     """Return what has changed in a cell since its last run, in one sentence; empty if one of both took no time.
 
@@ -84,11 +99,12 @@ def rerun_headline(last: Events, now: Events) -> str:
     if min(before, after) <= 0:
         return ""
     ratio = max(before, after) / min(before, after)
+    other = "" if have_partners(last, now) else ", but does other work"
     if ratio < _SAME:
-        return "As fast as last time"
+        return f"As fast as last time{other}"
     how = f"{_times(ratio)} times as fast as" if after < before else f"Takes {_times(ratio)} times as long as"
     most = _most_changed(last, now, after - before)
-    return f"{how} last time{': ' if most else ''}{most}"
+    return f"{how} last time{': ' if most else ''}{most}{other}"
 
 
 def sweep_headline(seconds: Mapping[str, float]) -> str:
@@ -117,6 +133,17 @@ def schedule_headline(name: str, idle_share: float) -> str:
     return (
         f"{name} leaves devices idle {idle} of the time" if idle != _percent(0.0) else f"{name} leaves no device idle"
     )
+
+
+def _failure(events: Events) -> str:
+    """Return what failed first, and how much more, in words; empty if nothing failed."""
+    failed = np.flatnonzero(events.is_("status", "failed"))
+    if not len(failed):
+        return ""
+    label = events.labels[int(events.label[failed[0]])]
+    where = f" on island {label.island}" if label.island >= 0 else ""
+    more = f", and {len(failed) - 1:,} more events failed" if len(failed) > 1 else ""
+    return f"{label.name} failed{where}{more}"
 
 
 def _most_changed(last: Events, now: Events, longer: float) -> str:

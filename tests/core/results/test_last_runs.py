@@ -36,11 +36,14 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeShell]:
 
 @pytest.fixture
 def again(shell: FakeShell) -> Callable[..., Events | None]:
-    """``again(seconds, cell, execution, source)`` is what a run of a cell finds."""
+    """``again(seconds, cell, execution, source, status)`` is what a run of a cell finds."""
 
-    def run_cell(seconds: float, cell: str = "", execution: str = "", source: str = "") -> Events | None:
+    def run_cell(
+        seconds: float, cell: str = "", execution: str = "", source: str = "", status: str = "ok"
+    ) -> Events | None:
         shell.cell, shell.execution = cell, execution
-        rows = [Row(Label("compute", "f", "p", island=0), 0.0, seconds), Row(Label("memory", "held"), 0.0, seconds)]
+        done = Row(Label("compute", "f", "p", island=0), 0.0, seconds, status=status)
+        rows = [done, Row(Label("memory", "held"), 0.0, seconds)]
         record = Record.of(Events.from_rows(rows))
         return last_runs.exchange(Run("cell", (2,), record, about={"source": source}, finished=True))
 
@@ -82,6 +85,12 @@ def test_it_can_be_switched_off_and_forgets_then(again: Callable[..., Events | N
     assert ends(again(4.0, "one", "4")) == [3.0]
     with pytest.raises(pw.UsageError, match=r"^compare_reruns\('off'\): write True or False\.$"):
         pw.compare_reruns("off")  # type: ignore[arg-type]
+
+
+def test_what_failed_is_neither_compared_nor_kept(again: Callable[..., Events | None]) -> None:
+    again(1.0, "one", "1")
+    assert again(0.1, "one", "2", status="failed") is None
+    assert ends(again(2.0, "one", "3")) == [1.0], "with the last that did not fail"
 
 
 def test_long_runs_and_old_cells_are_not_kept(

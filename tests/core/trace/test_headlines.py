@@ -9,6 +9,7 @@ from pathways_nb.trace.causality.headlines import (
     comparison_headline,
     rerun_headline,
     run_headline,
+    runs_headline,
     schedule_headline,
     sweep_headline,
 )
@@ -76,6 +77,17 @@ def test_a_comparison_says_which_is_faster(seconds, said) -> None:
     assert comparison_headline(("parallel", "sequential"), seconds) == said
 
 
+def test_a_run_that_failed_or_did_other_work_is_not_called_faster() -> None:
+    good, other = [computed(0, 0.0, 1.0, "total")], [computed(0, 0.0, 0.25, "other")]
+    broken = [computed(1, 0.0, 0.5, "total", status="failed")]
+    say = lambda *records: runs_headline("ab", [Events.from_rows(rows) for rows in records], (1.0, 0.5))  # noqa: E731
+    assert say(good, good) == "b is 2.0 times as fast as a"
+    assert say(good, broken) == "b: total failed on island 1; neither run is called faster"
+    assert say(broken, broken).count("total failed") == 2
+    assert say(good, other) == "b is 2.0 times as fast as a, but they do not do the same work"
+    assert say(good, []) == "b is 2.0 times as fast as a, but they do not do the same work"
+
+
 @pytest.mark.parametrize(
     ("idle", "said"),
     [(0.273, "1f1b leaves devices idle 27 % of the time"), (0.001, "1f1b leaves no device idle")],
@@ -104,6 +116,8 @@ F, G = computed(0, 0.0, 1.0), computed(1, 1.0, 2.0, "total")
             "Takes 2.0 times as long as last time: `total` takes 2 s more",
         ),
         ([F, G], [F, computed(1, 5.0, 6.0, "other")], "Takes 3.0 times as long as last time"),
+        ([F], [computed(0, 0.0, 3.0, "other")], "Takes 3.0 times as long as last time, but does other work"),
+        ([F], [computed(0, 7.0, 8.0, "other")], "As fast as last time, but does other work"),
         ([F, G], [computed(0, 7.0, 8.0), computed(1, 8.0, 9.0, "total")], "As fast as last time"),
         ([F, G], [], ""),
         ([], [F, G], ""),

@@ -25,6 +25,8 @@ def test_one_thing_and_several(count: int, thing: str, ending: str, said: str) -
         ("a", "a str"),
         ([], "a list"),
         (np.ones(1), "an ndarray"),
+        (np.array(["a"], object), "an ndarray of dtype object"),
+        (np.array(["a"]), "an ndarray of dtype <U1"),
         (np.uint8(1), "a uint8"),
         (None, "a NoneType"),
     ],

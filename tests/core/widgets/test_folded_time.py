@@ -36,6 +36,13 @@ def test_an_axis_begins_at_the_first_launch_and_says_what_was_before() -> None:
     assert tag["folded"] == [span["start"], span["end"]]
 
 
+def test_the_time_in_which_python_prepares_data_is_folded() -> None:
+    run = run_of(("wait", 0.5, 1.0), ("compute", 0.75, 1.0))
+    words, less = "nothing ran for 750 ms before · show", "hide what was before the first launch"
+    assert fold_of(run.events) == (0.75, words, less)
+    assert fold_of(run_of(("compute", 0.15, 1.0)).events) is None, "a small part"
+
+
 @pytest.mark.parametrize(
     "events",
     [

@@ -20,6 +20,8 @@ def test_a_view_is_split_into_the_part_of_the_figure_and_that_of_the_player() ->
     assert of_figure == "time=0.001,0.002&pick=step%231&pick=step%232&hide=a+%26+b"
     assert of_player == {"step": "12", "rule": "policy", "client": "no client"}
     assert split_view(of_figure) == (of_figure, {})
+    chosen = "filter=%7B%22place%22%3A%5B%22island+0%22%5D,%22shortest%22%3A0.001%7D"
+    assert split_view(chosen) == (chosen, {})
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,9 @@ def test_a_view_is_split_into_the_part_of_the_figure_and_that_of_the_player() ->
         ("time=1", "time='1' should be two times in seconds, such as 0.001,0.002"),
         ("time=1,nan", "time='1,nan' should be two times"),
         ("step=-1", "step='-1' should be the number of a decision"),
+        ('filter={"plcae":[]}', "should be the conditions of the filter"),
+        ('filter={"kind":["computing"]}', "should be the conditions of the filter"),
+        ("filter=3", "should be the conditions of the filter"),
         ("somewhere", "a view has no part 'somewhere'; .* written as time=0.001,0.002&step=3"),
         (3, "at=3: a text is needed, which 'copy this view' below a figure gives"),
     ],

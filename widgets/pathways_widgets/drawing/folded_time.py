@@ -1,7 +1,8 @@
 """What part of a run's time a picture opens on; the rest is folded, and one click shows it.
 
-Before the first launch of a run, programs are compiled, which is often longer than all that follows. A loop repeats one
-call; its last calls are what it is like once everything is warm. Events are as they were: only the axis is another.
+Before the first launch of a run, programs are compiled or Python prepares data, which is often longer than all that
+follows. A loop repeats one call; its last calls are what it is like once everything is warm. Events are as they were:
+only the axis is another.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def fold_of(events: Events, of_one: bool = True) -> Fold | None:
 def _before_the_first_launch(events: Events) -> Fold | None:
     launched = events.without(GAUGE_KINDS | SET_UP_KINDS | WAITING_KINDS)["start"]
     before, until = events.of_kind(*SET_UP_KINDS), float(launched.min(initial=np.inf))
-    if not len(before) or until == np.inf:
+    if until == np.inf:
         return None
+    if not len(before):
+        return Fold(until, f"nothing ran for {duration(until)} before · show", "hide what was before the first launch")
     starts, ends = union(before["start"], np.minimum(before["end"], until))
     seconds = float(np.maximum(ends - starts, 0.0).sum())
     return Fold(until, f"compiled for {duration(seconds)} before · show", "hide what was before the first launch")

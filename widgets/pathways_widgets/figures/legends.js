@@ -17,7 +17,7 @@ const legends = (doc, Bokeh) => {
     let due = false
     const fill = () => {
       due = false
-      row.replaceChildren(...models.flatMap((legend) => legend.items.filter(({visible}) => visible).flatMap((item) => entries(legend, item))))
+      refill(row, models.flatMap((legend) => legend.items.filter(({visible}) => visible).flatMap((item) => entries(legend, item))))
       row.style.display = figure.visible && row.children.length ? "flex" : "none"
     }
     const later = () => { if (!due) { due = true; queueMicrotask(fill) } }
@@ -26,6 +26,15 @@ const legends = (doc, Bokeh) => {
     above(Bokeh.index.find_one(figure), row)
     fill()
   }
+}
+
+// Replaces what a row contains, if it has changed: what is pressed or has the focus would be lost while a run goes on.
+const refill = (row, children) => {
+  const html = (all) => Array.from(all, ({outerHTML}) => outerHTML).join("")
+  if (html(row.children) === html(children)) return
+  const focused = row.getRootNode().activeElement, name = row.contains(focused) && focused.textContent
+  row.replaceChildren(...children)
+  if (name) children.find(({textContent}) => textContent === name)?.focus()
 }
 
 // In front of a figure; where several are side by side, in front of all of them.
@@ -141,7 +150,7 @@ const clientRow = (doc) => {
   const row = flowing("Clients: press to hide or show")
   const away = new Set(), listeners = []
   const fill = () => {
-    row.replaceChildren(...figure.tags.map(([, name, colour]) => {
+    refill(row, figure.tags.map(([, name, colour]) => {
       const button = clientButton(name, colour)
       button.addEventListener("click", () => {
         if (!away.delete(name)) away.add(name)

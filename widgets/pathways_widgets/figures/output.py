@@ -29,14 +29,16 @@ Still = tuple[Any, ...]
 """The handles of both outputs."""
 _DEAD = ".jp-OutputArea-output:is(:not([data-mime-type], .jp-RenderedImage), [data-mime-type*=widget-view])"
 """Selector for what JupyterLab shows of a widget whose model is missing; nbconvert's images have no type either."""
+_CHILD = ".jp-OutputArea-child:not(:has(.jp-OutputArea))"
+"""Selector for one output of a cell, but not for a widget, such as tabs, that contains outputs itself."""
 _MISSING = (
     "A still picture. A live one needs a running kernel and, in the environment of the server of this page, anywidget: "
     "pip install anywidget, then load the page again."
 )
 _HIDE = f"""<style>
-.jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) {{ display: none }}
-.jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) + .jp-OutputArea-child {{ display: none }}
-.jp-OutputArea:has([{STILL}]):not(:has(.pathways-figure)) .jp-OutputArea-child:has({_DEAD}) {{ display: none }}
+.jp-OutputArea:has(.pathways-figure) {_CHILD}:has([{STILL}]) {{ display: none }}
+.jp-OutputArea:has(.pathways-figure) {_CHILD}:has([{STILL}]) + .jp-OutputArea-child {{ display: none }}
+.jp-OutputArea:has([{STILL}]):not(:has(.pathways-figure)) {_CHILD}:has({_DEAD}) {{ display: none }}
 .jp-NotebookPanel .jp-OutputArea:not(:has(.pathways-figure)) [{STILL}]::after {{
   content: "{_MISSING}"; animation: pathways-late 5s step-end
 }}
