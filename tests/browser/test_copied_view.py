@@ -67,7 +67,9 @@ def test_a_page_links_to_its_view_and_opens_at_it_on_any_width(opened: Callable[
     assert there == here | {"zoom": pytest.approx(2)}
     assert _copied(other).split("#")[1] == view
     # A filter beside what is hidden, as both were.
-    written = urlencode({"filter": json.dumps({"shortest": 0.05}, separators=(",", ":")), "hide": "computation"}, safe=",")
+    written = urlencode(
+        {"filter": json.dumps({"shortest": 0.05}, separators=(",", ":")), "hide": "computation"}, safe=","
+    )
     filtered = opened(item | {"at": written})
     left = filtered.evaluate(state)["kinds"]
     assert left

@@ -52,7 +52,7 @@ def test_legend_clients_and_find_are_parts_of_the_same_filter(opened: Callable[.
     tab.get_by_role("button", name="filter").click()
     tab.get_by_label("kind").select_option("compute")
     assert seen(tab) == ["matmul", "Matmul"] * 2
-    assert tab.get_by_title("Hide or show: collective").get_attribute("aria-pressed") == "false"
+    assert tab.get_by_role("button", name="collective").get_attribute("aria-pressed") == "false"
     tab.get_by_title("Hide or show what is done for bob").click()
     assert seen(tab) == ["matmul"] * 2
     assert tab.get_by_label("client", exact=True).input_value() == "ann"

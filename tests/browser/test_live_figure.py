@@ -11,7 +11,7 @@ import pytest
 
 from pathways_widgets import LiveDisplay, LiveFigure, figure_of
 from pathways_widgets.drawing.views import Columns, Moment
-from pathways_widgets.figures import live, output, panel
+from pathways_widgets.figures import live_display, output, panel
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.panel import Panel
 from pathways_widgets.timeline.timeline_view import Timeline
@@ -130,7 +130,7 @@ def test_a_view_that_cannot_be_made_costs_only_itself(monkeypatch: pytest.Monkey
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What a notebook would display."""
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(live, "shows_figures", lambda: True)
+    monkeypatch.setattr(live_display, "shows_figures", lambda: True)
     monkeypatch.setattr(output, "display", lambda bundle, **_: found.append(bundle))
     return found
 

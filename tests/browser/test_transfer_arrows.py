@@ -35,11 +35,11 @@ def test_an_arrow_tells_achieved_beside_modelled_bandwidth(opened: Callable[...,
     for part in ("f → right", "from: f on island 0", "g on island 1", "moves: 8.0 MB", "achieved: 4.0 MB/s", "modelled: 22.5 GB/s"):  # fmt: skip
         assert part in text
     assert tab.evaluate(_DRAWN) == [2, 2]
-    tab.get_by_title("Hide or show: from producer to consumer").click()
+    tab.get_by_role("button", name="from producer to consumer").click()
     assert tab.evaluate(_DRAWN) == [0, 0]
-    tab.get_by_title("Hide or show: from producer to consumer").click()
-    tab.get_by_title("Hide or show: transfer").click()
+    tab.get_by_role("button", name="from producer to consumer").click()
+    tab.get_by_role("button", name="transfer").click()
     assert tab.evaluate(_DRAWN) == [0, 0], "with its box an arrow is hidden"
-    tab.get_by_title("Hide or show: transfer").click()
+    tab.get_by_role("button", name="transfer").click()
     tab.get_by_text("as a table").click()
     tab.get_by_role("cell", name="g on island 1").first.wait_for()

@@ -44,7 +44,7 @@ def _numbers(count: int) -> Callable[[str], bool]:
 def _is_filter(text: str) -> bool:
     """Return whether a text is the state of a filter, as JSON."""
     try:
-        EventFilter.of(**EventFilter.of_state(json.loads(text)).state)
+        EventFilter.of(**{name: value for name, value in json.loads(text).items() if value is not None})
     except (ValueError, TypeError, AttributeError):
         return False
     return True
