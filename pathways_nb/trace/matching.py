@@ -107,10 +107,14 @@ def keys_of(events: Events) -> Iterator[tuple[tuple[Any, ...], int]]:
         seen[key, label.host] += 1
 
 
-def have_partners(first: Events, second: Events) -> bool:
-    """Return whether any event on devices of one record has a partner in the other."""
-    known = ({key[:-1] for key, _ in keys_of(events)} for events in (first, second))
-    return not next(known).isdisjoint(next(known))
+def share_names(first: Events, second: Events) -> bool:
+    """Return whether anything that ran on devices has one name in both records, whoever called it and wherever."""
+    names = ({events.labels[number].name for number in _work_labels(events)} for events in (first, second))
+    return not next(names).isdisjoint(next(names))
+
+
+def _work_labels(events: Events) -> list[int]:
+    return np.unique(events.label[events.is_("kind", *WORK)]).tolist()
 
 
 def beginning(events: Events) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pathways_nb.trace.causality.breakdown import Idle, idle
-from pathways_nb.trace.matching import have_partners
+from pathways_nb.trace.matching import share_names
 from pathways_nb.trace.metrics import BUSY, duration, makes_span
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.summary import summarise
@@ -84,7 +84,7 @@ def runs_headline(names: Sequence[str], records: Sequence[Events], seconds: Sequ
         # What ends early because it failed is not faster.
         return "; ".join([*failures, "neither run is called faster"])
     said = comparison_headline(names, seconds)
-    return f"{said}, but they do not do the same work" if said and not have_partners(*records) else said
+    return f"{said}, but they do not do the same work" if said and not share_names(*records) else said
 
 
 def rerun_headline(last: Events, now: Events) -> str:
@@ -99,7 +99,7 @@ def rerun_headline(last: Events, now: Events) -> str:
     if min(before, after) <= 0:
         return ""
     ratio = max(before, after) / min(before, after)
-    other = "" if have_partners(last, now) else ", but does other work"
+    other = "" if share_names(last, now) else ", but does other work"
     if ratio < _SAME:
         return f"As fast as last time{other}"
     how = f"{_times(ratio)} times as fast as" if after < before else f"Takes {_times(ratio)} times as long as"
