@@ -7,6 +7,7 @@ import subprocess
 import textwrap
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CELLS = [
     """
+    import os
     import time
     import jax.monitoring
     import marimo as mo
@@ -42,8 +44,8 @@ CELLS = [
     """
     before = len(compiled)
     with pw.record(show="graph,timeline", name="live") as run:
-        for n in range(20):
-            both(float(n)).wait()
+        while not (os.path.exists("seen") and len(run.events)):  # until somebody has seen it move
+            both(1.0).wait()
             time.sleep(0.1)
     mo.output.append(mo.md(f"TIMES {times} COMPILED {len(compiled) - before} CONTROLLER {id(controller)}"))
     """,
@@ -69,9 +71,14 @@ _SEEN = """() => {
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the notebook."""
+    return tmp_path_factory.mktemp("marimo")
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
     """Where marimo runs the notebook."""
-    folder = tmp_path_factory.mktemp("marimo")
     python = bare(folder / "venv", "marimo")
     behind(python)
     notebook = folder / "figures.py"
@@ -111,12 +118,14 @@ def opened_page(chromium: Browser, address: str) -> tuple[Page, list[str]]:
     return page, trouble
 
 
-def test_figures_show_themselves_move_and_are_not_compiled_twice(chromium: Browser, address: str) -> None:
+def test_figures_show_themselves_move_and_are_not_compiled_twice(chromium: Browser, address: str, folder: Path) -> None:
     page, trouble = opened_page(chromium, address)
-    page.wait_for_function(f"({_SEEN})().some((text) => text.includes('makespan'))")
-    assert page.locator("text=TIMES 0").count() == 0, "the figure is there before its cell has ended"
+    page.wait_for_function(f"({_SEEN})().length > 0")
+    assert page.locator("text=TIMES 0").count() == 0, "its cell ends only when it was seen"
+    page.get_by_text("details").first.click()
     early = page.evaluate(_SEEN)[0]
     page.wait_for_function(f"(early) => ({_SEEN})()[0] !== early", arg=early)
+    (folder / "seen").touch()
     page.wait_for_function(f"({_SEEN})().length === {FIGURES}")
     words = page.locator("text=TIMES 0").inner_text()
     page.screenshot(path=SHOTS / "marimo.png", full_page=True)
