@@ -54,7 +54,7 @@ def test_only_a_figure_that_a_call_shows_again_offers_its_view() -> None:
 def test_a_page_says_where_it_opens_and_is_small() -> None:
     text = page_of(fake_run(), ("timeline",), "time=0.1,0.2&hide=</script>")
     assert '"at": "time=0.1,0.2&hide=\\u003c/script>"' in text
-    assert len(text) < 700_000
+    assert len(text) < 1e6
 
 
 def test_a_player_opens_at_a_step_and_tells_it_beside_the_view_of_its_figure() -> None:
