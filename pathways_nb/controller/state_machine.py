@@ -328,7 +328,7 @@ class StateMachine(ControllerState):
         # An argument that was taken over holds nothing now. After a cancelled call that is unknown: its node may have
         # been skipped.
         if not call.cancelled:
-            self.store.empty([*map(event.arguments.__getitem__, event.footprint.taken)])
+            self.store.empty(event.arguments[i] for i in event.footprint.taken)
         freed = self.store.finish_run(event)
         self._forget_client(event.client)
         return [Finish(serial), *freed]

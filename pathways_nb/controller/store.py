@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import NamedTuple
 
 from pathways_nb.controller.events_and_instructions import Free, Instruction, Lose, Stored, Submitted
@@ -140,27 +139,16 @@ class Store:
         """
         # Results first: they may be the same array as an argument, whose entry they need and which may be freed below.
         lost = self._keep(event)
-        read = self._read_by_no_other(event.arguments)
-        if event.results:
-            self.groups[event.results[0]].under_way = False
-        made = [buffer for buffer in event.results if buffer not in self.handles]
-        return [*lost, *self._forget((*read, *made))]
-
-    def _read_by_no_other(self, arguments: Sequence[int]) -> Sequence[int]:
-        """Count one call less for each argument, and return those that no other call has."""
-        calls = self.calls
-        counts = [*map(calls.get, arguments)]
-        if counts.count(1) == len(counts):  # the common case, also of hundreds
-            for buffer in arguments:
-                calls.pop(buffer)  # ``del`` of a counter is no C
-            return arguments
-        read = list[int]()
-        for buffer in arguments:
+        calls, read = self.calls, list[int]()
+        for buffer in event.arguments:
             if (left := calls[buffer] - 1) > 0:
                 calls[buffer] = left
-            elif calls.pop(buffer, 0):  # an event may name a buffer twice
+            elif calls.pop(buffer, 0):  # ``del`` of a counter is no C; an event may name a buffer twice
                 read.append(buffer)
-        return read
+        if event.results:
+            self.groups[event.results[0]].under_way = False
+        made = () if self.handles.issuperset(event.results) else event.results
+        return [*lost, *self._forget((*read, *made))]
 
     def release(self, buffers: Iterable[int]) -> list[Instruction]:
         """Return what is freed because users dropped these handles; buffers that are gone already are ignored."""
@@ -257,11 +245,6 @@ class Store:
 
     def _vacate(self, buffers: Sequence[int]) -> None:
         """Give back the memory of buffers, unless another buffer is the same array, which then accounts for it."""
-        groups = dict.fromkeys(map(self.groups.__getitem__, buffers))
-        if len(groups) == 1 and not self.same:  # the common case: results of one call
-            (group,) = groups
-            found = [one for one in map(group.allocations.pop, buffers, repeat(None)) if one is not None]
-            return self._enter(group, counted(found), -1)
         given_back: dict[BufferGroup, list[Allocation]] = {}
         for buffer in buffers:
             group = self.groups[buffer]
