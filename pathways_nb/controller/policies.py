@@ -271,6 +271,6 @@ def _line(policy: Policy, error: BaseException | None = None) -> str:
     frame = error.__traceback__ if error is not None else None
     while frame is not None:
         if frame.tb_frame.f_code is code:
-            line = line_of(frame.tb_frame, frame)
+            line = line_of(frame)
         frame = frame.tb_next
     return describe(code.co_filename, line) if code is not None else "no source line"

@@ -65,12 +65,12 @@ def user_line(frame: FrameType | None = None) -> str:
     return ""
 
 
-def line_of(frame: FrameType, entry: TracebackType | None = None) -> int:
+def line_of(place: FrameType | TracebackType) -> int:
     """Return the line at which a frame is, or was in an entry of a traceback.
 
     The first of its function where it is at an instruction without a line, which an interrupt may meet.
     """
-    line: int | None = frame.f_lineno if entry is None else entry.tb_lineno
+    frame, line = (place.tb_frame, place.tb_lineno) if isinstance(place, TracebackType) else (place, place.f_lineno)
     return frame.f_code.co_firstlineno if line is None else line
 
 
@@ -145,7 +145,7 @@ def _of_entries(entries: Sequence[TracebackType]) -> TracebackType | None:
     kept: TracebackType | None = None
     # From the innermost outwards, since each entry holds the one within it.
     for entry in reversed(entries):
-        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, line_of(entry.tb_frame, entry))
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, line_of(entry))
     return kept
 
 
@@ -193,7 +193,7 @@ def traceback_line(traceback: TracebackType | None) -> str:
     """Return the innermost line of the user's own code in a traceback, or ``""``."""
     entry, found = users_traceback(traceback), ""
     while entry is not None:
-        found = describe(entry.tb_frame.f_code.co_filename, line_of(entry.tb_frame, entry))
+        found = describe(entry.tb_frame.f_code.co_filename, line_of(entry))
         entry = entry.tb_next
     return found
 

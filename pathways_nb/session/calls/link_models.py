@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime.sim.sim_driver import SimDriver
 from pathways_nb.session.session import Session
 
 # Empty until ``calibration``, which stands on this package, registers itself: ``import pathways_nb`` does.
@@ -21,7 +20,7 @@ def read_models_by(stored: Callable[[Session], CostModel | None]) -> None:
 
 def link_model(session: Session) -> CostModel | None:
     """Return the model of real devices if one is stored, else ``None``; simulated transfers are modelled themselves."""
-    if not _stored or session.driver_or_none is None or isinstance(session.driver_or_none, SimDriver):
+    if not _stored or session.driver_or_none is None or session.attach_options.simulated is not None:
         return None
     with contextlib.suppress(UsageError, OSError):  # it is of another machine, or damaged: ``pw.calibration`` tells
         return _stored[0](session)

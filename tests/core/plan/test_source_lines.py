@@ -32,7 +32,7 @@ def test_a_traceback_is_shown_also_where_an_entry_has_no_line() -> None:
     assert traceback.tb_next is not None
     entry = traceback.tb_next
     assert entry.tb_lineno is None
-    assert line_of(entry.tb_frame, entry) == fails.__code__.co_firstlineno
+    assert line_of(entry) == fails.__code__.co_firstlineno
     shown = users_traceback(traceback)
     assert shown is not None
     assert shown.tb_next is not None

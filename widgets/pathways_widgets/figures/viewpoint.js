@@ -27,11 +27,7 @@ const viewParts = (doc, element, {link, modules, filter, home, brush}) => {
   }
   if (select && brush) parts.brush = {
     read: () => select.overlay.visible && Number.isFinite(select.overlay.left) ? [`${short(select.overlay.left)},${short(select.overlay.right)}`] : [],
-    apply: ([value]) => {
-      const [left, right] = value.split(",").map(Number), {start, end} = timeline.y_range
-      select.overlay.setv({left, right, top: Math.min(start, end), bottom: Math.max(start, end), visible: true})
-      brush([left, right])
-    },
+    apply: ([value]) => brush(value.split(",").map(Number)),
   }
   if (link.field) {
     parts.find = {read: () => link.field.value.trim() ? [link.field.value.trim()] : [], apply: ([value]) => { link.field.value = value; link.find(value) }}
