@@ -19,7 +19,7 @@ import pathways_nb as pw
 SHARES = (1, 3)
 DEPTH = 32
 """Calls outstanding of each kernel."""
-SECONDS, ROUNDS = 2.0, 3
+SECONDS, ROUNDS = 2.0, 7
 _MARK = "kernel: "
 _RAMP = 0.3
 """Part of a round that does not count: at first not all kernels have programs queued."""

@@ -51,8 +51,8 @@ class PolicyState:
         shares: of each client.
         priorities: of each client.
         passed: of each client, device-seconds over share, counted only while other clients wanted devices too. A client
-            that comes, or returns from being idle, starts from the least of those that are active. The client with the
-            least is due next.
+            that comes, or returns from being idle, starts from the least of those that are active; one that was away
+            for milliseconds only keeps what it left unused meanwhile. The client with the least is due next.
     """
 
     now: float

@@ -30,7 +30,8 @@ NEAR, FAR = 5e-3, 0.25
 itself (``FAR``)."""
 SOON = 0.02
 """Seconds in which a client that has nothing to do may come again: until then, the others' work is not enqueued whole,
-or one that makes its next calls when it has heard of the last would find all of it before its own."""
+or one that makes its next calls when it has heard of the last would find all of it before its own; and what the others
+get meanwhile is charged to them."""
 CANDIDATES = 8
 """Number of each client's programs that are considered."""
 
@@ -87,7 +88,12 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
 def is_contended(state: ControllerState, now: float) -> bool:
     """Return whether programs are enqueued gang by gang, since more than one client or program may come first."""
     # One client: only a policy that looks at what programs take, such as the shortest first, may reorder them.
-    return state.active > 1 or now < state.left_at + SOON or (not state.in_order and len(state.calls) > 1)
+    return compete(state, now) or (not state.in_order and len(state.calls) > 1)
+
+
+def compete(state: ControllerState, now: float) -> bool:
+    """Return whether several clients have programs, or one of them had some just now."""
+    return state.active > 1 or now < state.left_at + SOON
 
 
 def ready_gangs(state: ControllerState, short: dict[CallState, Shortage]) -> dict[int, Gang]:

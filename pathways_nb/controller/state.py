@@ -10,6 +10,7 @@ enqueued and the difference when it is done.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,8 @@ class ClientState:
     """When a range of it was enqueued last."""
     idle_since: float = 0.0
     """Since when its programs wait with none in flight."""
+    left_at: float = -math.inf
+    """When its last program ended."""
 
     def charge(self, seconds: float, contended: bool) -> None:
         """Add device-seconds to the account; negative ones correct an estimate.
@@ -103,16 +106,17 @@ class ClientState:
         # Time over share is the "pass" of stride scheduling: with twice the share it grows half as fast.
         self.passed += seconds / self.share if contended else 0.0
 
-    def catch_up(self, others: Sequence[float]) -> None:
+    def catch_up(self, others: Sequence[float], saved: float) -> None:
         """Begin to compete again after a time without work.
 
         Args:
             others: ``passed`` of each client with unfinished programs.
+            saved: device-seconds of its share that it may have left unused until now.
         """
         # Stride: unused share must not be saved up, or a client that comes back would hold the devices alone until the
         # others have waited as long as it was idle. So it continues from the least of the active clients.
         if others:
-            self.passed = max(self.passed, min(others))
+            self.passed = max(self.passed, min(others) - saved / self.share)
 
 
 @dataclass(eq=False)

@@ -45,7 +45,7 @@ from pathways_nb.controller.events_and_instructions import (
 )
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.requests import PutRequest, Request
-from pathways_nb.controller.scheduler import Choice, PolicyFailed, ShortOfMemory, choose
+from pathways_nb.controller.scheduler import SOON, Choice, PolicyFailed, ShortOfMemory, choose, compete
 from pathways_nb.controller.state import CallState, ClientState, IslandQueue
 from pathways_nb.controller.turns import ContendedTurns
 from pathways_nb.errors import LostError, PathwaysError
@@ -107,7 +107,8 @@ class StateMachine(ControllerState):
         client = self._client(event.client)
         if not client.unfinished:
             self.active += 1
-            client.catch_up([other.passed for other in self.clients.values() if other.unfinished])
+            saved = SOON * max(self.devices) if now < client.left_at + SOON else 0.0
+            client.catch_up([other.passed for other in self.clients.values() if other.unfinished], saved)
         client.unfinished += 1
         # No range will ever complete, so nothing else would end it.
         if not event.plan.steps:
@@ -241,7 +242,7 @@ class StateMachine(ControllerState):
         Returns:
             One launch for each island, after a note of how long the call waited, if that is worth recording.
         """
-        serial, client, contended = call.submitted.run, self._client(call.submitted.client), self.active > 1
+        serial, client, contended = call.submitted.run, self._client(call.submitted.client), compete(self, now)
         out, seconds = self._waited(call, client, now), 0.0
         # What is skipped needs no memory, and must not wait for any: its ranges have to complete.
         if not (call.admitted or call.cancelled):
@@ -322,8 +323,9 @@ class StateMachine(ControllerState):
         event, client = call.submitted, self._client(call.submitted.client)
         client.unfinished -= 1
         self.active -= not client.unfinished
-        if not client.unfinished and self.active:
-            self.left_at = now
+        if not client.unfinished:
+            client.left_at = now
+            self.left_at = now if self.active else self.left_at
         self.admission.finish(call)
         # An argument that was taken over holds nothing now. After a cancelled call that is unknown: its node may have
         # been skipped.

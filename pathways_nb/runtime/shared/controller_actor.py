@@ -23,6 +23,7 @@ from pathways_nb.runtime.cluster.island_maker import ClockEstimate, IslandMaker
 from pathways_nb.runtime.hosts.channel import Channel, Door
 from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Rebuilt, Renewed, ToKernel, Welcome
 from pathways_nb.runtime.shared.shared_controller import SharedController
+from pathways_nb.runtime.switch_interval import ShortInterval
 
 GROUPS = {"beside": 8}
 """Threads for calls that wait."""
@@ -75,6 +76,7 @@ class ControllerActor:
         import ray
 
         self.terms, self._ray = terms, ray
+        self._interval = ShortInterval()  # what kernels say must not wait until the core has nothing left to decide
         after = terms.unresponsive_after
         self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, terms.by_device, unresponsive_after=after)
         self._adding = threading.Lock()

@@ -15,6 +15,7 @@ import pathways_nb as pw
 from pathways_nb.controller.events_and_instructions import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.policies import POLICIES
+from pathways_nb.controller.scheduler import SOON
 from pathways_nb.controller.state_machine import StateMachine
 from tests.core.controller.imagined_devices import plan_of
 from tests.support.examples import examples
@@ -196,6 +197,59 @@ def test_who_was_away_cannot_save_up() -> None:
     machine.clients["early"].charge(100.0, contended=True)
     machine.handle(Submitted(9, "late", plan_of([0]), (), (9,), (8,)))
     assert machine.clients["late"].passed == pytest.approx(machine.clients["early"].passed, abs=0.01)
+
+
+@pytest.mark.parametrize(("away", "least"), [(2e-3, 2.0), (30e-3, 0.0)])
+def test_a_share_holds_for_who_hears_late_of_its_ends_but_not_for_who_is_away_for_long(
+    away: float, least: float
+) -> None:
+    """Each program takes half a millisecond; ``three`` makes its next 32 a while after it has heard of 32 ends.
+
+    ``one`` always has programs queued. While the other is away, its programs run, and are charged.
+    """
+    machine, plan, now, runs = StateMachine(devices=(1,)), plan_of([0]), 0.0, itertools.count()
+    queue, served = deque[Launch](), list[str]()
+
+    def take(event: Any) -> None:
+        queue.extend(each for each in machine.handle(event, now) if isinstance(each, Launch))
+
+    def call(client: str, count: int) -> None:
+        for run in itertools.islice(runs, count):
+            take(Submitted(run, client, plan, (), (run,), (8,)))
+
+    take(Opened("one", 1.0, 0.0))
+    take(Opened("three", 3.0, 0.0))
+    call("one", 16)
+    call("three", 32)
+    heard, back = 0, float("inf")
+    while len(served) < 2400:
+        now += 5e-4
+        launch = queue.popleft()
+        client = machine.calls[launch.run].client
+        served.append(client)
+        take(Completed(launch.run, 0, launch.start, launch.stop, 5e-4))
+        if client == "one":
+            call("one", 1)
+        else:
+            heard += 1
+            back = now + away if heard % 32 == 0 else back
+        if now >= back:
+            call("three", 32)
+            back = float("inf")
+    ratio = served.count("three") / served.count("one")
+    alone = 32 / (away / 5e-4)  # what it could have at most: it runs as soon as it comes
+    assert least <= ratio <= min(alone, 3.0) + 0.1
+
+
+def test_what_who_was_away_shortly_may_have_left_unused_is_bounded() -> None:
+    machine, plan = StateMachine(devices=(1,)), plan_of([0])
+    machine.handle(Opened("late", 2.0, 0.0))
+    machine.handle(Submitted(0, "late", plan, (), (0,), (8,)))
+    machine.handle(Completed(0, 0, 0, 1, 1e-3), 1.0)
+    machine.handle(Submitted(1, "early", plan, (), (1,), (8,)), 1.0)
+    machine.clients["early"].charge(100.0, contended=True)
+    machine.handle(Submitted(2, "late", plan, (), (2,), (8,)), 1.0 + SOON / 2)
+    assert machine.clients["late"].passed == pytest.approx(100.0 - SOON / 2, abs=0.002)
 
 
 def waiting_three(policy: Any) -> tuple[StateMachine, list[Any]]:
