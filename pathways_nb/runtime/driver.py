@@ -42,7 +42,7 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.buffer_table import BufferTable
 from pathways_nb.runtime.device_layer import DeviceLayer
-from pathways_nb.runtime.entries import Entry, ResultEntries, promised, will_move
+from pathways_nb.runtime.entries import Entry, ResultEntries, promised, will_move, with_reader
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.launch_causes import LaunchCauses
@@ -138,7 +138,7 @@ class Driver(BufferTable, DeviceLayer):
             run.results, run.moved = ResultEntries(made, compiled_plan.result_positions), moved
             will_move(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
             read = [entries[argument] for argument in compiled_plan.bringing]
-            readers = [entry.with_reader(run.unread) for entry in read]
+            readers = with_reader(read, run.unread)
             sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
             event = Submitted(run.serial, client, plan, tuple(arguments), buffers, sizes, footprint, moved)
             self._prepare(run, arguments)

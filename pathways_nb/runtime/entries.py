@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 from pathways_nb.errors import PathwaysError
@@ -29,6 +30,8 @@ _ANYBODY = Hold()
 """Stands for the holder of an entry whose end nobody waits for."""
 
 
+_FEW = 8
+"""Entries up to which equal ones are not looked for."""
 _MOST_READERS = 16
 """Readers of a buffer from which on those that have read it are forgotten."""
 
@@ -103,12 +106,6 @@ class Entry(weakref.ref[object]):
         """Count one pending move less."""
         assert self.moves is not None
         self.moves.pop()
-
-    def with_reader(self, unread: set[int]) -> tuple[set[int], ...]:
-        """Return what ``readers`` is once another run reads it, too."""
-        if len(self.readers) < _MOST_READERS:
-            return (*self.readers, unread)
-        return (*filter(None, self.readers), unread)  # not at each call: hundreds may wait to read it
 
     @property
     def resolved(self) -> bool:
@@ -197,6 +194,25 @@ def _made(tokens: Any, put: Any, buffers: Sequence[int], run: Any, steps: Any, s
         entry.array = entry.error = entry.moves = entry.value_holder = entry.where = None
         entry.readers, entry.shared = (), False
     return entries
+
+
+def with_reader(entries: Iterable[Entry], unread: set[int]) -> Iterator[tuple[set[int], ...]]:
+    """Return what ``readers`` of each entry is once another run reads it, too; equal for those with equal ones."""
+    before = list(map(_readers_of, entries))
+    if len(before) < _FEW:
+        return iter([_with_reader(readers, unread) for readers in before])
+    distinct = dict(zip(map(id, before), before, strict=True))  # one for the results of a call, which are read together
+    made = {number: _with_reader(readers, unread) for number, readers in distinct.items()}
+    return map(made.__getitem__, map(id, before))
+
+
+_readers_of = attrgetter("readers")
+
+
+def _with_reader(readers: tuple[set[int], ...], unread: set[int]) -> tuple[set[int], ...]:
+    if len(readers) < _MOST_READERS:
+        return (*readers, unread)
+    return (*filter(None, readers), unread)  # not at each call: hundreds may wait to read it
 
 
 def will_move(entries: Iterable[Entry]) -> None:

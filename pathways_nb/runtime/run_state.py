@@ -11,18 +11,21 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import repeat
+from operator import attrgetter, is_, is_not
 from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.program.guarded_callbacks import NOTE
-from pathways_nb.runtime.entries import Entry, ResultEntries
+from pathways_nb.runtime.entries import Entry, ResultEntries, at_once
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label
 from pathways_nb.util.progress import tell_reader
 from pathways_nb.util.waiting import Condition
 
+_array_of, _error_of, _moves_of, _is_shared = map(attrgetter, ("array", "error", "moves", "shared"))
 asked = itertools.count()
 """Numbers of calls, in the order in which they are made."""
 
@@ -176,16 +179,23 @@ class RunState:
         for a run that waits for it.
         """
         argument = self.compiled_plan.plan.steps[step].argument
-        entry = self.arguments[argument]
-        if entry.moves or any(unread and unread is not self.unread for unread in entry.readers):
+        if self._has_others([self.arguments[argument]]):
             return True
         bringing = self.compiled_plan.bringing.get(argument, ())
         return len(bringing) > 1 and not self.unread.isdisjoint(other for other in bringing if other != step)
 
+    def _has_others(self, entries: Sequence[Entry]) -> bool:
+        """Return whether other runs are still to read any of these arguments, or anybody is to send one."""
+        readers = [one.readers for one in entries]
+        distinct = dict(zip(map(id, readers), readers, strict=True)).values()  # those of one call mostly have the same
+        return any(map(_moves_of, entries)) or any(
+            unread and unread is not self.unread for group in distinct for unread in group
+        )
+
     def bring_all(self, island: int) -> int:
         """Use all arguments of an island as they are, if all lie at their places already, without any event.
 
-        It is the usual call of a training step, and its cost is paid by each of hundreds of arguments.
+        It is the usual call of a training step, and its cost is paid by each of hundreds of arguments: in C mostly.
 
         Returns:
             The number of steps that this carries out; 0 if one needs a closer look.
@@ -193,17 +203,15 @@ class RunState:
         brings = self.compiled_plan.brings_on(island)
         if not brings.steps or self.stopped or not self.moved_on.isdisjoint(brings.steps):
             return 0
-        entries = [self.arguments[argument] for argument in brings.arguments]
-        arrays = [entry.array for entry in entries]
-        if any([array is None for array in arrays]) or any([entry.error is not None for entry in entries]):
+        entries = list(map(self.arguments.__getitem__, brings.arguments))
+        arrays = list(map(_array_of, entries))
+        if any(map(is_, arrays, repeat(None))) or any(map(is_not, map(_error_of, entries), repeat(None))):
             return 0
-        for at in brings.taken:
-            if entries[at].shared or self.is_read_by_others(brings.steps[at]):
-                return 0
-        slots, done = self.slots, self.done
-        for step, slot, array in zip(brings.steps, brings.slots, arrays, strict=True):
-            slots[slot] = array
-            done[step] = 1
+        taken = list(map(self.arguments.__getitem__, brings.taken))
+        if any(map(_is_shared, taken)) or self._has_others(taken) or any(map(self.is_read_by_others, brings.again)):
+            return 0
+        at_once(map(self.slots.__setitem__, brings.slots, arrays))
+        at_once(map(self.done.__setitem__, brings.steps, repeat(1)))
         self.unread.difference_update(brings.steps)
         self.launched.notify_all()
         return len(brings.steps)

@@ -28,13 +28,14 @@ class Brings(NamedTuple):
         steps: their numbers in the plan.
         arguments: the argument that each brings.
         slots: the slot that each fills.
-        taken: positions, among these, of arguments whose memory a node takes over.
+        taken: those of these steps that bring an argument whose memory a node takes over.
     """
 
     steps: tuple[int, ...] = ()
     arguments: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
     taken: tuple[int, ...] = ()
+    again: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,5 +186,5 @@ def _brings(compiled_plan: CompiledPlan, island: int) -> Brings:
         steps,
         arguments,
         tuple(plan.steps[number].outputs[0] for number in steps),
-        tuple(at for at, argument in enumerate(arguments) if argument in compiled_plan.taken_over),
+        tuple(step for step, argument in zip(steps, arguments, strict=True) if argument in compiled_plan.taken_over),
     )
