@@ -59,32 +59,32 @@ class ExecutedPrograms:
         # By plan, not by graph: placed elsewhere, the same graph has other routes.
         self.by_plan: dict[Any, ExecutedProgram] = {}
         self._fetched: set[tuple[int, int]] = set()
-        """Pairs (execution, node) for which Python has waited; each counts once."""
+        """Pairs (run, node) for which Python has waited; each counts once."""
 
-    def add(self, execution: RunState) -> None:
+    def add(self, run: RunState) -> None:
         """Count a call that was submitted."""
-        plan = execution.compiled_plan.plan
+        plan = run.compiled_plan.plan
         if plan not in self.by_plan:
-            layouts = edge_layouts(execution.compiled_plan)
+            layouts = edge_layouts(run.compiled_plan)
             self.by_plan[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
         self.by_plan[plan].runs += 1
 
-    def need(self, execution: RunState, entry: Entry, line: str) -> None:
+    def need(self, run: RunState, entry: Entry, line: str) -> None:
         """Count that Python waited for a value that a call made, before anything later is dispatched.
 
         Args:
-            execution: the call, one of those that were added.
+            run: the call, one of those that were added.
             entry: the stored value.
             line: the line of Python.
         """
-        plan = execution.compiled_plan.plan
+        plan = run.compiled_plan.plan
         step = plan.steps[entry.step]
         if step.kind == "move":  # a host made it, and it was put onto devices
             step = plan.steps[step.producers[0]]
         # A "bring" is no node: the program returns an argument, so Python waits for the result itself.
         node = step.node if step.kind in ("launch", "host") else plan.graph.nodes[-1].id
-        if (execution.serial, node) not in self._fetched:
-            self._fetched.add((execution.serial, node))
+        if (run.serial, node) not in self._fetched:
+            self._fetched.add((run.serial, node))
             self.by_plan[plan].need(node, line)
 
     def absorb(self, inner: ExecutedPrograms) -> None:

@@ -229,7 +229,7 @@ class SimDriver(Driver):
     def _launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Report the completion of a launch, and failed results, to the core."""
         launch = ongoing.launch
-        run: RunState = ongoing.run.execution
+        run: RunState = ongoing.run.state
         if run.errors:
             self.event_loop.obey(Voided(run.failed_results()))
         self.event_loop.obey(Completed(launch.run, launch.island, launch.start, launch.stop, ongoing.device_seconds))

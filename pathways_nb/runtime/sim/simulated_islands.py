@@ -34,11 +34,11 @@ _FEW = 8
 
 @dataclass(eq=False)
 class VirtualRun:
-    """One run of a timed plan; ``execution`` is the owner's own object for the run."""
+    """One run of a timed plan; ``state`` is the owner's own object for the run."""
 
     serial: int
     timed: TimedPlan
-    execution: Any = None
+    state: Any = None
     done: bytearray = field(init=False)
     """By step: whether it has ended."""
     tasks: dict[int, Task] = field(default_factory=dict)

@@ -79,7 +79,7 @@ class SimulatedSteps:
 
     def prepared(self, task: Task) -> int:
         """Return 1 if a task brings a result of another run that is not computed yet, else 0."""
-        run: RunState = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.state
         position = run.compiled_plan.plan.steps[task.index].argument
         if position < 0:
             return 0
@@ -94,7 +94,7 @@ class SimulatedSteps:
 
         They are 0 for a step that is skipped or fails, and for an argument that is already at its place.
         """
-        run: RunState = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.state
         task.label = run.compiled_plan.actions[task.index].label
         run.begun = run.begun or self._on_devices(task)
         seconds = task.ongoing.run.timed.seconds[task.index]
@@ -137,7 +137,7 @@ class SimulatedSteps:
 
     def step_ended(self, task: Task) -> None:
         """Record a step that ends now, and fill the entries of its results."""
-        run, index = task.ongoing.run.execution, task.index
+        run, index = task.ongoing.run.state, task.index
         label = task.label
         if self._interference and self._on_devices(task):
             self.at_work[task.ongoing.launch.island] -= 1
@@ -160,13 +160,13 @@ class SimulatedSteps:
 
     def may_pass(self, task: Task) -> bool:
         """Return whether nothing has failed, is random, or interferes with others, and no other run waits."""
-        run: RunState = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.state
         hindered = run.stopped or run.errors or self.failures.lost_devices or self.failures.faults
         return not (hindered or self._chance.noise or self._interference or self._expecting)
 
     def passed(self, task: Task, steps: np.ndarray, times: np.ndarray) -> None:
         """Record launches that pass at once, as ``step_ended`` does each of them."""
-        run: RunState = task.ongoing.run.execution
+        run: RunState = task.ongoing.run.state
         actions = run.compiled_plan.actions
         labels = [actions[index].label for index in steps.tolist()]
         labels = list(map(run.own, labels)) if run.client else labels

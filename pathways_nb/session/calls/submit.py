@@ -192,18 +192,18 @@ def submit(
         # A call that takes an argument over waits for its readers: one that came behind it would wait for it in turn.
         if session.donations != seen:
             check_usable(leaves, name, () if futures is None else known.donated)
-        execution, entries = driver.submit(ready, buffers, held, record, client, known.moved)
+        run, entries = driver.submit(ready, buffers, held, record, client, known.moved)
         if futures is None:
             consume(session, known.donated, leaves)
     del temporary  # their buffers live on while the call needs them
     driver.check_held(entries)
     for recording, _ in session.recordings[-1:]:
         # The innermost alone: at its end it hands on what it has to the one around it.
-        recording.add(execution)
+        recording.add(run)
         if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, leaves)]
             recording.count_as_placed(len(sizes), sum(sizes))
-    return stored_values.bind(ready, known.kinds, entries, held), execution
+    return stored_values.bind(ready, known.kinds, entries, held), run
 
 
 def _without_values(ready: CompiledPlan, leaves: Sequence[Any]) -> Iterator[Aval]:
