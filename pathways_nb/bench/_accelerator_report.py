@@ -28,7 +28,7 @@ _LAST = 12
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; }
 :root { color-scheme: light dark; }
-pre { overflow-x: auto; padding: .8em; border: 1px solid #8884; border-radius: 6px; font-size: 13px; }
+pre { white-space: pre-wrap; padding: .8em; border: 1px solid #8884; border-radius: 6px; font-size: 13px; }
 table { border-collapse: collapse; }
 td, th { padding: .2em 1em .2em 0; text-align: left; }
 img { max-width: 100%; background: #fff; }

@@ -24,7 +24,7 @@ _WIDEST, _ROWS = 100, 40
 Cell = tuple[int, ...]
 
 
-class Box(NamedTuple):
+class GridBox(NamedTuple):
     """A box of a grid, of which every cell has a device.
 
     Args:
@@ -66,15 +66,15 @@ class DeviceGrid:
     keeps_order: bool = False
 
     @cached_property
-    def boxes(self) -> dict[int, dict[int, Box]]:
+    def boxes(self) -> dict[int, dict[int, GridBox]]:
         """The boxes by number of devices, then by first position."""
-        found: dict[int, dict[int, Box]] = {}
+        found: dict[int, dict[int, GridBox]] = {}
         for members, low, sides in _halves(self.cells, range(len(self.cells)), self.host):
             first, count, whole = min(members), len(members), len(members) == len(self.cells)
             aligned = whole or all(at % side == 0 for at, side in zip(low, sides, strict=True))
             is_run = max(members) - first + 1 == count
             if math.prod(sides) == count and aligned and is_run and (whole or self._keeps_hosts_whole(sides)):
-                found.setdefault(count, {})[first] = Box(first, count, sides)
+                found.setdefault(count, {})[first] = GridBox(first, count, sides)
         return dict(sorted(found.items()))
 
     def _keeps_hosts_whole(self, sides: Cell) -> bool:
