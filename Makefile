@@ -5,6 +5,7 @@
 #   make docs    guide, course and reference as a site in build/docs/html, which opens without a network
 #   make records compiles anew what adopted steps, and their tests, answer from where no compiler is
 #   make speed   short benches, whose ratios go to build/speed.json
+#   make gpu     one report on the GPUs or TPUs of this machine, in build/gpu; without any, a rehearsal
 # PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
 PYTHON ?=
 VENV ?= .venv
@@ -15,7 +16,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Another environment that happens to be active in the shell is none of ours.
 unexport VIRTUAL_ENV
 
-.PHONY: lab demo docs test fast check records speed clean environment
+.PHONY: lab demo docs test fast check records speed gpu clean environment
 
 lab: environment
 	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
@@ -53,6 +54,9 @@ speed: environment
 	@mkdir -p build
 	$(BIN)/python -m pathways_nb bench dispatch overlap simulate fsdp schedules --short --json > build/speed.part
 	@mv build/speed.part build/speed.json
+
+gpu: environment
+	$(BIN)/python -m pathways_nb.bench._accelerator_report --out build/gpu
 
 environment:
 	@.ci/environment make "$(VENV)" "$(PYTHON)"

@@ -29,7 +29,7 @@ from pathways_nb.cost.launch.op_seconds import LaunchPlace
 from pathways_nb.errors import UsageError
 from pathways_nb.program.compiled_blocks import CompiledBlocks, named
 from pathways_nb.results.dump_files import modules_in
-from pathways_nb.runtime.local_islands import slice_index
+from pathways_nb.runtime.device_facts import slice_index
 
 
 class AttachedStep(StepAnswers):

@@ -14,7 +14,7 @@ from pathways_nb.attach.attach import attach
 from pathways_nb.errors import PlaceError, ShardingError, UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Deferred
-from pathways_nb.runtime.local_islands import kind_of
+from pathways_nb.runtime import device_facts
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util.progress import tell_reader
@@ -86,7 +86,8 @@ def _of_sizes(sizes: Mapping[str, int], like: Mesh | None) -> Mesh:
     """
     found = resized(like.abstract_mesh if like is not None else AbstractMesh((), ()), sizes)
     devices = list(like.devices.flat) if like is not None else []
-    devices += [one for one in jax.devices(devices[0].platform if devices else None) if one not in devices]
+    every = device_facts.listed(device_facts.kind_of(devices[0]))[1] if devices else jax.devices()
+    devices += [one for one in every if one not in devices]
     if (wanted := found.size) > len(devices):
         raise PlaceError(
             f"adopt(mesh={dict(sizes)}): it needs {wanted} devices, and {len(devices)} are here. Name the chip that "
@@ -133,17 +134,16 @@ def attached_to(mesh: Mesh) -> Session:
         UsageError: the attached controller has other devices.
     """
     devices = list(mesh.devices.flat)
-    platform = devices[0].platform
-    every = jax.devices(platform)
+    kind = device_facts.kind_of(devices[0])
+    _, every = device_facts.listed(kind)
     positions = [every.index(device) for device in devices] if set(devices) <= set(every) else None
     session = default_controller.peek()
     if session is None and positions is not None:
-        kind = kind_of(platform)
         session = attach(kind, islands=[positions])
         tell_reader(f"attached {kind}: {session.size_text}, those that the arguments are on")
     if session is not None and _island_of(session, mesh) is not None:
         return session
-    fix = f'pw.attach("{platform}", islands=[{positions}])' if positions else "pw.put them on its places"
+    fix = f'pw.attach("{kind}", islands=[{positions}])' if positions else "pw.put them on its places"
     raise UsageError(
         f"the arguments are on {_words(devices)}, and no island of {session!r} has just these. Attach them, {fix}, or "
         f"name the chip that the step is for, chip=."

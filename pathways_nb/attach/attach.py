@@ -38,7 +38,7 @@ KINDS = ("auto", "cpu", "gpu", "tpu", "sim", "ray")
 def attach(
     kind: Literal["auto", "cpu", "gpu", "tpu", "sim", "ray"] | str = "auto",
     *,
-    islands: int | Sequence[Sequence[int]] | None = None,
+    islands: int | str | Sequence[Sequence[Any]] | None = None,
     devices_per_island: int | None = None,
     devices_per_host: int | None = None,
     dispatch: Literal["parallel", "sequential"] = "parallel",
@@ -67,10 +67,12 @@ def attach(
             with the same controller; ``"sim:tpu_v3:4x32"`` gives chip, islands and devices of each, and ``"sim:here"``
             simulates the devices that are attached now, as ``pw.calibrate`` has measured them. ``"ray"`` takes hosts
             of a Ray cluster, each a process with its own JAX devices.
-        islands: number of islands (default 2 on CPU and on Ray, 1 simulated), or for each island the positions of its
-            devices among those that JAX lists: accelerators, or with ``"cpu"`` JAX's own CPU devices in place of
-            virtual ones.
-        devices_per_island: number of devices of each island, on CPU or Ray (default 4) or simulated (default 8).
+        islands: number of islands (default 2 on CPU and on Ray, 1 simulated, one for each slice of accelerators); or
+            for each island its devices, or their positions among those that JAX lists: accelerators, or with ``"cpu"``
+            JAX's own CPU devices in place of virtual ones. On accelerators also ``"slice"`` or ``"host"``: an island
+            for each of those.
+        devices_per_island: number of devices of each island, on CPU or Ray (default 4) or simulated (default 8); on
+            accelerators all are shared out by default. Islands of TPUs within a slice are aligned boxes of its grid.
         devices_per_host: number of devices of each simulated host; ``None`` takes that of the chip. On a Ray cluster,
             those of each host: an island of 4 devices on hosts of 2 is two hosts, which fail together.
         dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: a node is sent when the one before it is done
@@ -79,7 +81,8 @@ def attach(
         policy: which program's next gang is enqueued first: ``"stride"`` (clients in proportion to their shares),
             ``"fifo"``, ``"priority"``, ``"shortest"``, or a function ``policy(ready, state) -> gang``.
         hbm: bytes of memory of each device. Programs wait for free memory, and those that need more are refused.
-            ``None`` takes what the devices report, which virtual CPU devices do not.
+            ``None`` takes what the devices report, else what the table of chips has, less what others than this
+            controller hold there; virtual CPU devices have no limit.
         dcn_latency: seconds that each message of the controller takes to an island's host, emulated. Messages overlap:
             two that are sent together arrive together. Completions, and values between islands, are not delayed.
         chip: chip of the simulated devices: a name (``"tpu_v5p"``), ``pw.chip(…).replace(…)``, or the path of a file. A
@@ -116,7 +119,8 @@ def attach(
 
     Raises:
         PlaceError: the numbers do not fit the devices, or exceed what was seen to work (``util.limits``).
-        UsageError: an unknown option, kind or dispatch mode, or a meaningless ``hbm``, latency, noise or cost; Ray is
+        UsageError: an unknown option, kind or dispatch mode, or a meaningless ``hbm``, latency, noise or cost; JAX has
+            no such devices here, cannot start them, or runs in several processes (``jax.process_count() > 1``); Ray is
             not installed, this process is connected to another cluster, or the controller of that ``name`` has other
             options.
     """

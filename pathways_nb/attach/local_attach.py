@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pathways_nb.errors import PlaceError, UsageError
-from pathways_nb.runtime import local_islands
+from pathways_nb.errors import PlaceError, UsageError, is_index
+from pathways_nb.runtime import accelerators, device_facts, local_islands
 from pathways_nb.runtime.local.local_driver import LocalDriver
+from pathways_nb.runtime.local.loss_watch import LossWatch
 from pathways_nb.runtime.lowering.executables import Executables
+from pathways_nb.session import elasticity
 from pathways_nb.session.attach_options import AttachOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.progress import tell_reader
 
 # Shared by all controllers of the process: attaching other devices and coming back compiles nothing again.
 executables = Executables(time.perf_counter)
@@ -37,8 +40,11 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
         UsageError: a GPU or TPU is asked for that JAX does not list.
     """
     # Asking JAX for its devices starts all its backends, which islands of CPU devices do not need.
-    kind = asked.kind if asked.kind == "cpu" else _choose(asked.kind, local_islands.accelerators()[0])
+    kind = asked.kind if asked.kind == "cpu" else _choose(asked.kind, device_facts.found_devices()[0])
     islands, each = asked.islands, asked.devices_per_island
+    if kind != "cpu":
+        counts = {"islands": None if hasattr(islands, "__iter__") else islands, "devices_per_island": each}
+        limits.check_counts("attach", **{name: count for name, count in counts.items() if count is not None})
     if kind == "cpu" and (isinstance(islands, str) or not isinstance(islands, Sequence)):
         islands, each = _virtual(2 if islands is None else islands, 4 if each is None else each)
     elif kind == "cpu" and each is not None:
@@ -46,7 +52,7 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
             f"attach(islands={shortened(islands)}, devices_per_island={shortened(each)}): a list says which of JAX's "
             f"own CPU devices each island has; leave devices_per_island out."
         )
-    return replace(asked, kind=kind, islands=_hashable(islands), devices_per_island=each)
+    return replace(asked, kind=kind, islands=_hashable(kind, islands), devices_per_island=each)
 
 
 def controller(attach_options: AttachOptions) -> Controller:
@@ -59,11 +65,18 @@ def controller(attach_options: AttachOptions) -> Controller:
         PlaceError: the islands do not fit the accelerators that JAX lists.
     """
     if attach_options.kind != "cpu" or isinstance(attach_options.islands, tuple):
-        kind, devices = local_islands.listed(attach_options.kind)  # type: ignore[arg-type]  # checked by attach
-        attachment = local_islands.attach_accelerators(kind, devices, attach_options.islands)
+        kind, devices = device_facts.listed(attach_options.kind)  # type: ignore[arg-type]  # checked by attach
+        groups, each = attach_options.islands, attach_options.devices_per_island
+        attachment = accelerators.attach_accelerators(kind, devices, groups, each)
         counts = tuple(len(island.devices) for island in attachment.islands)
-        hbm = [int(attach_options.hbm or local_islands.capacity(island)) for island in attachment.islands]
-        return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))
+        if kind == "cpu" or attach_options.hbm:
+            hbm = (int(attach_options.hbm or 0),) * len(counts)
+        else:
+            hbm = tuple(device_facts.capacity_of(island.devices) for island in attachment.islands)
+            notes = attachment.note, device_facts.memory_note(attachment.islands[0].devices, hbm[0])
+            attachment = replace(attachment, note="\n".join(filter(None, notes)))
+        grids = [island.grid for island in attachment.islands]
+        return Controller(attach_options, lambda c: _local(c, attachment), counts, hbm, grids=grids)
     count, each = attach_options.islands, attach_options.devices_per_island or 0
     # 0 means no budget: virtual CPU devices report no memory of their own.
     budgets = (int(attach_options.hbm or 0),) * count
@@ -84,8 +97,32 @@ def other_choice(kind: str) -> str:
 
 def _local(session: Session, attachment: local_islands.LocalAttachment) -> LocalDriver:
     """Return the driver that runs a session's instructions on the devices of ``attachment``."""
-    latency = session.attach_options.dcn_latency
-    return LocalDriver(attachment, session.machine, session.clock, executables, session.note, latency)
+    asked = session.attach_options
+    latency, is_own = asked.dcn_latency, attachment.kind != "cpu"
+    losses = _watch(session, attachment) if is_own else None
+    return LocalDriver(
+        attachment, session.machine, session.clock, executables, session.note, latency, is_own and not asked.hbm, losses
+    )
+
+
+def _watch(session: Session, attachment: local_islands.LocalAttachment) -> LossWatch:
+    """Return what asks accelerators that may be lost: a loss removes them, and an answer gives them back."""
+    devices = [island.devices for island in attachment.islands]
+
+    def lose(island: int, why: str) -> None:
+        elasticity.lose(session, island)
+        executables.forget(devices[island])
+        tell_reader(
+            f"island {island} is lost ({why}): its places move to other islands, or wait for "
+            f"controller.add(island={island}). It comes back by itself when its devices answer."
+        )
+
+    def give_back(island: int) -> None:
+        if any(where.island == island for where in session.resources.lost):  # else somebody has given it back
+            elasticity.give_back(session, island)
+            tell_reader(f"island {island} is back: its devices answer, and hold nothing.")
+
+    return LossWatch(devices, lose, give_back)
 
 
 def _choose(kind: str, found: str | None) -> str:
@@ -99,7 +136,7 @@ def _choose(kind: str, found: str | None) -> str:
     if kind in ("gpu", "tpu") and found != kind:
         raise UsageError(
             f'attach("{kind}"): JAX sees {"no accelerator" if found is None else f"a {found}"} here. '
-            f'Use pw.attach("{found or "cpu"}") or pw.attach("auto").'
+            f'Use pw.attach("{found or "cpu"}") or pw.attach("auto").{device_facts.why_none(kind)}'
         )
     return kind
 
@@ -117,17 +154,41 @@ def _virtual(islands: Any, each: Any) -> tuple[int, int]:
     return islands, each
 
 
-def _hashable(islands: Any) -> Any:
+def _hashable(kind: str, islands: Any) -> Any:
     """Return ``islands`` with lists as tuples, so that options can be compared with those attached before.
 
+    Devices are named by their positions among those that JAX lists.
+
     Raises:
-        PlaceError: it is neither a whole number nor a list of lists of device positions.
+        PlaceError: it is neither a whole number, ``"slice"``, ``"host"`` nor a list of lists of devices.
     """
-    if islands is None or isinstance(islands, int):
+    if islands is None or (isinstance(islands, str) and islands in ("slice", "host") and kind != "cpu"):
         return islands
+    if is_index(islands):
+        return operator.index(islands)
     try:
-        return tuple(tuple(map(operator.index, group)) for group in islands)
+        if isinstance(islands, str):
+            raise TypeError
+        groups = [list(group) for group in islands]
+        numbered = all(is_index(one) for group in groups for one in group)
+        every = [] if numbered else device_facts.listed(kind)[1]  # type: ignore[arg-type]
+        return tuple(tuple(_position(islands, one, every) for one in group) for group in groups)
     except TypeError:
         raise PlaceError(
-            f"attach(islands={islands!r}): give a whole number, or on accelerators a list of device positions each."
+            f"attach(islands={islands!r}): give a whole number, or on accelerators a list of device positions each, or "
+            f'"slice" or "host" for an island of each of those.'
         ) from None
+
+
+def _position(islands: Any, device: Any, every: Sequence[Any]) -> int:
+    """Return the position of a device, which is named by it or by itself.
+
+    Raises:
+        PlaceError: JAX does not list it.
+        TypeError: it is neither.
+    """
+    if not hasattr(device, "device_kind"):
+        return operator.index(device)
+    if device not in every:
+        raise PlaceError(f"attach(islands={islands!r}): {device!r} is none of the {len(every)} devices that JAX lists.")
+    return every.index(device)

@@ -25,7 +25,7 @@ from pathways_nb.cost.calibration import this_machine
 from pathways_nb.cost.calibration.calibrated import Calibration, OutdatedError, load
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime import local_islands
+from pathways_nb.runtime import device_facts
 from pathways_nb.session import default_controller
 from pathways_nb.session.calls import link_models
 from pathways_nb.session.session import Session
@@ -148,7 +148,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
 @contextlib.contextmanager
 def usual() -> Iterator[Session]:
     """Yield a controller of the devices that ``pw.attach("auto")`` would attach, for the length of the block."""
-    kind, _ = local_islands.accelerators()
+    kind, _ = device_facts.found_devices()
     with attach(kind or "cpu") as controller:
         yield controller
 

@@ -70,7 +70,8 @@ def kind_of(chip: Chip) -> CompilerKind | None:
 def chip_of_kind(kind: str) -> Chip | None:
     """Return the chip whose devices JAX says to be of a kind, such as ``"TPU v5 lite"``; None if none is known."""
     said = _described()
-    names = {one["description"]: name for name, one in said["gpu"].items()} | said["tpu_kinds"]
+    described = {one["description"]: name for name, one in said["gpu"].items()}
+    names = described | said["gpu_kinds"] | said["tpu_kinds"]
     compiler = names.get(kind)
     found = (chip_of(name) for name in names_of("chips"))
     return next((chip for chip in found if compiler is not None and chip.compiler == compiler), None)

@@ -122,6 +122,8 @@ class Admission:
         """Record that a request was tried and lacks memory; time that it has waited before still counts."""
         held = self._held(lack.where)
         holders = ", ".join(f"{client or 'no client'} {size(count)}" for client, count in held.items())
+        if elsewhere := self.memory.islands[lack.where.island].others_text:
+            holders = f"{holders}, {elsewhere}" if holders else elsewhere
         reason = f"memory of island {lack.where.island} held by {holders or 'nobody'}"
         others = any(holder not in ("", request.client) for holder in held)
         patience = PATIENCE_WITH_OTHERS if others else PATIENCE
@@ -214,11 +216,11 @@ class Admission:
         budget = self.memory.islands[where.island].budget
         limit = self._limit(client)
         # By the fullest device: a gang needs the same on each of its devices.
-        left = [budget - self.memory.most(where)] if budget else []
+        left = [self.memory.islands[where.island].share - self.memory.most(where)] if budget else []
         left += [limit - self.memory.most_of(client, where)] if limit else []
         return min(left, default=None)
 
-    def _holders(self, where: Placement) -> str:
+    def holders(self, where: Placement) -> str:
         """Return the buffers on a placement in words, the largest first, at most five kinds by name."""
         found = Counter(
             (each, f"{entry.name}{f' of {entry.owner}' if entry.owner else ''}") for entry, each in self.store.at(where)
@@ -260,21 +262,26 @@ class Admission:
 
     def _shortage_text(self, where: Placement, client: str) -> str:
         """Return an explanation of a memory shortage: what is short, who holds it, how to free it."""
-        budget = self.memory.islands[where.island].budget
-        limit = self._limit(client)
+        island, limit = self.memory.islands[where.island], self._limit(client)
+        budget = island.budget
         # Of both limits the one that leaves less is the reason, and only its fix helps.
-        if limit and (not budget or limit - self.memory.most_of(client, where) < budget - self.memory.most(where)):
+        if limit and (
+            not budget or limit - self.memory.most_of(client, where) < island.share - self.memory.most(where)
+        ):
             of, fix = (
                 f"the {size(limit)} per device that {client} may have on {where}",
                 f"give {client!r} a larger memory=",
             )
         else:
             of, fix = f"the {size(budget)} per device of {where}", "attach with a larger hbm="
+            if island.others_text:
+                of += f", less {island.others_text}"
+                fix = "delete arrays of your own there"
         owners = {entry.owner for entry, _ in self.store.at(where)} - {"", client}
         if owners:
             fix = f"close {', '.join(map(repr, sorted(owners)))} (the end of its with block, or its close()), or {fix}"
         return (
             f"{of}, and nothing is under way that will give memory back. Held by variables: "
-            f"{self._holders(where) or 'nothing there'}. Drop those you no longer need (del y, or fetch y.result() and "
+            f"{self.holders(where) or 'nothing there'}. Drop those you no longer need (del y, or fetch y.result() and "
             f"keep that), or {fix}."
         )

@@ -18,6 +18,7 @@ from pathways_nb.controller.events_and_instructions import (
     Completed,
     Event,
     Instruction,
+    Occupied,
     Opened,
     PutRequested,
     Released,
@@ -39,7 +40,7 @@ from pathways_nb.controller.scheduler import (
 )
 from pathways_nb.controller.state import CallState
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import UsageError, size
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang
 from pathways_nb.util.words import counted
@@ -221,6 +222,8 @@ def _words(event: Event) -> str:
             return f"island {island} is added, or its devices are back"
         case Removed(where):
             return f"{where} is lost"
+        case Occupied(island, count):
+            return f"others hold {size(count)} of each device of island {island}"
         case PutRequested(_, client):
             return f"{client or 'no client'} asks for memory"
     return "time has passed"

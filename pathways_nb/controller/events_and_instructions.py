@@ -174,6 +174,21 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupied:
+    """Others than the controller hold memory of an island: arrays of the user's own, other processes, the compiler.
+
+    Args:
+        island: its index.
+        bytes: held on its fullest device.
+        what: the largest of them, in words; empty if not known.
+    """
+
+    island: int
+    bytes: int
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """A client cancelled calls: what is not launched yet will be skipped."""
 
@@ -192,6 +207,7 @@ Event = (
     | Woke
     | Added
     | Removed
+    | Occupied
     | Cancelled
 )
 

@@ -55,8 +55,16 @@ class IslandMemory:
 
     def __init__(self, devices: int, budget: int):
         self.budget = budget
+        self.others, self.others_text = 0, ""
+        """Bytes that others than the controller hold on the fullest device, and the largest of them in words."""
         self.ranges = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
         """What is held, by ranges of devices that hold the same."""
+
+    @property
+    def share(self) -> int:
+        """Bytes per device that are the controller's to give; at least 1, since a budget of 0 is none."""
+        # A log that was saved by an earlier version knows of no others.
+        return max(1, self.budget - getattr(self, "others", 0))
 
     @property
     def totals(self) -> list[int]:
@@ -120,6 +128,12 @@ class DeviceMemory:
             self.changed[where.island, first, client] = None
         # In sum: bytes that move from one category to another let no request in.
         self.freed += total < 0
+
+    def occupy(self, island: int, count: int, what: str) -> None:
+        """Note the bytes that others hold on an island's fullest device, and the largest of them in words."""
+        one = self.islands[island]
+        one.others, one.others_text = count, what
+        self.freed += 1  # there may be more room than before: let blocked requests try again
 
     def most(self, where: Placement) -> int:
         """Return the most bytes held on any device of a placement."""

@@ -9,15 +9,17 @@ Devices are counted by ranges, never one by one, so that an island of thousands 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from pathways_nb.controller.device_grid import DeviceGrid
 from pathways_nb.errors import PlaceError
-from pathways_nb.plan.footprint import overlap
+from pathways_nb.plan.footprint import covers, overlap
 from pathways_nb.plan.plan import Placement
-from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.util.intervals import Intervals
 from pathways_nb.util.words import counted, plural
 
@@ -69,10 +71,18 @@ class Resources:
     Args:
         islands: number of devices of each island.
         lock: guards against other threads; must be reentrant. ``None``: a single thread uses this object.
+        grids: by island, the grid of whose boxes a slice must be one; ``None``, or none given, where any run of devices
+            will do.
     """
 
-    def __init__(self, islands: Sequence[int], lock: AbstractContextManager[Any] | None = None):
+    def __init__(
+        self,
+        islands: Sequence[int],
+        lock: AbstractContextManager[Any] | None = None,
+        grids: Sequence[DeviceGrid | None] = (),
+    ):
         self.islands = tuple(islands)
+        self._grids = dict(enumerate(grids))
         self._lock = lock or nullcontext()
         self._placements: dict[int, Placement] = {}
         self._forgotten = deque[int]()
@@ -207,7 +217,9 @@ class Resources:
         Only windows that begin or end at the edge of a range count. Between such edges the load of a moving window
         changes by the same amount from step to step, so one of its ends is as good as any position.
         """
-        counts, last = self._lost[island], self.islands[island] - size
+        counts, last, grid = self._lost[island], self.islands[island] - size, self._grids.get(island)
+        if grid is not None:
+            return [first for first in grid.firsts(size) if not counts.most_and_sum(first, size)[0]]
         # Both: the first or last devices that a loss left must be tried, too.
         edges = {*self._load[island].edges, *counts.edges}
         firsts = sorted({first for edge in edges for first in (edge, edge - size) if 0 <= first <= last})
@@ -232,6 +244,9 @@ class Resources:
         return have
 
     def _does_not_fit(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
+        drawn = [self._drawn(island, slice_) for island in islands if slice_.size <= self.islands[island]]
+        if any(drawn):
+            return f"{_words(slice_)}. {' '.join(filter(None, drawn))}"
         left = {i: [count for _, count, times in counts.ranges() if not times] for i, counts in enumerate(self._lost)}
         total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
         if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
@@ -247,6 +262,36 @@ class Resources:
             fixes = f"ask for at most {largest}, or " if largest else ""
         fixes += self._where_more(slice_, islands)
         return f"{_words(slice_)}, but there {self._have()}. {fixes[0].upper()}{fixes[1:]}."
+
+    def _drawn(self, island: int, slice_: VirtualSlice) -> str:
+        """Return why no box of an island's grid will do, with the grid and who holds what; empty if it has none."""
+        grid = self._grids.get(island)
+        if grid is None:
+            return ""
+        serials = [serial for serial, where in self._placements.items() if where.island == island and is_alive(serial)]
+        letters = {serial: chr(ord("A") + at % 26) for at, serial in enumerate(sorted(serials))}
+
+        def mark(position: int) -> str:
+            if self._lost[island].most_and_sum(position, 1)[0]:
+                return "x"
+            held = [letter for serial, letter in letters.items() if covers(self._placements[serial], island, position)]
+            return "".join(held) or "-"
+
+        sizes = list(grid.boxes)
+        legend = [f"{letter} {by_serial(serial).label}" for serial, letter in letters.items() if is_alive(serial)]
+        legend += ["- free", *(["x lost"] if self._lost[island].total else [])]
+        legend += ["· no device"] if math.prod(grid.sides) > len(grid.cells) else []
+        what = f"Island {island} is a {grid.shape_text} grid of {grid.unit}, of which"
+        if slice_.size in grid.boxes:
+            why = f"{what} every box of {slice_.size} has lost a device"
+            fix = f"Give back what was lost: controller.add(island={island})"
+        else:
+            less, more = [s for s in sizes if s < slice_.size], [s for s in sizes if s > slice_.size]
+            near = [max(less, default=0), min(more, default=0)]
+            why = f"{what} a program may have an aligned box: {', '.join(map(str, sizes))} devices"
+            fix = f"Ask for {' or '.join(str(size) for size in near if size)}"
+        shown = grid.picture(mark)
+        return f"{why}. {fix}." + (f"\n{shown}\n  ({', '.join(legend)})" if shown else "")
 
     def _where_more(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
         """Return a hint: bring back lost devices if those would suffice, else attach more."""

@@ -31,6 +31,7 @@ from pathways_nb.controller.events_and_instructions import (
     Finish,
     Instruction,
     Launch,
+    Occupied,
     Opened,
     PutRequested,
     Released,
@@ -180,6 +181,10 @@ class StateMachine(ControllerState):
 
     def _removed(self, event: Removed, now: float) -> list[Instruction]:
         return self.store.remove(event.where) + self._pump(now)
+
+    def _occupied(self, event: Occupied, now: float) -> list[Instruction]:
+        self.memory.occupy(event.island, event.bytes, event.what)
+        return self._pump(now) if self.admission.blocked else []
 
     def _cancelled(self, event: Cancelled, now: float) -> list[Instruction]:
         return self._give_up_all(event.runs) + self._pump(now)
@@ -337,16 +342,9 @@ class StateMachine(ControllerState):
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
-    Opened: StateMachine._opened,
-    Closed: StateMachine._closed,
-    Submitted: StateMachine._submitted,
-    Stored: StateMachine._stored,
-    PutRequested: StateMachine._put_requested,
-    Completed: StateMachine._completed,
-    Released: StateMachine._released,
-    Voided: StateMachine._voided,
-    Woke: StateMachine._woke,
-    Added: StateMachine._added,
-    Removed: StateMachine._removed,
+    Opened: StateMachine._opened, Closed: StateMachine._closed, Submitted: StateMachine._submitted,
+    Stored: StateMachine._stored, PutRequested: StateMachine._put_requested, Completed: StateMachine._completed,
+    Released: StateMachine._released, Voided: StateMachine._voided, Woke: StateMachine._woke,
+    Added: StateMachine._added, Removed: StateMachine._removed, Occupied: StateMachine._occupied,
     Cancelled: StateMachine._cancelled,
-}
+}  # fmt: skip

@@ -7,9 +7,10 @@ synchronous, and dispatch is what these programs are made to show.
 
 from __future__ import annotations
 
-import functools
+import threading
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -101,7 +102,7 @@ def _last(x: Any, seconds: float, place: VirtualSlice, collective_bytes: int, ou
     """Return ``x``, or a fresh array, after the time is over; ``mark`` keeps works of equal time and place distinct."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     # A place without a kind of device is never compiled for, only simulated.
-    iterations = 1 if device is None else min(round(seconds / _seconds_per_iteration(device.platform)), _MOST)
+    iterations = 1 if device is None else min(round(seconds / seconds_per_iteration(device.platform, place)), _MOST)
     start = np.float32(0.4 + 0.2 * mark / 2**32)
 
     def spin(x: Any) -> jax.Array:
@@ -161,18 +162,42 @@ def _iteration(x: Any) -> Any:
     return x
 
 
-@functools.cache
-def _seconds_per_iteration(platform: str) -> float:
-    # In another thread, since this one is in the midst of a trace.
-    return Workers("pathways-measure", 1).submit(_measure, platform).result()
+def spin_on(find: Callable[[VirtualSlice], Any]) -> None:
+    """Register the function that returns the first device of a place; ``None`` if it is not of this process."""
+    _find[:] = [find]
 
 
-def _measure(platform: str) -> float:
-    """Return the seconds of one iteration on one device: the best of many short runs, as other work only adds time."""
+_find: list[Callable[[VirtualSlice], Any]] = []
+"""The registered function; none until ``session.calls.program`` is imported, as ``import pathways_nb`` does."""
+
+
+def seconds_per_iteration(platform: str, place: VirtualSlice) -> float:
+    """Return the seconds of one iteration on a device of a place, measured once for each kind of device."""
+    # A virtual CPU device is measured on JAX's own: an island's may be busy, and its threads step back.
+    # Hosts of a cluster may have devices that this process has not: as long as on its own.
+    device = _of_cpu(platform) or (_find[0](place) if _find else None) or jax.devices()[0]
+    kind = device.platform, str(device.device_kind)
+    with _measuring:
+        if kind not in _measured:
+            # In another thread, since this one is in the midst of a trace.
+            _measured[kind] = Workers("pathways-measure", 1).submit(_measure, device).result()
+        return _measured[kind]
+
+
+_measuring = threading.Lock()
+_measured: dict[tuple[str, str], float] = {}
+
+
+def _of_cpu(platform: str) -> Any:
+    """Return JAX's own CPU device if the platform is that, and JAX was told to have one; else ``None``."""
     try:
-        device = jax.devices(platform)[0]
-    except RuntimeError:  # hosts of a cluster may have devices that this process has not: as long as on its own
-        device = jax.devices()[0]
+        return jax.devices(platform)[0] if platform == "cpu" else None
+    except RuntimeError:
+        return None
+
+
+def _measure(device: Any) -> float:
+    """Return the seconds of one iteration on one device: the best of many short runs, as other work only adds time."""
     loop = jax.jit(_loop)
 
     def seconds(iterations: int) -> float:

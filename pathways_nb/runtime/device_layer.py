@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from pathways_nb.controller.events_and_instructions import Launch
+from pathways_nb.errors import PathwaysError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.entries import Entry
@@ -126,6 +127,19 @@ class DeviceLayer(ABC):
     def waits(self) -> list[str]:
         """Return what is waited for, a line each, of which the programs under way do not tell; takes no lock."""
         return []
+
+    def explain(self, where: Placement, failed: str, cause: BaseException) -> PathwaysError | None:
+        """Return the error for the user of what failed since its devices did: lost, or without memory.
+
+        Args:
+            where: the devices.
+            failed: what failed, where and on which line, as the beginning of a sentence.
+            cause: what was raised.
+
+        Returns:
+            The error; ``None`` if the devices are not to blame.
+        """
+        return None
 
     def _prepare(self, run: RunState, arguments: Sequence[int]) -> None:  # noqa: B027
         """Take note of a run, whose arguments are in these logical buffers, before the controller knows it."""

@@ -133,6 +133,7 @@ class Driver(BufferTable, DeviceLayer):
             run = RunState(
                 next(self._numbers), compiled_plan, entries, {}, record, self.launched, self.ended, client, buffers
             )
+            run.explain = self.explain
             shardings = map(compiled_plan.shardings.__getitem__, plan.results)
             made = promised(run, buffers, compiled_plan.result_steps, shardings, tokens, self.event_loop.inbox.put)
             run.results, run.moved = ResultEntries(made, compiled_plan.result_positions), moved

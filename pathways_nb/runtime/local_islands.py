@@ -1,4 +1,6 @@
-"""Islands of devices: on CPU one pinned PJRT client each, on accelerators groups of the devices that JAX lists.
+"""Islands of devices of this process, and those of virtual CPU devices: one pinned PJRT client each.
+
+Islands of accelerators, which are groups of the devices that JAX lists, are made in ``accelerators``.
 
 In one CPU client every multi-device launch waits for the one before, even on other devices. One client per island
 removes that: two islands take the time of one instead of two (measured). Clients are expensive and are kept after a
@@ -19,12 +21,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from pathways_nb.controller.device_grid import DeviceGrid
 from pathways_nb.errors import PlaceError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.fallbacks import fall_back
 from pathways_nb.util.progress import Progress
-from pathways_nb.util.words import counted
 
 Kind = Literal["cpu", "gpu", "tpu"]
 
@@ -42,18 +44,25 @@ class LocalIsland:
     cores: tuple[int, ...] = ()
     """The cores that its threads are pinned to; empty if they are not pinned."""
     on_release: Callable[[], None] = lambda: None
+    grid: DeviceGrid | None = None
+    """The grid of whose boxes a place must be one; ``None`` where any run of devices will do."""
+    chip: str = ""
+    """The name of its chips in the table of chips, and their arrangement; empty if they are not known."""
     meshes: dict[tuple[Placement, tuple[int, ...], tuple[str, ...]], Mesh] = field(default_factory=dict)
 
     @property
     def about(self) -> str:
         """Further facts for the user, as text."""
-        return f", pinned to core {', '.join(map(str, self.cores))}" if self.cores else ""
+        pinned = f", pinned to core {', '.join(map(str, self.cores))}" if self.cores else ""
+        return f"{f', {self.chip}' if self.chip else ''}{pinned}"
 
     def mesh(self, placement: Placement, place: VirtualSlice) -> Mesh:
         """Return the concrete mesh of a virtual slice placed on this island."""
         key = (placement, place.shape, place.axes)
         if key not in self.meshes:
-            chosen = self.devices[placement.first : placement.first + placement.count]
+            first, count = placement.first, placement.count
+            order = range(first, first + count) if self.grid is None else self.grid.arranged(first, count, place.shape)
+            chosen = [self.devices[at] for at in order]
             kinds = (jax.sharding.AxisType.Auto,) * len(place.axes)
             self.meshes[key] = Mesh(np.array(chosen).reshape(place.shape), place.axes, axis_types=kinds)
         return self.meshes[key]
@@ -116,94 +125,6 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> LocalAttachm
             give_back = _returner((devices_per_island, cores), client)
             made.append(LocalIsland(index, tuple(client.devices()), cores, give_back))
     return LocalAttachment("cpu", tuple(made), _turns_note(islands, shares, pin), pin)
-
-
-def attach_accelerators(
-    kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None
-) -> LocalAttachment:
-    """Group the devices that JAX lists: by the user's map, else by ``slice_index``, else into one island.
-
-    Args:
-        kind: of the devices.
-        devices: as JAX lists them; ids need not be dense.
-        groups: a number of equal islands, or for each island the positions of its devices in ``devices``.
-
-    Returns:
-        The islands.
-
-    Raises:
-        PlaceError: the map names a device twice or one that does not exist, or does not divide them.
-    """
-    if groups is None:
-        by_slice: dict[Any, list[Any]] = {}
-        for device in devices:
-            by_slice.setdefault(slice_index(device), []).append(device)
-        parts = [by_slice[key] for key in sorted(by_slice)]
-    elif isinstance(groups, int):
-        if groups < 1 or len(devices) % groups:
-            raise PlaceError(
-                f"attach(islands={groups}): {counted(len(devices), 'device')} do not divide into {groups} islands."
-            )
-        size = len(devices) // groups
-        parts = [list(devices[i * size : (i + 1) * size]) for i in range(groups)]
-    else:
-        flat = [position for group in groups for position in group]
-        wrong = [p for p in flat if not 0 <= p < len(devices) or flat.count(p) > 1]
-        if wrong:
-            raise PlaceError(
-                f"attach(islands={list(map(list, groups))}): device {wrong[0]} is named twice or is not one of the "
-                f"{len(devices)} devices, numbered from 0."
-            )
-        if not groups or not all(groups):
-            raise PlaceError(f"attach(islands={list(map(list, groups))}): every island needs at least one device.")
-        parts = [[devices[p] for p in group] for group in groups]
-    return LocalAttachment(kind, tuple(LocalIsland(i, tuple(part)) for i, part in enumerate(parts)))
-
-
-def capacity(island: LocalIsland) -> int:
-    """Return the bytes of memory of an island's smallest device; 0 where devices do not report it."""
-    return capacity_of(island.devices)
-
-
-def capacity_of(devices: Sequence[Any]) -> int:
-    """Return the bytes of memory of the smallest of some devices; 0 where they do not report it."""
-    try:
-        return min((device.memory_stats() or {}).get("bytes_limit", 0) for device in devices)
-    except Exception as error:  # of whatever class a backend without it raises
-        fall_back(
-            "The memory of the attached devices cannot be read",
-            error,
-            "No limit is kept: a program that needs too much fails when it runs. "
-            "Say how many bytes a device has: pw.attach(…, hbm=16e9).",
-        )
-        return 0
-
-
-def slice_index(device: Any) -> int:
-    """Return the TPU slice that a device belongs to; 0 where devices do not report it."""
-    return getattr(device, "slice_index", None) or 0
-
-
-def listed(kind: Kind) -> tuple[Kind, list[Any]]:
-    """Return the kind and list of the devices that JAX lists: its own CPU devices, or its accelerators."""
-    if kind == "cpu":
-        return kind, list(jax.devices("cpu"))
-    found, devices = accelerators()
-    return found or kind, devices
-
-
-def accelerators() -> tuple[Kind | None, list[Any]]:
-    """Return the kind and list of the accelerators that JAX lists, ``None`` and an empty list if there are none."""
-    devices = jax.devices()
-    platform = devices[0].platform
-    if platform == "cpu":
-        return None, []
-    return kind_of(platform), list(devices)
-
-
-def kind_of(platform: str) -> Kind:
-    """Return the kind of devices of a platform of JAX."""
-    return "cpu" if platform == "cpu" else "tpu" if "tpu" in platform else "gpu"
 
 
 def _client_maker() -> Callable[..., Any] | None:
@@ -319,6 +240,6 @@ def _one_client(islands: int, devices_per_island: int) -> LocalAttachment:
             f"{len(devices)} and has started already. Restart the kernel and run this line first: "
             f'jax.config.update("jax_num_cpu_devices", {wanted}).'
         )
-    attachment = attach_accelerators("cpu", devices[:wanted], islands)
+    parts = (devices[first : first + devices_per_island] for first in range(0, wanted, devices_per_island))
     note = "This JAX cannot make a client per island: islands will take turns."
-    return LocalAttachment("cpu", attachment.islands, note)
+    return LocalAttachment("cpu", tuple(LocalIsland(at, tuple(part)) for at, part in enumerate(parts)), note)

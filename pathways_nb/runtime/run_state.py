@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
@@ -17,6 +17,7 @@ from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.call_numbers import call_number
+from pathways_nb.plan.plan import Placement
 from pathways_nb.program.guarded_callbacks import NOTE
 from pathways_nb.runtime.entries import Entry, ResultEntries, at_once
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -89,6 +90,8 @@ class RunState:
     """By step, the label of its event, where it is not the plan's with this run's client."""
     late: set[int] = field(default_factory=set)
     """Steps that are carried out after steps behind them."""
+    explain: Callable[[Placement, str, BaseException], PathwaysError | None] = lambda *_: None
+    """Returns the error of a node that failed since its devices did; see ``DeviceLayer.explain``."""
 
     @property
     def moved_on(self) -> frozenset[int]:
@@ -278,17 +281,19 @@ class RunState:
         if not others:
             self.slots[slot] = None
 
-    def node_error(self, step: int, cause: BaseException) -> NodeError:
+    def node_error(self, step: int, cause: BaseException) -> PathwaysError:
         """Return the error for the user about a node that failed: which, where, and why."""
         label = self.compiled_plan.actions[step].label
         last = label.device + label.devices - 1
         devices = f"device {label.device}" if label.devices == 1 else f"devices {label.device}–{last}"
         devices = devices if label.devices else "its host"
         at = f" ({label.line})" if label.line else ""
-        error = NodeError(
+        failed = (
             f"{label.name} of {label.program}, run {call_number(self.serial)}, failed on {label.place} "
-            f"(island {label.island}, {devices}){at}: {_reason(cause)}"
+            f"(island {label.island}, {devices}){at}"
         )
+        where = Placement(label.island, label.device, label.devices)
+        error = self.explain(where, failed, cause) or NodeError(f"{failed}: {_reason(cause)}")
         error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
         return error
 

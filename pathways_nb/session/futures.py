@@ -180,7 +180,16 @@ class Future(  # type: ignore[override]  # what its kind has is read only here
     def _fetch(self, line: str) -> Any:
         """Return the host value, needed by the user's ``line``."""
         __tracebackhide__ = True
-        value = _to_host(self._wait(line, needed=True), self, line)
+        array = self._wait(line, needed=True)
+        try:
+            value = _to_host(array, self, line)
+        except jax.errors.JaxRuntimeError as cause:  # its devices were lost since
+            driver, where = self._session.driver_or_none, self._entry.placement if self._entry is not None else None
+            at = f" ({line})" if line else ""
+            found = driver.explain(where, f"{self._name} cannot be fetched{at}", cause) if driver and where else None
+            if found is None:
+                raise
+            raise found from cause
         # A copy, since a view would keep the padding in memory.
         return value if self.aval.padded is None else value[tuple(map(slice, self.shape))].copy()
 

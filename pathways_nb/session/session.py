@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from jax.sharding import AbstractMesh, Mesh
 
+from pathways_nb.controller.device_grid import DeviceGrid
 from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.resources import Resources
 from pathways_nb.controller.state_machine import StateMachine
@@ -73,6 +74,7 @@ class Session(Unique):
         budgets: bytes of memory per device of each island; 0 where the size is unknown.
         clock: returns seconds; the time base of every recorded event.
         machine: makes what stands for a core that is elsewhere; by default the core is here.
+        grids: by island, the grid of whose boxes its places must be; see ``Resources``.
     """
 
     _not_pickled = "cannot be pickled: its devices are this process's. Call pw.attach(...) in the other process."
@@ -85,13 +87,15 @@ class Session(Unique):
         budgets: tuple[int, ...] = (),
         clock: Clock = time.perf_counter,
         machine: Callable[[], Any] | None = None,
+        grids: Sequence[DeviceGrid | None] = (),
     ):
         self.attach_options, self._start_driver, self._elsewhere = attach_options, start, machine
+        self._grids = grids
         self.clock = clock
         self.islands = devices
         self.budgets = budgets or (0,) * len(devices)
         self._asked = self.islands, self.budgets
-        self.resources = Resources(devices, threading.RLock())
+        self.resources = Resources(devices, threading.RLock(), grids)
         self.machine = self._machine()
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: Driver | None = None
@@ -273,7 +277,7 @@ class Session(Unique):
             self.islands, self.budgets = self._asked
             self.machine = self._machine()
             self.opened.clear()
-            self.resources = Resources(self.islands, threading.RLock())
+            self.resources = Resources(self.islands, threading.RLock(), self._grids)
             self._placed.clear()
             self.begin_epoch()
             self.record.clear()

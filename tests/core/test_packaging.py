@@ -23,6 +23,10 @@ MADE = re.compile(r"/(\.(?!ci|gitignore)|build/|dist/|.*__pycache__/)")
 """Names of files that are not part of what is stored."""
 
 
+EXTRAS = set(PROJECT["optional-dependencies"]) - {"cuda", "tpu", "pathways"}
+"""All but those of one kind of machine, which download gigabytes that are of no use elsewhere."""
+
+
 def stored_files() -> list[Path]:
     """What git has or would take; outside a checkout, what is not hidden and not made by a build."""
     listed = subprocess.run(
@@ -51,7 +55,7 @@ def test_conda_users_get_this_project_with_every_extra_and_nothing_else():
     (line,) = pip_lines()
     match = re.fullmatch(r"-e \.\[([\w,]+)\]", line)
     assert match, f"environment.yml: pip line {line!r}"
-    assert set(match[1].split(",")) == set(PROJECT["optional-dependencies"])
+    assert set(match[1].split(",")) == EXTRAS
     assert ENVIRONMENT["name"] == PROJECT["name"]
     assert ENVIRONMENT["channels"] == ["conda-forge"]
 
@@ -114,7 +118,7 @@ def test_the_citation_is_of_this_version_and_names_the_papers():
 def test_the_command_line_of_pip_names_every_extra():
     for name in (".ci/environment", "README.md"):
         (extras,) = set(re.findall(r"-e '\.\[([\w,]+)\]'", (ROOT / name).read_text()))
-        assert set(extras.split(",")) == set(PROJECT["optional-dependencies"]), name
+        assert set(extras.split(",")) == EXTRAS, name
 
 
 # Built from pieces, so that this file is not what it looks for.

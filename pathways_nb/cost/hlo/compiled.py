@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +25,8 @@ from pathways_nb.cost.collectives.collective import Collective, Origin, merged
 from pathways_nb.cost.collectives.kinds import BY_NAME
 from pathways_nb.cost.hlo.hlo_collectives import HloCollective, hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.hlo.quick_compiling import quick_options
+from pathways_nb.cost.hlo.quick_compiling import cpu_devices, quick_options
 from pathways_nb.errors import UsageError
-
-_NODE = 500_000  # far from the device ids of every island
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,48 +193,6 @@ def _spec_of(sharding: Any) -> PartitionSpec | None:
     if isinstance(sharding, NamedSharding):
         return sharding.spec
     return PartitionSpec() if sharding.is_fully_replicated else None
-
-
-def cpu_devices(count: int) -> Sequence[Any]:
-    """Return at least so many devices to compile for: JAX's own, else those of another client, where nothing ever runs.
-
-    One client is kept, the largest asked for: each has threads for all of its devices.
-    """
-    # JAX's own first: another client has threads for all of its devices.
-    there = jax.devices("cpu")
-    if len(there) >= count:
-        return there
-    with _devices_lock:
-        # Under the lock, or two threads that compile at once would make two clients.
-        if len(_devices) < count:
-            _devices[:] = _client(count, len(there))
-        return tuple(_devices)
-
-
-_devices: list[Any] = []
-_devices_lock = threading.Lock()
-
-
-def _client(count: int, there: int) -> Sequence[Any]:
-    """Return the devices of a new CPU client.
-
-    Args:
-        count: number of devices.
-        there: number of devices that JAX has, for the error.
-
-    Raises:
-        UsageError: this JAX can make no client.
-    """
-    from jaxlib import xla_client
-
-    maker = getattr(xla_client, "make_cpu_client", None)
-    if maker is None:
-        raise UsageError(
-            f"collectives_by_compiling needs {count} CPU devices, JAX has {there} and can make no others. Pass "
-            f'devices=, or set jax.config.update("jax_num_cpu_devices", {count}) before JAX starts.'
-        )
-    # A node id of its own, so that ids of its devices are far from those of every island.
-    return maker(num_devices=count, node_id=_NODE + count).devices()
 
 
 def _same_list(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.cost.hlo.quick_compiling import quick_options
+from pathways_nb.cost.hlo.quick_compiling import cpu_devices, quick_options
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.util.waiting import Promise, Workers
@@ -88,4 +88,4 @@ def is_inexact(leaf: Any) -> bool:
 
 
 def _processor() -> jax.Device:
-    return jax.local_devices(backend="cpu")[0]
+    return cpu_devices(1)[0]

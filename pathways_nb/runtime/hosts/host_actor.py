@@ -102,8 +102,9 @@ class HostActor:
         import jax
         import ray
 
+        from pathways_nb.runtime.device_facts import capacity_of
         from pathways_nb.runtime.hosts.device_route import route_of
-        from pathways_nb.runtime.local_islands import capacity_of, on_cores
+        from pathways_nb.runtime.local_islands import on_cores
 
         if self._platform == "cpu":
             jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
 
-from pathways_nb.controller.events_and_instructions import Completed, Launch, Voided
+from pathways_nb.controller.events_and_instructions import Completed, Launch, PutRequested, Voided
 from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.errors import LostError, OutOfMemoryError, PathwaysError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program_tracer import Traced
 from pathways_nb.runtime.driver import Driver, as_kept
 from pathways_nb.runtime.entries import Entry
 from pathways_nb.runtime.event_loop import Clock
+from pathways_nb.runtime.local.device_failures import is_exhausted, is_loss, may_be_loss, words_of
 from pathways_nb.runtime.local.dispatcher import Dispatcher
+from pathways_nb.runtime.local.foreign_memory import ForeignMemory
 from pathways_nb.runtime.local.inputs import LocalInputs
+from pathways_nb.runtime.local.loss_watch import LossWatch
 from pathways_nb.runtime.local.watcher import LaunchRange
 from pathways_nb.runtime.lowering.attachment import Attachment, Island
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -32,6 +36,8 @@ from pathways_nb.trace.rows import Cause, Row
 from pathways_nb.util import forks
 from pathways_nb.util.waiting import Condition
 
+_TRIES, _PATIENCE = 5, 2.0
+"""Tries to read the store while others change it, and seconds to wait for a thread that asks devices."""
 _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
 
 
@@ -52,6 +58,8 @@ class LocalDriver(Driver):
         executables: the cache to compile with.
         note: receives events that belong to no program in particular.
         dcn_latency: seconds that a launch takes to an island's dispatcher; emulated by waiting.
+        watches_memory: whether to count what others hold on the devices.
+        losses: asks devices that may be lost; ``None`` where none ever is.
     """
 
     def __init__(
@@ -62,11 +70,17 @@ class LocalDriver(Driver):
         executables: Executables,
         note: Callable[[Row], None] = lambda row: None,
         dcn_latency: float = 0.0,
+        watches_memory: bool = False,
+        losses: LossWatch | None = None,
     ):
         super().__init__(attachment, machine, clock, note, dcn_latency, Condition())
-        self.executables = executables
+        self.executables, self._losses = executables, losses
         self._dispatchers = [self._dispatcher(island) for island in attachment.islands]
-        for thread in (self.event_loop.thread, *self._dispatchers):
+        self._foreign: ForeignMemory | None = None
+        if watches_memory:
+            self._foreign = ForeignMemory(attachment.islands, machine, self.event_loop, self._arrays)
+        own = [thread for thread in (self._foreign, losses) if thread is not None]
+        for thread in (self.event_loop.thread, *self._dispatchers, *own):
             thread.start()
         _open.add(self)
 
@@ -99,8 +113,74 @@ class LocalDriver(Driver):
 
     def put(self, value: Any, sharding: Any) -> Any:
         """Put a value onto devices and return the array, whose memory is not that of an array of the user's."""
-        array = jax.device_put(value, sharding)
-        return array.copy() if share_devices(value, array) else array
+        try:
+            array = jax.device_put(value, sharding)
+            return array.copy() if share_devices(value, array) else array
+        except jax.errors.JaxRuntimeError as cause:
+            where = self._placement_of(sharding)
+            error = self.explain(where, "a value cannot be put", cause) if where is not None else None
+            if error is None:
+                raise
+            raise error from cause
+
+    def _placement_of(self, sharding: Any) -> Placement | None:
+        """Return the placement that a sharding's devices are part of; ``None`` without one."""
+        wanted = sharding.device_set
+        for island in self.attachment.islands:
+            at = [position for position, device in enumerate(island.devices) if device in wanted]
+            if at:
+                return Placement(island.index, at[0], at[-1] - at[0] + 1)
+        return None
+
+    def explain(self, where: Placement, failed: str, cause: BaseException) -> PathwaysError | None:
+        """Return the error of devices that had too little memory, or are lost; see ``DeviceLayer.explain``."""
+        if is_exhausted(cause):
+            return OutOfMemoryError(
+                f"{failed}: its devices have too little memory left ({words_of(cause)}). Held there by variables: "
+                f"{self._holders(where)}. Drop those you no longer need (del y, or fetch y.result() and keep that), "
+                f"delete arrays of your own there, or use more devices or smaller arrays."
+            )
+        if self._losses is not None and (is_loss(cause) or may_be_loss(cause)):
+            self._losses.suspect(where.island, words_of(cause), is_loss(cause))
+        if is_loss(cause):
+            return LostError(
+                f"{failed}: island {where.island} was lost ({words_of(cause)}). What only it held is gone: call again "
+                f"from the last state that you have elsewhere. The next call takes other devices, if there are any."
+            )
+        return None
+
+    def _arrays(self) -> set[int]:
+        """Return the ``id`` of each array that logical buffers and programs under way have; asked by the event loop."""
+        slots = [slot for run in self.runs.values() for slot in run.slots]
+        return {id(entry.array) for entry in self.entries.values()} | set(map(id, slots))
+
+    def _holders(self, where: Placement) -> str:
+        """Return the largest buffers on devices, in words; takes no lock, since any thread may ask."""
+        for _ in range(_TRIES):
+            try:
+                return self.machine.admission.holders(where) or "nothing"
+            except RuntimeError:  # the event loop went on meanwhile
+                continue
+        return "unknown"
+
+    def submit(
+        self,
+        compiled_plan: CompiledPlan,
+        arguments: Sequence[int],
+        tokens: Iterable[object],
+        record: Record,
+        client: str,
+        moved: tuple[int, ...] | None = None,
+    ) -> tuple[RunState, list[Entry]]:
+        """Queue a run, for which what others hold on the devices counts; see ``Driver.submit``."""
+        if self._foreign is not None:
+            self._foreign.look((peak.where.island, peak.bytes) for peak in compiled_plan.peaks)
+        return super().submit(compiled_plan, arguments, tokens, record, client, moved)
+
+    def _request_put(self, event: PutRequested, changes: Iterable[object]) -> None:
+        if self._foreign is not None:
+            self._foreign.look([(event.allocation.placement.island, event.allocation.bytes)])
+        super()._request_put(event, changes)
 
     def spend(self, budget: float) -> None:
         """Limit the share of time for which each watcher may keep a core busy; see ``Driver.spend``."""
@@ -143,6 +223,11 @@ class LocalDriver(Driver):
         )
 
     def _end(self, patience: float) -> None:
+        own = [thread for thread in (self._foreign, self._losses) if thread is not None]
+        for one in own:
+            one.stop()
+            # A loss that is being told waits for this thread, and gives up soon after.
+            one.join(min(patience, _PATIENCE))
         for dispatcher in self._dispatchers:
             dispatcher.stop()
         for thread in (t for d in self._dispatchers for t in d.threads):

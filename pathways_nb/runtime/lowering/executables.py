@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -113,6 +113,13 @@ class Executables:
         record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
         return self._pool.submit(self._get, lowered, kept, request, record)
 
+    def forget(self, devices: Collection[Any]) -> None:
+        """Forget what was compiled for some devices, which are lost: they come back without it."""
+        gone = {(device.platform, device.id) for device in devices}
+        with self._lock:
+            for key in [key for key in self._compiled if not gone.isdisjoint(key[1])]:
+                del self._compiled[key]
+
     def _get(self, lowered: Any, kept: KeptExceptions | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
         options = sorted(_options(request).items())
@@ -138,7 +145,7 @@ class Executables:
             # Whoever waits for the promise fails, too. The failure is not cached: the next call compiles again.
             made.set_exception(error)
             with self._lock:
-                del self._compiled[key]
+                self._compiled.pop(key, None)
             raise
         record.add(Row(_relabel(request.label, "compile"), start, end, quality="exact"))
         return made.result()

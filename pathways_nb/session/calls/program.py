@@ -17,7 +17,8 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.memory_categories import check
-from pathways_nb.program import context
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import context, timed_work
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program_tracer import ProgramTracer
 from pathways_nb.program.signature import Signature
@@ -164,7 +165,14 @@ def _repeat(session: Session, known: KnownCall, given: list[Any], seen: int, sig
     return known.build(made)
 
 
+def _first_device(place: VirtualSlice) -> Any:
+    """Return the first device of a place now; ``None`` if it is not of this process."""
+    _, mesh = default_controller.get().located(place)
+    return mesh.devices.flat[0] if isinstance(mesh, jax.sharding.Mesh) else None
+
+
 context.carry_out_calls_by(_call)
+timed_work.spin_on(_first_device)
 
 
 @checked_options()

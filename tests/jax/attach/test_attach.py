@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime import local_islands
+from pathways_nb.runtime import accelerators, local_islands
+from tests.support.fake_devices import FakeDevice
 
 v = np.arange(8, dtype=np.float32)
 GONE = "was held on devices that have been let go (attached again, reset or closed). Run it again."
@@ -338,7 +339,7 @@ ACCELERATORS = """
     import numpy as np, jax, jax.numpy as jnp
     jax.config.update("jax_num_cpu_devices", 8)
     import pathways_nb as pw
-    from pathways_nb.runtime import local_islands
+    from pathways_nb.runtime import device_facts
     from tests.support.closeness import close
     {faked}
     {attach}
@@ -382,8 +383,8 @@ def test_accelerators_grouped_by_slice_index(fresh_python) -> None:
     """Ids neither dense nor in order, slices of unequal size, no ``memory_stats``."""
     done = fresh_python(ACCELERATORS.format(
         faked="""order = [5, 0, 7, 2, 6, 1]
-    local_islands.accelerators = lambda: ("gpu", [jax.devices("cpu")[i] for i in order])
-    local_islands.slice_index = lambda device: {5: 40, 0: 40, 7: 40, 2: 40, 6: 7, 1: 7}[device.id]""",
+    device_facts.found_devices = lambda: ("gpu", [jax.devices("cpu")[i] for i in order])
+    device_facts.slice_index = lambda device: {5: 40, 0: 40, 7: 40, 2: 40, 6: 7, 1: 7}[device.id]""",
         attach='controller = pw.attach("auto")', wide=1, narrow=0,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -395,7 +396,7 @@ def test_accelerators_grouped_by_slice_index(fresh_python) -> None:
 
 def test_accelerators_grouped_by_the_users_map(fresh_python) -> None:
     done = fresh_python(ACCELERATORS.format(
-        faked='local_islands.accelerators = lambda: ("gpu", jax.devices("cpu"))',
+        faked='device_facts.found_devices = lambda: ("gpu", jax.devices("cpu"))',
         attach='controller = pw.attach("gpu", islands=[[0, 2, 5, 7], [1, 3]])', wide=0, narrow=1,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -404,7 +405,7 @@ def test_accelerators_grouped_by_the_users_map(fresh_python) -> None:
 
 def test_accelerators_in_one_island_of_unequal_numbers(fresh_python) -> None:
     done = fresh_python(ACCELERATORS.format(
-        faked='local_islands.accelerators = lambda: ("tpu", jax.devices("cpu"))',
+        faked='device_facts.found_devices = lambda: ("tpu", jax.devices("cpu"))',
         attach='controller = pw.attach("tpu", islands=2)', wide=0, narrow=1,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -423,7 +424,7 @@ def test_accelerators_in_one_island_of_unequal_numbers(fresh_python) -> None:
 )
 def test_a_map_that_does_not_fit_the_accelerators(groups, text) -> None:
     with pytest.raises(pw.PlaceError, match=text):
-        local_islands.attach_accelerators("gpu", [object()] * 8, groups)
+        accelerators.attach_accelerators("gpu", [FakeDevice(at) for at in range(8)], groups)
 
 
 def test_two_open_controllers_never_hold_the_same_accelerators(fresh_python) -> None:
@@ -431,8 +432,8 @@ def test_two_open_controllers_never_hold_the_same_accelerators(fresh_python) -> 
     import jax
     jax.config.update("jax_num_cpu_devices", 4)
     import pathways_nb as pw
-    from pathways_nb.runtime import local_islands
-    local_islands.accelerators = lambda: ("gpu", jax.devices("cpu"))
+    from pathways_nb.runtime import device_facts
+    device_facts.found_devices = lambda: ("gpu", jax.devices("cpu"))
     one = pw.attach("gpu")
     f = pw.jit(lambda v: v, on=pw.virtual_slice(2))
     f(1.0).result()

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import pathways_nb as pw
-from pathways_nb.cost.hlo.compiled import cpu_devices
+from pathways_nb.cost.hlo.quick_compiling import cpu_devices
 from tests.support.memory_cases import CASES, MESHES, gradient, table
 
 

@@ -16,9 +16,10 @@ from jax.sharding import PartitionSpec as P
 from pathways_nb.cost.collectives.collective import Collective
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
 from pathways_nb.cost.hlo import quick_compiling
-from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling, cpu_devices
+from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling
 from pathways_nb.cost.hlo.hlo_collectives import hlo_collectives_of
 from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.hlo.quick_compiling import cpu_devices
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pathways_nb.runtime import local_islands
+from pathways_nb.runtime import device_facts, local_islands
 from pathways_nb.runtime.lowering import executables
 from pathways_nb.session.status import _in_use
 from pathways_nb.util import fallbacks
@@ -46,12 +46,12 @@ def test_a_backend_that_does_not_tell_what_programs_need(analysis: Any, why: str
 def test_devices_that_refuse_to_tell_their_memory() -> None:
     island = local_islands.LocalIsland(0, (SimpleNamespace(memory_stats=refuses),))
     with pytest.warns(RuntimeWarning, match=r"memory of the attached devices cannot be read \(RuntimeError.*hbm=16e9"):
-        assert local_islands.capacity(island) == 0
+        assert device_facts.capacity_of(island.devices) == 0
     assert _in_use(island.devices) == ", memory in use unknown (RuntimeError: UNIMPLEMENTED: not here)"
 
 
 def test_devices_that_have_nothing_to_tell_of_memory_are_no_failure() -> None:
-    assert local_islands.capacity(local_islands.LocalIsland(0, (SimpleNamespace(memory_stats=lambda: None),))) == 0
+    assert device_facts.capacity_of((SimpleNamespace(memory_stats=lambda: None),)) == 0
 
 
 def test_threads_whose_priority_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_eight_times_the_time_is_eight_times_the_iterations(controller, monkeypa
         jax.debug.callback(lambda count: counts.append(np.asarray(count)), iterations)
         return loop(iterations, seed)
 
-    monkeypatch.setattr(work_module, "_seconds_per_iteration", lambda platform: 1e-6)
+    monkeypatch.setattr(work_module, "seconds_per_iteration", lambda platform, place: 1e-6)
     monkeypatch.setattr(work_module, "_loop", counted)
     for seconds in (1e-5, 8e-5):
         pw.work(seconds, on=place)().wait()
@@ -104,7 +104,7 @@ def test_an_iteration_is_timed_by_the_best_of_many_tries(monkeypatch) -> None:
         return began[-1]
 
     monkeypatch.setattr(work_module.time, "perf_counter", clock)
-    assert work_module._measure("cpu") == pytest.approx(0.25 / 1000)
+    assert work_module._measure(jax.devices("cpu")[0]) == pytest.approx(0.25 / 1000)
 
 
 def test_the_all_reduce_has_the_size_asked_for(left, controller) -> None:
