@@ -93,6 +93,16 @@ def test_what_failed_is_neither_compared_nor_kept(again: Callable[..., Events | 
     assert ends(again(2.0, "one", "3")) == [1.0], "with the last that did not fail"
 
 
+def test_a_recording_that_raised_counts_among_those_of_its_cell(
+    again: Callable[..., Events | None], shell: FakeShell
+) -> None:
+    for seconds in (1.0, 2.0):
+        again(seconds, "both", "1")
+    shell.execution = "2"
+    last_runs.pass_over(Run("cell", (2,)))
+    assert ends(again(4.0, "both", "2")) == [2.0], "the second one, with the second one of the last time"
+
+
 def test_long_runs_and_old_cells_are_not_kept(
     again: Callable[..., Events | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
