@@ -183,7 +183,7 @@ class Explorer(ShowsItself, t.HasTraits, Generic[R]):
             TraitError: there is no such step.
         """
         if not hasattr(type(self), name) and name not in vars(self):
-            known = self.trait_names()
+            known = (*self.choices, *self.trait_names(steps=lambda tag: tag is not None))
             raise UsageError(
                 f"{type(self).__name__}: there is no {name!r} to set.{did_you_mean(name, known)} "
                 f"Choices: {', '.join(known)}."

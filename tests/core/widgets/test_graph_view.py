@@ -20,7 +20,7 @@ from pathways_widgets.graph.folding import drawn
 from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.graph.layered_layout import layered, layers_of
-from tests.core.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
+from tests.core.widgets.fake_run import FakeProgram, FakeRun, fake_run, places, training_step, unrolled
 
 
 def sources_of(*programs: FakeProgram) -> dict[str, Columns]:
@@ -120,6 +120,19 @@ def test_a_long_program_is_folded() -> None:
     assert sent[1, 2].bytes == 20 * 1024
     assert sent[1, 2].route == "DCN"
     assert (4, 1) in sent  # the next microbatch waits for this one: a cycle
+
+
+def test_arguments_of_repeated_calls_are_one_box_but_those_of_others_are_not() -> None:
+    left, _ = places()
+    values = tuple(Value(i, (256,), "float32", 1024) for i in range(130))
+    nodes: list[Node] = []
+    for call in range(31):
+        name = f"v_{call}" if call else "v"
+        nodes.append(Node(2 * call, "argument", name, None, (), (2 * call,)))
+        nodes.append(Node(2 * call + 1, "computation", "double", left, (2 * call,), (2 * call + 1,)))
+    nodes += [Node(62, "argument", "v_31", None, (), (62,)), Node(63, "computation", "total", left, (62,), (63,))]
+    program = FakeProgram(Graph("calls", tuple(nodes), values), {}, {})
+    assert [node.title for node in drawn(program)[0]] == ["v ×31", "double ×31", "v_31", "total"]
 
 
 def test_an_edge_says_under_the_pointer_how_its_values_are_laid_out() -> None:

@@ -173,6 +173,11 @@ const modules = (doc, Bokeh) => {
   return {picked, sayFirst, open}
 }
 
+// What lies above all boxes, such as the mark at a step, ends at the edge of its figure: Bokeh cuts off only layers below.
+const keepInFrame = ({computed_renderer_views: views}) => {
+  for (const view of views) if (view.model.type === "GlyphRenderer" && view.model.level === "overlay") Object.defineProperty(view, "needs_clip", {value: true})
+}
+
 // The pane with the source: it shows the text around a line, below a heading. The line has the colour in the place's tags.
 const sourcePane = (Bokeh, place, texts) => {
   const pane = document.createElement("div")
@@ -301,7 +306,10 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   const view = viewParts(doc, element, {link: {...linked, choose}, modules: levels, filter, home, brush})
   const copier = given && viewButton(host, view.read, given)
   foot.append(...[numbers, copier, buttons, field].filter((part) => part))
-  for (const figure of figuresOf(doc)) tooltips(figure, Bokeh)
+  for (const figure of figuresOf(doc)) {
+    tooltips(figure, Bokeh)
+    keepInFrame(Bokeh.index.find_one(figure))
+  }
   fewArrows(doc)
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
