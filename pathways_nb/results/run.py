@@ -189,12 +189,14 @@ class Run(ControllerHistory, RunCauses):
         return replace(found, taken=count, taken_bytes=total)
 
     def headline(self) -> str:
-        """Return what matters in the run in one sentence, or ``note`` while there is one; empty if nothing ran.
+        """Return what matters in the run in one sentence, or ``note`` while there is one; empty while nothing ran.
 
         Of a cell that was run again, a second line says what has changed since its last run.
         """
         if self.note or "opened" in self.about:  # of one opened launch the summary says what counts
             return self.note
+        if self.finished and not len(self.events):
+            return "Nothing went through the controller here"
         said = run_headline(self.events, self.islands, self.finished)
         if not self.finished or self.last_time is None:
             return said

@@ -25,9 +25,9 @@ _EMPTY = """() => {
       for (const {data_source, view} of tool.renderers)
         for (const row of [...view.indices].slice(0, 300)) {
           told += 1
-          for (const [label, format] of tool.tooltips.filter(([label]) => label)) {
+          for (const [label, format] of tool.tooltips) {
             const text = replace_placeholders(format, data_source, row, tool.formatters, {index: row}).replaceAll("·", "").trim()
-            if (!text || text.includes("???")) found.add(`${label}: ${format}`)
+            if (text ? text.includes("???") || text.includes("NaN") : label) found.add(`${label}: ${format}`)
           }
         }
   return {told, empty: [...found]}

@@ -123,3 +123,10 @@ def test_the_sentence_and_the_setting_are_those_of_a_run() -> None:
     assert run.headline().splitlines()[1:] == ["2.0 times as fast as last time: `total` takes 1 s less"]
     run.finished = False
     assert "last time" not in run.headline(), "while it goes on"
+
+
+def test_a_run_of_nothing_says_so_when_it_is_over() -> None:
+    run = Run("cell", (2,))
+    assert run.headline() == ""
+    run.finished = True
+    assert run.headline() == "Nothing went through the controller here"

@@ -33,6 +33,7 @@ TOOLTIPS = [
 ]
 _OPTIONAL = (
     "that is",
+    "program",
     "begins by",
     "moves",
     "over",
