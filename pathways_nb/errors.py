@@ -125,6 +125,14 @@ def size(count: float) -> str:
     return f"{three_digits(count)} {unit}"
 
 
+def duration(seconds: float) -> str:
+    """Return seconds in words, in the unit that a person would use."""
+    for unit, scale in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * scale < 999.5:
+            return f"{three_digits(seconds * scale)} {unit}"
+    return f"{three_digits(seconds)} s"
+
+
 def three_digits(value: float) -> str:
     """Return a number with three digits and without an exponent."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"

@@ -2,8 +2,8 @@
 
 A comparison is drawn by the views that draw one run: it has a run's properties, with the islands of both and names
 for them. Events are matched in ``trace.matching``; schedules are compared in ``parallel.schedules.comparison``, and a
-run is laid over its schedule in ``parallel.schedules.run_over_schedule``. Each name says whether its run is real or
-simulated, so that a prediction cannot be mistaken for a measurement.
+run is compared with its schedule in ``run_schedule_comparison``. Each name says whether its run is real or simulated,
+so that a prediction cannot be mistaken for a measurement.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, overload
 import numpy as np
 
 from pathways_nb.adopt.step_answers import StepAnswers
+from pathways_nb.comparisons.run_schedule_comparison import RunScheduleComparison
 from pathways_nb.comparisons.step_comparison import (
     LineDifferences,
     changes_of,
@@ -26,14 +27,13 @@ from pathways_nb.comparisons.step_comparison import (
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
-from pathways_nb.parallel.schedules.run_over_schedule import Deviation, RunOverSchedule
+from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.trace.causality.headlines import runs_headline
 from pathways_nb.trace.launch_ops import LateOps, Ops, concatenated
 from pathways_nb.trace.matching import Difference, beginning, compare_events, comparison_line
-from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.op_matching import compare_ops
 from pathways_nb.trace.record import Events
@@ -155,11 +155,15 @@ class Comparison(ShowsItself):
 
         Args:
             *views: any of ``"timeline"``, ``"ops"``, ``"memory"`` and ``"categories"``; the timeline if none is named.
+
+        Raises:
+            ValueError: two runs have no such view.
         """
         from pathways_widgets.figures.live_display import LiveDisplay
+        from pathways_widgets.figures.panel import OF_TWO_RUNS, check_show
 
         # The display of a live run, which is filled once and ended.
-        display = LiveDisplay(self, ",".join(views) or "timeline")
+        display = LiveDisplay(self, check_show(views or ("timeline",), OF_TWO_RUNS))
         display.start()
         display.stop()
 
@@ -168,10 +172,11 @@ class Comparison(ShowsItself):
         self.difference.to_csv(path)
 
     def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("timeline",)) -> None:
-        """Write both runs as one picture; see ``Run.savefig``."""
+        """Write both runs as one picture; see ``Run.savefig`` and, for the views in it, ``show``."""
+        from pathways_widgets.figures.panel import OF_TWO_RUNS, check_show
         from pathways_widgets.figures.run_still import write
 
-        write(self, path, width, show)
+        write(self, path, width, check_show(show, OF_TWO_RUNS))
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -232,70 +237,6 @@ def _devices(run: Run) -> str:
     options = run.about.get("options", {})
     chip = options.get("chip") or options.get("kind") or "unknown"
     return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices"
-
-
-@dataclass(frozen=True, eq=False)
-class RunScheduleComparison(ShowsItself):
-    """One call of a pipeline and its schedule, which is drawn above.
-
-    Args:
-        overlay: the plan and what ran.
-    """
-
-    overlay: RunOverSchedule
-
-    @property
-    def table(self) -> dict[str, np.ndarray]:
-        """Columns, a row for each action: planned and run times, order and causes; see ``RunOverSchedule.table``."""
-        return self.overlay.table
-
-    @property
-    def first_in_other_order(self) -> Deviation | None:
-        """The first action, in time, that a device began where its row has another one; None if there is none."""
-        return self.overlay.first_in_other_order
-
-    @property
-    def first_late(self) -> Deviation | None:
-        """The first action, in time, that began later than planned by more than a tenth of the median action."""
-        return self.overlay.first_late
-
-    def summary_line(self) -> str:
-        """Return both makespans, and the first actions that came in another order and later than planned."""
-        laid, (plan, ran) = self.overlay, (one.makespan for one in (self.overlay.planned, self.overlay.ran))
-        about = ", ".join(filter(None, [laid.call.origin, laid.number]))
-        # Work that takes no time has a plan of no time, and no ratio.
-        ratio = f" ({ran / plan:.2f} times as long)" if plan else ""
-        known = [f"{laid.schedule.name} as planned {duration(plan)}", f"{laid.name} ({about}) {duration(ran)}{ratio}"]
-        return " · ".join([*known, *laid.words()])
-
-    def show(self, cap: float | None = None) -> None:
-        """Draw the plan above and the run below, on one axis, in the notebook.
-
-        Args:
-            cap: memory of a device, in microbatches of activations; None for no limit.
-        """
-        from pathways_widgets.schedules.schedule_display import show
-
-        show(self.overlay.pictures(cap))
-
-    def savefig(self, path: str | Path, width: str | float = 900, cap: float | None = None) -> None:
-        """Write the plan and the run as one picture.
-
-        Args:
-            path: file name that ends in ``.svg`` or ``.png``.
-            width: of the picture, as for ``Run.savefig``.
-            cap: as for ``show``.
-        """
-        from pathways_widgets.schedules.schedule_display import write
-
-        write(self.overlay.pictures(cap), path, width)
-
-    def to_csv(self, path: str | Path) -> None:
-        """Write the table."""
-        self.overlay.to_csv(path)
-
-    def __repr__(self) -> str:
-        return f"<comparison: {self.summary_line()}>"
 
 
 @overload

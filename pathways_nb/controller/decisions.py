@@ -40,10 +40,10 @@ from pathways_nb.controller.scheduler import (
 )
 from pathways_nb.controller.state import CallState
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.errors import UsageError, size
+from pathways_nb.errors import UsageError, duration, size
 from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.plan.plan import Gang
-from pathways_nb.util.words import counted
+from pathways_nb.util.words import counted, visible
 
 _RULES = {
     "cancelled": "it is cancelled or has failed, and is enqueued at once to be skipped",
@@ -121,7 +121,7 @@ class Decision:
             for island, (name, *more) in self.enqueued.items()
         ]
         whose = f" of {self.client}" if self.client else ""
-        return f"{self.program}, run {self.call}{whose}: {', '.join(what) or 'nothing'}"
+        return visible(f"{self.program}, run {self.call}{whose}: {', '.join(what) or 'nothing'}")
 
     def __str__(self) -> str:
         chosen = f"{self.chosen} ({self.why})"
@@ -129,7 +129,7 @@ class Decision:
             f"  {each.program}, run {each.call}{f' of {each.client}' if each.client else ''}, waits: {each.why}"
             for each in self.waiting
         ]
-        return "\n".join([f"{self.at:.6f} s, {self.event}: {chosen}", *others])
+        return "\n".join(map(visible, [f"{duration(self.at)}, {self.event}: {chosen}", *others]))
 
 
 def decisions(log: Log, began: float = 0.0) -> Iterator[Decision]:

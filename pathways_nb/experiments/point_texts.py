@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,16 @@ from pathways_nb.util.words import axes_in_words
 def point_text(point: Mapping[str, Any]) -> str:
     """Return the arguments of a point as text: ``"n=64, chunks=2"``."""
     return ", ".join(f"{name}={value_text(value)}" for name, value in point.items())
+
+
+def point_texts(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the text of each point, with a number behind one that is there already: values may have equal texts."""
+    found: Counter[str] = Counter()
+    texts = []
+    for text in map(point_text, points):
+        found[text] += 1
+        texts.append(f"{text} ({found[text]})" if found[text] > 1 else text)
+    return texts
 
 
 def plain(value: Any) -> Any:

@@ -22,7 +22,7 @@ import numpy as np
 from pathways_nb.adopt.adopted_step import AdoptedStep
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.errors import UsageError, nearest
-from pathways_nb.experiments.point_texts import plain, point_text, value_text
+from pathways_nb.experiments.point_texts import plain, point_text, point_texts, value_text
 from pathways_nb.experiments.swept_steps import elsewhere, step_columns
 from pathways_nb.results.run import Run
 from pathways_nb.trace.causality.headlines import sweep_headline
@@ -132,8 +132,8 @@ class Sweep(Printed):
 
         # What is the same at all points tells no two apart.
         named = [name for name, values in self.axes.items() if len(values) > 1] or list(self.axes)
-        pairs = zip(self.rows, self.results, strict=True)
-        runs = {point_text({name: row[name] for name in named}): run for row, run in pairs if isinstance(run, Run)}
+        texts = point_texts([{name: row[name] for name in named} for row in self.rows])
+        runs = {text: run for text, run in zip(texts, self.results, strict=True) if isinstance(run, Run)}
         if not runs:
             raise UsageError(f"timelines(): {self.summary_line()}; none returned a run, such as program.run(x) does.")
         seconds = {name: run.summary().makespan for name, run in runs.items()}

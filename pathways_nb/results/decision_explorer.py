@@ -19,7 +19,7 @@ from pathways_nb.results.explorer_base import Explorer
 from pathways_nb.results.named_runs import expression_of
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.displaying import ShowsItself, shows_figures
-from pathways_nb.util.words import counted
+from pathways_nb.util.words import counted, visible
 
 if TYPE_CHECKING:
     from pathways_widgets.drawing.scene import Scene
@@ -247,7 +247,9 @@ def tables_of(decision: Decision, began: float) -> list[Rows]:
         (f"{program}, run {first}{f' and {len(more)} more' if more else ''}", client or _NOBODY, why)
         for (program, client, why), (first, *more) in alike.items()
     ]
-    return [*found, [("waits", "client", "for"), *waits] if waits else [("nothing else waits",)]]
+    found.append([("waits", "client", "for"), *waits] if waits else [("nothing else waits",)])
+    # A name may have the end of a line in it, and a row of a table is one line.
+    return [[tuple(map(visible, row)) for row in rows] for rows in found]
 
 
 def aligned(rows: Rows) -> list[str]:

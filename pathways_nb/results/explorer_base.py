@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import traitlets as t
 
-from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.errors import PathwaysError, UsageError, did_you_mean
 from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.displaying import ShowsItself
+from pathways_nb.util.json_text import shortened
 
 if TYPE_CHECKING:
     from pathways_widgets.drawing.scene import Scene
@@ -74,6 +75,7 @@ class Explorer(ShowsItself, t.HasTraits, Generic[R]):
     )
     _choices: ClassVar[tuple[str, ...]] = ()
     _inputs: ClassVar[tuple[str, ...]] = ()
+    _is_made = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -90,6 +92,12 @@ class Explorer(ShowsItself, t.HasTraits, Generic[R]):
         # Before the traits get their first values: an observer of them may ask for the result.
         self._kept: tuple[tuple[Any, ...], R] | None = None
         super().__init__(**traits)
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._is_made and not name.startswith("_"):
+            self._check_assigned(name, value)
+        super().__setattr__(name, value)
 
     # ---- what an explorer defines
 
@@ -166,6 +174,24 @@ class Explorer(ShowsItself, t.HasTraits, Generic[R]):
     def registered(self) -> None:
         """Compute again after the user registered a function, perhaps one that is used here."""
         self.registrations += 1
+
+    def _check_assigned(self, name: str, value: Any) -> None:
+        """Refuse what traitlets would keep without a word: an attribute that there is none of, a step beyond the last.
+
+        Raises:
+            UsageError: there is no such attribute (the nearest is named).
+            TraitError: there is no such step.
+        """
+        if not hasattr(type(self), name) and name not in vars(self):
+            known = (*self.choices, *self.trait_names(steps=lambda tag: tag is not None))
+            raise UsageError(
+                f"{type(self).__name__}: there is no {name!r} to set.{did_you_mean(name, known)} "
+                f"Choices: {', '.join(known)}."
+            )
+        counted_by = self.trait_metadata(name, "steps") if self.has_trait(name) else None
+        last = getattr(self, counted_by) if counted_by else 0
+        if counted_by and isinstance(value, int) and not 0 <= value <= last:
+            raise t.TraitError(f"{name}={shortened(value)}: choose a number from 0 to {last}")
 
     def savefig(self, path: str | Path, width: str | float = 900) -> None:
         """Write the pictures to a file.

@@ -25,7 +25,7 @@ Key = tuple[str, int]
 """A cell, and which of its recordings."""
 _kept: OrderedDict[Key, Events] = OrderedDict()
 _under_way: tuple[str, int] = ("", 0)
-"""The execution of a cell that recorded last, and how many of its recordings have ended."""
+"""The execution of a cell that recorded last, and which of its recordings that was, from 0."""
 _is_on = True
 
 
@@ -71,8 +71,14 @@ def exchange(run: Run) -> Events | None:
     return last
 
 
+def pass_over(run: Run) -> None:
+    """Count a recording that raised, so that those after it in its cell are compared with their own last runs."""
+    if _is_on:
+        _key_of(run)
+
+
 def _key_of(run: Run) -> Key | None:
-    """Return the cell that recorded a run, and which of its recordings that was; None if it cannot be known."""
+    """Count a recording of a cell; return the cell and which of its recordings it is, None if it cannot be known."""
     global _under_way
     cell, execution = execution_of_cell()
     if not cell:

@@ -22,9 +22,10 @@ from pathways_nb.plan.call_numbers import call_number
 from pathways_nb.results.decision_explorer import Rows, aligned, tables_of
 from pathways_nb.results.explorer_base import Explorer
 from pathways_nb.runtime.sim.policy_replay import NodeSeconds, ReplayedCalls
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.displaying import ShowsItself, shows_figures
-from pathways_nb.util.words import counted
+from pathways_nb.util.words import counted, visible
 
 if TYPE_CHECKING:
     from pathways_widgets.drawing.scene import Scene
@@ -81,6 +82,11 @@ class PolicyReplay(ShowsItself):
         return next((pair for pair in pairs if _enqueued(pair[0]) != _enqueued(pair[1])), None)
 
     @property
+    def was_asked(self) -> bool:
+        """Whether the other policy had anything to choose from; if not, its code was not called."""
+        return any(one.rule == "policy" for one in self.others)
+
+    @property
     def seconds(self) -> tuple[float, float]:
         """When the last call ends, under each."""
         kept = self.ends.values()
@@ -122,16 +128,17 @@ class PolicyReplay(ShowsItself):
     def told(self) -> str:
         """Return when calls end under both, in lines."""
         one, other = self.names
-        ends = "the last call ends after {:.6f} s under {}, {:.6f} s under {} (both simulated)"
-        before, after = self.seconds
-        lines = [ends.format(before, one, after, other)]
+        before, after = map(duration, self.seconds)
+        lines = [f"the last call ends after {before} under {one}, {after} under {other} (both simulated)"]
+        if not self.was_asked:
+            lines.append(f"  {other} was never asked: there was never more than one computation to choose from")
         if self.missing:
             lines.append(f"  without the first {counted(self.missing, 'event')} of the recording, which are forgotten")
         if self.untimed:
             lines.append(f"  {counted(self.untimed, 'node')} took no time here, since the recording has none of them")
         for client in sorted({ends.client for ends in self.ends.values()}):
-            was, becomes = self.mean_end(client)
-            lines.append(f"  {client or 'no client'}: on average after {was:.6f} s and {becomes:.6f} s")
+            was, becomes = map(duration, self.mean_end(client))
+            lines.append(f"  {visible(client) or 'no client'}: on average after {was} and {becomes}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -189,12 +189,14 @@ class Run(ControllerHistory, RunCauses):
         return replace(found, taken=count, taken_bytes=total)
 
     def headline(self) -> str:
-        """Return what matters in the run in one sentence, or ``note`` while there is one; empty if nothing ran.
+        """Return what matters in the run in one sentence, or ``note`` while there is one; empty while nothing ran.
 
         Of a cell that was run again, a second line says what has changed since its last run.
         """
         if self.note or "opened" in self.about:  # of one opened launch the summary says what counts
             return self.note
+        if self.finished and not len(self.events):
+            return "Nothing went through the controller here"
         said = run_headline(self.events, self.islands, self.finished)
         if not self.finished or self.last_time is None:
             return said
@@ -256,7 +258,7 @@ class Run(ControllerHistory, RunCauses):
         if of_player:
             self.steps().show(of_player, opens_at)
             return
-        display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW, opens_at, partial(expression_of, self))
+        display = LiveDisplay(self, views or DEFAULT_SHOW, opens_at, partial(expression_of, self))
         display.start()
         self.view = display.figure
         display.stop()
@@ -281,20 +283,23 @@ class Run(ControllerHistory, RunCauses):
         """Write the same in Perfetto's own format; it needs ``pip install 'pathways_nb[perfetto]'``."""
         perfetto_trace.to_perfetto(self.events, self.islands, path)
 
-    def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("graph", "timeline")) -> None:
+    def savefig(
+        self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("graph", "timeline"), at: str = ""
+    ) -> None:
         """Write a picture with legends and summary, without a browser: SVG or PNG, by the ending of ``path``.
 
         Args:
             path: path of the file.
             width: pixels, or a length such as ``"3.3in"``.
             show: the views in it, as for ``show``.
+            at: what is seen of the run, as for ``show``: the part of its time, its filter, hidden kinds and clients.
 
         Raises:
-            ValueError: the ending, the length or a view is unknown.
+            ValueError: the ending, the length, a view or ``at`` is unknown.
         """
         from pathways_widgets.figures.run_still import write
 
-        write(self, path, width, show)
+        write(self, path, width, show, at)
 
     def to_html(self, path: str | Path, *views: str, at: str = "") -> None:
         """Write the figure of the run to one HTML file, which needs neither a kernel nor a network.
@@ -312,7 +317,7 @@ class Run(ControllerHistory, RunCauses):
         from pathways_widgets.figures.page import write_run
         from pathways_widgets.figures.panel import DEFAULT_SHOW
 
-        write_run(self, path, ",".join(views) or DEFAULT_SHOW, at)
+        write_run(self, path, views or DEFAULT_SHOW, at)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` reads on any machine.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pathways_nb.errors import size, three_digits
+from pathways_nb.errors import duration, size
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import HOST_KIND, WINDOW_FULL
 from pathways_nb.util.intervals import pieces, union
@@ -129,14 +129,6 @@ def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, 
     start, end = events["start"], events["end"]
     for low, high, here in device_ranges(events, devices):
         yield low, high, *union(start[here], end[here])
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in words, in the unit that a person would use."""
-    for unit, scale in (("µs", 1e6), ("ms", 1e3)):
-        if seconds * scale < 999.5:
-            return f"{three_digits(seconds * scale)} {unit}"
-    return f"{three_digits(seconds)} s"
 
 
 def signed_duration(seconds: float) -> str:

@@ -1,13 +1,18 @@
 """Numbers and types as words for error texts and tables: ``"1 device"``, ``"2 devices"``, ``"an int"``.
 
-One place for the plural and the article, so that no text says ``"1 devices"`` or ``"a int"``.
+One place for the plural and the article, so that no text says ``"1 devices"`` or ``"a int"``; and for names, which may
+have any characters, on one line.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
+"""Unicode's categories of control characters, halves of pairs, and separators of lines and paragraphs."""
 
 
 def plural(count: float, thing: str, ending: str = "s") -> str:
@@ -48,3 +53,15 @@ def a_type_of(value: object) -> str:
         return f"an {name} of dtype {value.dtype}"
     # "an ndarray" is said as "an en-dee-array".
     return f"{'an' if name[:1].lower() in 'aeio' or name.startswith('nd') else 'a'} {name}"
+
+
+def visible(text: str) -> str:
+    """Return the text with escapes in place of characters that no line can show, such as the end of a line."""
+    # Nearly all texts are; only the others are looked at letter by letter.
+    if text.isprintable():
+        return text
+    return "".join(one.encode("unicode_escape").decode() if _is_unseen(one) else one for one in text)
+
+
+def _is_unseen(one: str) -> bool:
+    return one in "\ufffe\uffff" or (unicodedata.category(one) in _UNSEEN and one != "\t")

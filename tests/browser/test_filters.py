@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import LiveFigure, figure_of
+from pathways_widgets.timeline.level_of_detail import MOST_BOXES
+from tests.core.widgets.fake_run import FakeRun
 from tests.core.widgets.test_event_filter import filtered_run
 from tests.support.live_page import LivePage
 
@@ -20,10 +24,10 @@ _SEEN = """() => {
 }"""
 
 
-def seen(tab: Any) -> list[str]:
-    """The names of the boxes that are visible; as many texts are."""
-    boxes, texts = tab.evaluate(_SEEN)
-    assert len(texts) == len(boxes)
+def seen(tab: Any, texts: bool = True) -> list[str]:
+    """The names of the boxes that are visible; as many texts are, if the boxes are wide enough for ``texts``."""
+    boxes, written = tab.evaluate(_SEEN)
+    assert not texts or len(written) == len(boxes)
     return list(boxes)
 
 
@@ -87,3 +91,20 @@ def test_a_live_figure_tells_python_and_is_told(opened: Callable[..., Any]) -> N
     live.update()
     assert len(seen(live.tab)) == 8
     assert live.tab.evaluate(overlay)[0] is False
+
+
+def test_a_box_of_many_events_is_shown_if_one_of_them_fulfils_all_conditions(opened: Callable[..., Any]) -> None:
+    programs = [
+        Label("compute", name, program, place="left", island=0, devices=4) for name, program in (("f", "p"), ("g", "q"))
+    ]
+    rows = [Row(programs[i % 2], 2e-3 * i, 2e-3 * i + 1e-3, i, "exact") for i in range(4 * MOST_BOXES)]
+    tab = opened(figure_of(FakeRun([], Events.from_rows(rows)), ("timeline",)))
+    whole = len(seen(tab, texts=False))
+    tab.get_by_role("button", name="filter").click()
+    tab.get_by_label("program").select_option("p")
+    assert len(seen(tab, texts=False)) == whole, "each box has events of both"
+    tab.get_by_placeholder("find").fill("g")
+    tab.get_by_label("only names").check()
+    assert seen(tab, texts=False) == [], "no event of p is called g"
+    tab.get_by_label("program").select_option("q")
+    assert len(seen(tab, texts=False)) == whole

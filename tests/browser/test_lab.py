@@ -72,6 +72,15 @@ def wait_until_painted(page: Page) -> None:
     page.evaluate(_IS_PAINTED)
 
 
+def run_cells(chromium: Browser, lab: LabServer, name: str, cells: list[str]) -> tuple[Page, list[str]]:
+    """A notebook of these cells as ``open_notebook`` opens it, after all of them have run."""
+    lab.write(name, cells)
+    page, trouble = open_notebook(chromium, lab, name)
+    run_all(page)
+    wait_until_done(page)
+    return page, trouble
+
+
 def test_the_quickstart_runs_and_is_drawn(chromium: Browser, lab: LabServer) -> None:
     page, trouble = open_notebook(chromium, lab, "01_quickstart.ipynb")
     run_all(page)
@@ -101,10 +110,7 @@ def test_a_notebook_reopened_without_its_kernel_shows_still_pictures(chromium: B
     name = "still.ipynb"
     cells = ["%load_ext pathways_nb", 'import pathways_nb as pw\npw.attach("cpu", islands=2, devices_per_island=2)',
              "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(2))", "%%pathways\ny = f(1.)"]  # fmt: skip
-    lab.write(name, cells)
-    page, trouble = open_notebook(chromium, lab, name)
-    run_all(page)
-    wait_until_done(page)
+    page, trouble = run_cells(chromium, lab, name, cells)
     page.wait_for_function(f"{_CANVASES} > 0")
     still = ".jp-OutputArea-child:has([data-pw-still]) + .jp-OutputArea-child img"
     assert page.locator(still).count() == 1

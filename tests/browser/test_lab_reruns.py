@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pathways_nb.bench.lab import LabServer
-from tests.browser.test_lab import open_notebook, run_all, wait_until_done
+from tests.browser.test_lab import run_all, run_cells
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -26,10 +26,7 @@ _CHANGE = """() => {
 
 
 def test_a_changed_cell_is_compared_with_its_last_run(chromium: Browser, lab: LabServer) -> None:
-    lab.write("reruns.ipynb", _CELLS)
-    page, trouble = open_notebook(chromium, lab, "reruns.ipynb")
-    run_all(page)
-    wait_until_done(page)
+    page, trouble = run_cells(chromium, lab, "reruns.ipynb", _CELLS)
     headline = page.locator(".pathways-headline")
     headline.wait_for()
     assert "last time" not in headline.inner_text()

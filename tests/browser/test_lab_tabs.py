@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pathways_nb.bench.lab import LabServer
-from tests.browser.test_lab import open_notebook, run_all, wait_until_done
+from tests.browser.test_lab import run_cells
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -30,10 +30,7 @@ for out in outs:
 
 
 def test_a_figure_within_a_tab_is_seen_and_so_is_what_follows(chromium: Browser, lab: LabServer) -> None:
-    lab.write("tabs.ipynb", _CELLS)
-    page, trouble = open_notebook(chromium, lab, "tabs.ipynb")
-    run_all(page)
-    wait_until_done(page)
+    page, trouble = run_cells(chromium, lab, "tabs.ipynb", _CELLS)
     figures = page.locator(".pathways-figure")
     figures.nth(0).wait_for()
     assert page.get_by_text("printed after the tabs").last.is_visible()

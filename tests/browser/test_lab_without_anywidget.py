@@ -11,7 +11,7 @@ import pytest
 
 from pathways_nb.bench import lab as lab_server
 from pathways_nb.bench.lab import LabServer
-from tests.browser.test_lab import SHOTS, open_notebook, run_all, wait_until_done
+from tests.browser.test_lab import SHOTS, run_cells
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -39,10 +39,7 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabServ
 
 
 def test_stills_stand_in_and_a_line_says_what_to_install(chromium: Browser, without: LabServer) -> None:
-    without.write("without.ipynb", CELLS)
-    page, _ = open_notebook(chromium, without, "without.ipynb")
-    run_all(page)
-    wait_until_done(page)
+    page, _ = run_cells(chromium, without, "without.ipynb", CELLS)
     stills = page.locator(".jp-OutputArea-child:has([data-pw-still]) + .jp-OutputArea-child img")
     stills.nth(1).wait_for()
     said = "(one) => [getComputedStyle(one, '::after').content, getComputedStyle(one, '::after').visibility]"

@@ -182,6 +182,15 @@ def test_words_of_the_field_are_said_in_plain_words(opened: Callable[..., Any]) 
         ["DCN", TERMS["DCN"]]
     ]
     assert tab.get_by_title(IN_TEXT["makespan"]).text_content() == "makespan"
+    # Without a pointer they are a list, which the keyboard opens.
+    tab.locator(".pathways-words summary").focus()
+    tab.keyboard.press("Enter")
+    listed = tab.locator(".pathways-words dt")
+    listed.first.wait_for()
+    meanings = dict(zip(listed.all_inner_texts(), tab.locator(".pathways-words dd").all_inner_texts(), strict=True))
+    assert meanings["DCN"] == TERMS["DCN"]
+    assert meanings["makespan"] == IN_TEXT["makespan"]
+    assert meanings["program waits"] == TERMS["stall"], "and what legends show"
 
 
 @pytest.mark.browser

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from pathways_nb.cost.model import CostModel
+from pathways_nb.trace.record import Events
+from pathways_nb.trace.rows import Row
 from pathways_widgets import figure_of
-from tests.core.widgets.test_transfer_columns import moving_run
+from tests.core.widgets.fake_run import FakeRun
+from tests.core.widgets.test_transfer_columns import MADE, MOVED, READ, moving_run
 
 pytestmark = pytest.mark.browser
 _HEAD = """() => {
@@ -43,3 +46,42 @@ def test_an_arrow_tells_achieved_beside_modelled_bandwidth(opened: Callable[...,
     tab.get_by_role("button", name="transfer").click()
     tab.get_by_text("as a table").click()
     tab.get_by_role("cell", name="g on island 1").first.wait_for()
+
+
+_SHOWN = """() => {
+    const doc = Bokeh.documents[0], {data} = doc.get_model_by_name("timeline_arrows")
+    const {view} = doc.get_model_by_name("timeline").renderers.find(({name}) => name === "timeline_arrow_heads")
+    return [...view.indices].map((i) => data.x1[i])
+}"""
+
+
+def test_of_many_arrows_the_longest_in_sight_are_shown_or_those_of_a_tapped_box(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(moving_run(calls=40), ("timeline",)))
+    tab.get_by_role("button", name="from producer to consumer: the 12 longest, or those of a tapped box").wait_for()
+    see = "(ends) => Bokeh.documents[0].get_model_by_name('timeline_x').setv({start: ends[0], end: ends[1]})"
+    tab.evaluate(see, [0, 400])
+    assert len(tab.evaluate(_SHOWN)) == 12
+    tab.evaluate(see, [100, 119])
+    shown = tab.evaluate(_SHOWN)
+    assert sorted(shown) == [101, 104, 111, 114], "all that are in sight"
+    select = "(rows) => { Bokeh.documents[0].get_model_by_name('timeline_boxes').selected.indices = rows }"
+    name = "(i) => Bokeh.documents[0].get_model_by_name('timeline_boxes').data.name[i]"
+    row = next(i for i in range(200) if tab.evaluate(name, i) == "g")
+    tab.evaluate(select, [row])
+    assert len(tab.evaluate(_SHOWN)) == 40, "those of a node, whenever it ran"
+    tab.evaluate(select, [])
+    assert tab.evaluate(_SHOWN) == shown
+
+
+def test_transfers_that_end_at_one_place_are_all_told(opened: Callable[..., Any]) -> None:
+    two = [replace(MOVED, name=f"part {i}") for i in range(2)]
+    rows = [Row(MADE, 1, 2, 0, "exact"), *(Row(one, 2, 3, 0, "exact") for one in two), Row(READ, 4, 5, 0, "exact")]
+    tab = opened(figure_of(FakeRun([], Events.from_rows(rows)), ("timeline",)))
+    x, y = tab.evaluate(_HEAD)
+    tab.mouse.move(x - 30, y)
+    tab.mouse.move(x - 2, y)
+    tip = tab.locator(".bk-Tooltip").filter(has_text="part 0").first
+    tip.wait_for()
+    text = tip.evaluate("(element) => (element.shadowRoot ?? element).textContent")
+    assert "part 0" in text
+    assert "part 1" in text

@@ -34,6 +34,7 @@ from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.sim.makespan import MakespanSimulator
 from pathways_nb.runtime.sim.simulated_islands import Task, VirtualRun
 from pathways_nb.runtime.sim.timed_plan import TimedPlan
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.rows import HOST_KIND, Label, Row
 
 NodeSeconds = Callable[[int, int], float | None]
@@ -177,7 +178,7 @@ class ReplayedCalls(MakespanSimulator):
             case Fail(_, PolicyError() as error) if self._is_other:
                 # Calls that failed would count as ended, and the policy that fails most as the fastest.
                 said = str(error).removesuffix(PROGRAMS_FAILED)
-                raise UsageError(f"replay(policy=): after {self.agenda.now - self._began:.6f} s, {said}") from error
+                raise UsageError(f"replay(policy=): after {duration(self.agenda.now - self._began)}, {said}") from error
             case Skip(run) | Fail(run):
                 self._skipped.add(run)
             case Finish(run):

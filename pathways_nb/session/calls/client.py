@@ -97,6 +97,10 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
             _read(profiler, session, run)
         if run.on_display:
             run.last_time = last_runs.exchange(run)
+    except BaseException:
+        if run.on_display:
+            last_runs.pass_over(run)
+        raise
     finally:
         run.launched = None
         if session.recordings:

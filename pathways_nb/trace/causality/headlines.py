@@ -24,6 +24,8 @@ _WORTH_TELLING = 0.1
 """Smallest part of the time that is told as a wait."""
 _SAME = 1.03
 """Ratio of two durations below which they count as equal."""
+_OTHER_WORK = 1.5
+"""Ratio of the numbers of computations of two runs beyond which they are told."""
 _WAITS = {
     "transfer": "for transfers",
     "dispatch": "for the controller",
@@ -84,7 +86,10 @@ def runs_headline(names: Sequence[str], records: Sequence[Events], seconds: Sequ
         # What ends early because it failed is not faster.
         return "; ".join([*failures, "neither run is called faster"])
     said = comparison_headline(names, seconds)
-    return f"{said}, but they do not do the same work" if said and not share_names(*records) else said
+    if said and not share_names(*records):
+        return f"{said}, but they do not do the same work"
+    fast = int(seconds[1] < seconds[0])
+    return f"{said}{_more_work(records[fast], records[1 - fast])}" if said else ""
 
 
 def rerun_headline(last: Events, now: Events) -> str:
@@ -99,7 +104,7 @@ def rerun_headline(last: Events, now: Events) -> str:
     if min(before, after) <= 0:
         return ""
     ratio = max(before, after) / min(before, after)
-    other = "" if share_names(last, now) else ", but does other work"
+    other = _more_work(now, last) if share_names(last, now) else ", but does other work"
     if ratio < _SAME:
         return f"As fast as last time{other}"
     how = f"{_times(ratio)} times as fast as" if after < before else f"Takes {_times(ratio)} times as long as"
@@ -161,6 +166,14 @@ def _most_changed(last: Events, now: Events, longer: float) -> str:
         return ""
     less = f"{duration(abs(most))} {'more' if longer > 0 else 'less'}"
     return f"{less} waiting before `{name}`" if is_before else f"`{name}` takes {less}"
+
+
+def _more_work(one: Events, other: Events) -> str:
+    """Return how many computations one record has in place of another's, in words; empty for about as many."""
+    counts = [int(np.count_nonzero(events.is_("kind", "compute"))) for events in (one, other)]
+    if max(counts) <= _OTHER_WORK * min(counts):
+        return ""
+    return f", with {counted(counts[0], 'computation')} instead of {counts[1]}"
 
 
 def _times(ratio: float) -> str:

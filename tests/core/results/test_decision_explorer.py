@@ -13,6 +13,7 @@ from pathways_nb.controller.decisions import decisions
 from pathways_nb.controller.events_and_instructions import Completed, Event, Submitted
 from pathways_nb.controller.log import Logbook
 from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.errors import UsageError
 from pathways_nb.results.decision_explorer import DecisionExplorer, Decisions
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
@@ -25,12 +26,12 @@ LONG = plan_of([0])
 """A program that takes a second, of which no more than two fit on its island while clients compete."""
 
 
-def of_two_clients(missing: int = 0) -> Decisions:
+def of_two_clients(missing: int = 0, clients: tuple[str, str] = ("a", "b")) -> Decisions:
     """Six calls of two clients, of which two go out at once and the others as devices become free."""
     book = Logbook(StateMachine(devices=(1,)))
     start = book.begin()
     told: list[tuple[float, Event]] = [(1.0, Submitted(9, "", LONG, (), (9,), (4,))), (2.0, Completed(9, 0, 0, 1, 1.0))]
-    told += [(3.0, Submitted(run, "ab"[run % 2], LONG, (), (run,), (4,))) for run in range(6)]
+    told += [(3.0, Submitted(run, clients[run % 2], LONG, (), (run,), (4,))) for run in range(6)]
     told += [(4.0 + run, Completed(run, 0, 0, 1, 1.0)) for run in range(2)]
     for now, event in told:
         book.handle(event, now)
@@ -137,3 +138,30 @@ def test_a_script_prints_how_many_there_are(capsys: pytest.CaptureFixture[str]) 
     nothing = Decisions([], found.run)
     assert repr(nothing) == "<0 decisions of run 'two'>"
     assert (nothing.explore().step, nothing.explore().summary) == (0, "No such decision.")
+
+
+def test_a_choice_that_there_is_none_of_and_a_step_beyond_the_last_are_refused(player: DecisionExplorer) -> None:
+    with pytest.raises(UsageError, match=r"^DecisionExplorer: there is no 'stepp' to set\. Did you mean 'step'\?"):
+        player.stepp = 3  # type: ignore[attr-defined]
+    last = player.steps
+    for step in (-1, last + 1, 10**9):
+        with pytest.raises(traitlets.TraitError, match=f"^step={step}: choose a number from 0 to {last}$"):
+            player.step = step
+    assert player.step == 1
+    panel = ControlsPanel(player)
+    player.step, player.rule = last, "only"
+    panel.slider.max = last
+    panel.slider.value = last
+    assert player.step == player.steps == 1, "a browser that does not know yet that there are fewer"
+
+
+def test_names_with_ends_of_lines_stay_on_their_lines() -> None:
+    found = of_two_clients(clients=("a\nb", "c\x1b[2J"))
+    player = found.explore()
+    player.step = player.steps
+    for text in (player.words, str(found[-1]), repr(player)):
+        assert "a\\nb" in text
+        assert "\x1b" not in text
+    lines = player.words.splitlines()
+    assert [line[0] for line in lines if " of plan, run" in line].count("→") == 1
+    assert "\n" not in found[-1].chosen

@@ -93,6 +93,16 @@ def test_what_failed_is_neither_compared_nor_kept(again: Callable[..., Events | 
     assert ends(again(2.0, "one", "3")) == [1.0], "with the last that did not fail"
 
 
+def test_a_recording_that_raised_counts_among_those_of_its_cell(
+    again: Callable[..., Events | None], shell: FakeShell
+) -> None:
+    for seconds in (1.0, 2.0):
+        again(seconds, "both", "1")
+    shell.execution = "2"
+    last_runs.pass_over(Run("cell", (2,)))
+    assert ends(again(4.0, "both", "2")) == [2.0], "the second one, with the second one of the last time"
+
+
 def test_long_runs_and_old_cells_are_not_kept(
     again: Callable[..., Events | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,3 +123,10 @@ def test_the_sentence_and_the_setting_are_those_of_a_run() -> None:
     assert run.headline().splitlines()[1:] == ["2.0 times as fast as last time: `total` takes 1 s less"]
     run.finished = False
     assert "last time" not in run.headline(), "while it goes on"
+
+
+def test_a_run_of_nothing_says_so_when_it_is_over() -> None:
+    run = Run("cell", (2,))
+    assert run.headline() == ""
+    run.finished = True
+    assert run.headline() == "Nothing went through the controller here"

@@ -85,6 +85,9 @@ def test_a_run_that_failed_or_did_other_work_is_not_called_faster() -> None:
     assert say(good, broken) == "b: total failed on island 1; neither run is called faster"
     assert say(broken, broken).count("total failed") == 2
     assert say(good, other) == "b is 2.0 times as fast as a, but they do not do the same work"
+    more = [computed(0, at / 8, (at + 1) / 8, "total") for at in range(8)]
+    assert say(more, good) == "b is 2.0 times as fast as a, with 1 computation instead of 8"
+    assert say(good, more) == "b is 2.0 times as fast as a, with 8 computations instead of 1"
     assert say(good, []) == "b is 2.0 times as fast as a, but they do not do the same work"
 
 
@@ -119,6 +122,7 @@ F, G = computed(0, 0.0, 1.0), computed(1, 1.0, 2.0, "total")
         ([F], [computed(0, 0.0, 3.0, "other")], "Takes 3.0 times as long as last time, but does other work"),
         ([F], [computed(0, 7.0, 8.0, "other")], "As fast as last time, but does other work"),
         ([F, G], [computed(0, 7.0, 8.0), computed(1, 8.0, 9.0, "total")], "As fast as last time"),
+        ([F], [computed(0, 0.0, 1.0)] * 3, "As fast as last time, with 3 computations instead of 1"),
         ([F, G], [], ""),
         ([], [F, G], ""),
     ],

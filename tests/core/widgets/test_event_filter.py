@@ -12,7 +12,7 @@ import pytest
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
 from pathways_widgets import LiveFigure
-from pathways_widgets.timeline.event_filter import EventFilter
+from pathways_widgets.timeline.event_filter import EventFilter, facts_of, joined
 from pathways_widgets.timeline.level_of_detail import MOST_BOXES
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun
@@ -104,13 +104,24 @@ def test_of_more_events_than_boxes_those_wanted_are_drawn_one_by_one() -> None:
     boxes = view.update(run)["timeline_boxes"]
     merged = [i for i, quality in enumerate(boxes["quality"]) if quality == "merged"]
     assert merged
-    facts = json.loads(boxes["facts"][merged[0]])
-    assert set(facts["program"]) <= {"train", "serve"}
+    groups = json.loads(boxes["facts"][merged[0]])
+    assert {program for group in groups for program in group["program"]} <= {"train", "serve"}
     assert boxes["shortest"][merged[0]] <= boxes["longest"][merged[0]] <= boxes["duration"][merged[0]] + 1e-9
     view.chosen = EventFilter.of(program="serve", shortest=4, longest=4)
     boxes = view.update(run)["timeline_boxes"]
     assert {*boxes["name"]} == {"Matmul"}
     assert len(boxes["name"]) == MOST_BOXES
+
+
+def test_facts_of_many_events_say_which_of_them_belong_together() -> None:
+    each = [json.dumps([facts_of(label, ())]) for label in LABELS[:4]]
+    found = {(*one["program"], *one["place"]): one["name"] for one in json.loads(joined(each))}
+    assert found == {
+        ("train", "left", "island 0"): ["matmul"],
+        ("train", "right", "island 1"): ["matmul (bwd)", "sum"],
+        ("serve", "left", "island 0"): ["Matmul"],
+    }
+    assert joined(each[:1]) == each[0]
 
 
 def test_few_events_are_all_drawn_for_the_page_to_choose() -> None:

@@ -12,12 +12,15 @@ from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.metrics import duration, size
 from pathways_nb.trace.record import Events
+from pathways_widgets.drawing import style
+from pathways_widgets.drawing.scene import Curve, Text
+from pathways_widgets.drawing.still_text import text_width
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.graph.folding import drawn
 from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.graph.layered_layout import layered, layers_of
-from tests.core.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
+from tests.core.widgets.fake_run import FakeProgram, FakeRun, fake_run, places, training_step, unrolled
 
 
 def sources_of(*programs: FakeProgram) -> dict[str, Columns]:
@@ -117,6 +120,19 @@ def test_a_long_program_is_folded() -> None:
     assert sent[1, 2].bytes == 20 * 1024
     assert sent[1, 2].route == "DCN"
     assert (4, 1) in sent  # the next microbatch waits for this one: a cycle
+
+
+def test_arguments_of_repeated_calls_are_one_box_but_those_of_others_are_not() -> None:
+    left, _ = places()
+    values = tuple(Value(i, (256,), "float32", 1024) for i in range(130))
+    nodes: list[Node] = []
+    for call in range(31):
+        name = f"v_{call}" if call else "v"
+        nodes.append(Node(2 * call, "argument", name, None, (), (2 * call,)))
+        nodes.append(Node(2 * call + 1, "computation", "double", left, (2 * call,), (2 * call + 1,)))
+    nodes += [Node(62, "argument", "v_31", None, (), (62,)), Node(63, "computation", "total", left, (62,), (63,))]
+    program = FakeProgram(Graph("calls", tuple(nodes), values), {}, {})
+    assert [node.title for node in drawn(program)[0]] == ["v ×31", "double ×31", "v_31", "total"]
 
 
 def test_an_edge_says_under_the_pointer_how_its_values_are_laid_out() -> None:
@@ -274,3 +290,41 @@ def test_a_label_stands_on_its_edge_where_it_covers_neither_box_nor_label() -> N
     assert labels.place([flat, after], "2 KB ICI") == (150, -9)
     assert labels.place([EdgeCurve(100, 0, 200, 0, 100, 0, 250, 0), after], "2 KB DCN")[0] > 190
     assert Labels([]).place([flat], "1 B ICI") == (50, -9)
+
+
+def chain(count: int) -> FakeProgram:
+    """One computation after another, each of a name of its own, in turn on two islands."""
+    left, right = VirtualSlice((4,), ("x",), 0, "left"), VirtualSlice((4,), ("x",), 1, "right")
+    values = tuple(Value(i, (256,), "float32", 1024) for i in range(count))
+    nodes = tuple(
+        Node(i, "computation", f"computation {i:02}", (left, right)[i % 2], (i - 1,) if i else (), (i,))
+        for i in range(count)
+    )
+    routes = {(i - 1, i): "DCN" for i in range(1, count)}
+    return FakeProgram(Graph("chain", nodes, values), {}, routes)
+
+
+@pytest.mark.parametrize("style_name", ["screen", "projector"])
+def test_a_wide_graph_of_a_still_picture_is_in_strips_and_stays_readable(style_name: str) -> None:
+    run = fake_run()
+    run.programs = [chain(20)]
+    style.choose(style_name)
+    try:
+        shapes, height = GraphView().still(run, 900.0, 0.0)
+        font = style.current().font
+    finally:
+        style.choose("screen")
+    words = [one for one in shapes if isinstance(one, Text)]
+    named = {one.text: one for one in words if one.text.startswith("computation ")}
+    assert sorted(named) == [f"computation {i:02}" for i in range(20)]
+    assert all(one.size >= 0.8 * font for one in named.values())
+    rows = [{name: one for name, one in named.items() if one.y == y} for y in sorted({one.y for one in named.values()})]
+    assert len(rows) > 1
+    for row in rows:
+        assert [name for name, _ in sorted(row.items(), key=lambda pair: pair[1].x)] == sorted(row), "in order"
+    assert [name for row in rows for name in sorted(row)] == sorted(named), "strip after strip"
+    for one in words:
+        half = text_width(one.text, one.size) / 2
+        assert half - 2 <= one.x <= 900 - half + 2 or one.align == "start"
+    ends = [point for one in shapes if isinstance(one, Curve) for point in one.points]
+    assert all(-1 <= x <= 901 and 0 <= y <= height for x, y in ends)

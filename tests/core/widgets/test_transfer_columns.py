@@ -10,8 +10,9 @@ import pytest
 from pathways_nb.cost.model import CostModel
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import Label, Row
+from pathways_widgets.drawing.scene import Curve, Text
 from pathways_widgets.timeline.timeline_view import Timeline
-from pathways_widgets.timeline.transfer_columns import ARROWS, MOST_ARROWS, rates
+from pathways_widgets.timeline.transfer_columns import ARROWS, MOST_ARROWS, MOST_SHOWN, rates
 from tests.core.widgets.fake_run import FakeRun
 
 # A transfer is of the node that asks for the value, which so is its own parent.
@@ -43,7 +44,9 @@ def test_an_arrow_leads_from_what_made_a_value_to_what_reads_it() -> None:
     assert arrows["y0"] == pytest.approx([middle["f"], middle["x → left"]])
     assert arrows["y1"] == pytest.approx([middle["g"], middle["f"]])
     assert [boxes["name"][row] for row in arrows["box"]] == arrows["name"], "the filter finds its box"
-    assert view.properties["timeline_key_arrows"] == {"visible": True}
+    assert view.properties["timeline_key_arrows"] == {"visible": True, "label": {"value": "from producer to consumer"}}
+    of = {end: [boxes["name"][row] if row >= 0 else "" for row in arrows[f"{end}_box"]] for end in ("maker", "reader")}
+    assert of == {"maker": ["f", ""], "reader": ["g", "f"]}, "a tapped box finds its arrows"
 
 
 def test_achieved_bandwidth_is_told_beside_that_of_the_model() -> None:
@@ -75,13 +78,30 @@ def test_without_a_model_there_is_none() -> None:
 
 
 def test_of_many_transfers_those_in_sight_have_arrows() -> None:
-    view, run = Timeline((4, 4)), moving_run(calls=200)
-    arrows = view.update(run, (1500.0, 1700.0))[ARROWS]
+    view, run = Timeline((4, 4)), moving_run(calls=400)
+    arrows = view.update(run, (1500.0, 2300.0))[ARROWS]
     assert len(arrows["x0"]) == MOST_ARROWS
-    in_sight = (arrows["x1"] >= 1500) & (arrows["x0"] <= 1700)
-    assert in_sight[:40].all(), "those come first"
+    in_sight = (arrows["x1"] >= 1500) & (arrows["x0"] <= 2300)
+    assert in_sight[:160].all(), "those come first"
     run.finished = False
     assert len(view.update(run)[ARROWS]["x0"]) == 0, "what reads what is looked up when the run is over"
+
+
+def test_a_still_picture_has_the_longest_arrows_and_says_so() -> None:
+    view = Timeline((4, 4))
+    shapes, _ = view.still(moving_run(calls=20), 900.0, 0.0, (0.0, 59.0))
+    assert len([one for one in shapes if isinstance(one, Curve) and one.bezier]) == MOST_SHOWN
+    assert "from producer to consumer: the 12 longest" in [one.text for one in shapes if isinstance(one, Text)]
+    assert view.sources[ARROWS]["takes"].tolist() == [2.0] * 6 + [0.5] * 6, "those that take longest"
+
+
+def test_of_very_many_transfers_to_one_event_the_tooltip_says_how_many_there_are() -> None:
+    rows = [Row(READ, 4, 5, 0, "exact"), Row(MADE, 1, 2, 0, "exact")]
+    parts = [replace(MOVED, name=f"part {i}", parents=(0,)) for i in range(5)]
+    rows += [Row(part, 2, 3 + i / 10, 0, "exact") for i, part in enumerate(parts)]
+    said = Timeline((4, 4)).update(FakeRun([], Events.from_rows(rows)))[ARROWS]["beside"]
+    assert set(said) == {"5 transfers end"}
+    assert set(Timeline((4, 4)).update(moving_run())[ARROWS]["beside"]) == {""}
 
 
 def test_no_time_is_no_rate() -> None:

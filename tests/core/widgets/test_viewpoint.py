@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pathways_widgets import LiveFigure
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.scene import Rect, Text
+from pathways_widgets.drawing.views import Moment
 from pathways_widgets.figures.page import page_of
-from pathways_widgets.figures.viewpoint import split_view
+from pathways_widgets.figures.run_still import scene_of, write
+from pathways_widgets.figures.viewpoint import seen_at, split_view
 from tests.core.results.test_decision_explorer import of_two_clients
 from tests.core.widgets.fake_run import fake_run
 
@@ -60,13 +65,47 @@ def test_a_page_says_where_it_opens_and_is_small() -> None:
 def test_a_player_opens_at_a_step_and_tells_it_beside_the_view_of_its_figure() -> None:
     decisions = of_two_clients()
     player = decisions.explore()
-    player.open_at({"rule": "policy", "step": "2"}, "time=3,4")
+    player.open_at({"rule": "policy", "step": "1"}, "time=3,4")
     figure = player.make_figure()
     state = figure.get_state()
-    assert (state["_call"], state["_at"], state["view_beside"]) == ('run.show(at="', "time=3,4", "step=2&rule=policy")
+    assert (state["_call"], state["_at"], state["view_beside"]) == ('run.show(at="', "time=3,4", "step=1&rule=policy")
     player.step += 1
-    assert figure.view_beside == "step=3&rule=policy"
+    assert figure.view_beside == "step=2&rule=policy"
     player.open_at({"step": "1000"})
     assert player.step == player.steps == len(decisions)
     with pytest.raises(ValueError, match="at: client='nobody': choose one of any, "):
         player.open_at({"client": "nobody"})
+
+
+def test_a_still_picture_shows_the_part_filter_and_kinds_of_its_view() -> None:
+    run = fake_run()
+    moment, window = seen_at(Moment.of(run), "time=0.2,0.1&hide=computation&pick=a%231")
+    assert window == (0.1, 0.2)
+    computed = [set(one.events["name"][one.events.is_("kind", "compute")].tolist()) for one in (run, moment)]
+    assert computed[1] == {name for name in computed[0] if name.endswith("(bwd)")} < computed[0]
+    assert set(moment.events["kind"]) == set(run.events["kind"]), "backward work and levels of memory are left"
+    filtered, whole = seen_at(Moment.of(run), split_view('filter={"place":["island 1"]}')[0])
+    assert whole is None
+    has_box = ~filtered.events.is_("kind", "memory")
+    assert set(filtered.events["island"][has_box].tolist()) == {1}
+    assert seen_at(Moment.of(run), "")[0].events is run.events
+
+
+def test_a_still_picture_of_a_part_is_zoomed(tmp_path: Path) -> None:
+    run = fake_run()
+    whole, part = (scene_of(run, ("timeline", "memory"), at=at) for at in ("", "time=0.1,0.2"))
+    wide = [
+        max(
+            one.width
+            for one in scene.shapes
+            if isinstance(one, Rect) and one.fill == palette.KINDS[palette.CODES["backward"]].colour
+        )
+        for scene in (whole, part)
+    ]
+    assert wide[1] > 1.5 * wide[0]
+    assert {"100 ms", "200 ms"} <= {one.text for one in part.shapes if isinstance(one, Text)}
+    assert max(one.x + one.width for one in part.shapes if isinstance(one, Rect)) <= part.width
+    write(run, tmp_path / "part.svg", show=("timeline",), at="time=0.1,0.2&step=3")
+    assert "200 ms" in (tmp_path / "part.svg").read_text("utf-8")
+    with pytest.raises(ValueError, match="a view has no part 'tiem'"):
+        write(run, tmp_path / "part.svg", at="tiem=1,2")

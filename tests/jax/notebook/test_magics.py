@@ -11,7 +11,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
-from pathways_nb.notebook.magics import _attach_parser
+from pathways_nb.notebook.magic_options import attach_parser
 from tests.support.api_cells import cell
 from tests.support.notebook import Notebook
 
@@ -331,9 +331,9 @@ def test_the_line_magic_attaches_simulated_devices_with_every_option_of_attach(r
 
 
 def test_every_option_of_attach_is_one_of_the_line_magic() -> None:
-    options = set(vars(_attach_parser().parse_args([])))
+    options = set(vars(attach_parser().parse_args([])))
     assert options == set(inspect.signature(pw.attach).parameters)
-    text = _attach_parser().help_text()
+    text = attach_parser().help_text()
     for option in options - {"kind", "pin"}:
         assert f"--{option.replace('_', '-')}" in text.split("\n", 1)[1]
 

@@ -81,6 +81,20 @@ def test_what_is_no_run_is_refused(runs) -> None:
         pw.compare(runs[0], 3)
 
 
+def test_views_that_two_runs_do_not_share_are_refused(runs, tmp_path) -> None:
+    comparison = pw.compare(*runs)
+    refused = (
+        r"^show='graph': two runs have no common view 'graph'; choose from timeline, ops, memory, categories or none$"
+    )
+    with pytest.raises(ValueError, match=refused):
+        comparison.show("graph")
+    with pytest.raises(ValueError, match=refused):
+        comparison.savefig(tmp_path / "both.svg", show=["graph"])
+    for one in (comparison, runs[0]):
+        with pytest.raises(ValueError, match=r"^show=\(3,\): write names of views: "):
+            one.show(3)
+
+
 def test_what_is_simulated_says_so_in_the_picture_and_in_the_table(tmp_path) -> None:
     place = pw.virtual_slice(2, island=0)
     step = pw.program(pw.work(1e-3, on=place, name="step"), name="step")

@@ -202,6 +202,11 @@ def test_the_runs_of_a_sweep_are_drawn_as_small_timelines_named_by_what_varies()
     assert repr(many).startswith("40 runs on one scale: n=1, n=2, ")
 
 
+def test_points_with_equal_texts_are_all_drawn() -> None:
+    figure = pw.sweep(lambda n: ran(round(n), "fifo"), n=[1.0, 1.00001, 2.0]).timelines()
+    assert repr(figure) == "3 runs on one scale: n=1, n=1 (2), n=2"
+
+
 def test_a_sweep_without_runs_has_no_timelines_and_says_so() -> None:
     with pytest.raises(
         pw.UsageError, match=r"^timelines\(\): sweep of <lambda>: 2 points; none returned a run, such as"

@@ -12,6 +12,7 @@ from pathways_nb.controller.log import Logbook
 from pathways_nb.errors import UsageError
 from pathways_nb.session import default_controller
 from pathways_widgets.explorers.controls_panel import ControlsPanel
+from pathways_widgets.figures.decision_figure import sentence_of
 from tests.core.widgets.unpacking import columns_sent
 
 LENGTHS = (8e-3, 1e-3, 4e-3, 2e-3, 6e-3, 3e-3)
@@ -62,8 +63,7 @@ def test_the_recorded_policy_decides_the_same_and_the_text_says_what_differs(wat
     assert becomes is not None
     assert was.program != becomes.program
     first = str(shortest).splitlines()[0]
-    assert first.startswith("the last call ends after 0.048")
-    assert first.endswith("s under shortest (both simulated)")
+    assert first == "the last call ends after 48.1 ms under fifo, 48.1 ms under shortest (both simulated)"
     assert shortest.mean_end("bob")[1] < shortest.mean_end("bob")[0]
 
 
@@ -96,6 +96,9 @@ def test_both_policies_are_played_from_the_first_decision_that_differs(watchdog,
     assert "under shortest" in (tmp_path / "both.svg").read_text("utf-8")
     same = run.replay("fifo").explore()
     assert same.summary.startswith(f"Decision 1 of {same.steps}; none differs.")
+    assert sentence_of(same.pointed, same.replay.names) == f"fifo, both times: {same.pointed[0].chosen}"
+    alike = next(pair for pair in player.pairs if pair[0].chosen == pair[1].chosen)
+    assert sentence_of(alike, replay.names) == f"fifo and shortest alike: {alike[0].chosen}", "said once"
 
 
 def test_a_call_waits_for_what_it_reads_on_another_island(watchdog) -> None:
@@ -217,10 +220,22 @@ def test_a_policy_that_fails_is_an_error_and_does_not_look_fast(watchdog) -> Non
         return None
 
     run = of_two_clients("fifo")
-    with pytest.raises(UsageError, match=r"after 0\.0\d+ s, policy broken raised ValueError: not today \(.*\)\.$"):
+    with pytest.raises(UsageError, match=r"after [\d.]+ ms, policy broken raised ValueError: not today \(.*\)\.$"):
         run.replay(broken)
     with pytest.raises(UsageError, match=r"policy nothing \(.*\) returned a NoneType that is not one of"):
         run.replay(nothing)
+
+
+def test_a_policy_that_is_never_asked_is_said(watchdog) -> None:
+    def broken(ready: Any, state: Any) -> Any:
+        raise ValueError("not today")
+
+    with pw.attach("sim", **SIM), pw.record() as run:
+        pw.wait(pw.program(pw.work(1e-3, on=pw.virtual_slice(1, island=0)), name="alone")())
+    replay = run.replay(broken)
+    assert not replay.was_asked
+    assert "  broken was never asked: there was never more than one computation to choose from" in str(replay)
+    assert of_two_clients("fifo").replay("shortest").was_asked
 
 
 def test_a_long_recording_says_how_much_is_forgotten(watchdog) -> None:

@@ -72,10 +72,12 @@ class LineMark(PictureMark):
             ends = tuple((x[row], y[row]) for x, y in points)
             if math.isnan(ends[0][0]):  # only in a legend
                 continue
+            if max(ends[0][0], ends[-1][0]) < frame.left or min(ends[0][0], ends[-1][0]) > frame.right:
+                continue
             if self.is_bent:  # a curve that begins or ends outside is bent to the edge
                 ends = tuple((min(max(across, frame.left), frame.right), down) for across, down in ends)
-            elif not (ends := _cut(ends, frame)):
-                continue
+            else:
+                ends = _cut(ends, frame)
             yield Curve(ends, line, factor * width, self.is_bent, dash, gap)
 
 
@@ -152,10 +154,8 @@ class AreaMark(PictureMark):
 
 
 def _cut(ends: tuple[tuple[float, float], ...], frame: Frame) -> tuple[tuple[float, float], ...]:
-    """Return the part of a straight line between the left and the right edge of the plot; nothing if it is outside."""
+    """Return the part of a straight line between the left and the right edge of the plot."""
     (x0, y0), (x1, y1) = ends
-    if max(x0, x1) < frame.left or min(x0, x1) > frame.right:
-        return ()
 
     def at(x: float, y: float) -> tuple[float, float]:
         inside = min(max(x, frame.left), frame.right)

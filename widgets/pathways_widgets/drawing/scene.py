@@ -19,8 +19,9 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
+from pathways_nb.util.words import visible
 from pathways_widgets.drawing import palette
-from pathways_widgets.drawing.still_text import as_written, font_of, text_width, visible
+from pathways_widgets.drawing.still_text import as_written, font_of, text_width
 
 Align = Literal["start", "middle", "end"]
 _STEPS = 16

@@ -77,7 +77,9 @@ class Frame:
         """Yield grid lines and labels of values of the horizontal axis."""
         for value, text in labels:
             yield Curve(((self.x(value), self.top), (self.x(value), self.bottom)), LIGHT["grid"], self.line)
-            yield Text(self.x(value), self.bottom + self.factor * AXIS / 2, text, self.font, LIGHT["text"], "middle")
+            # A label at the right edge must not be cut off there.
+            x = min(self.x(value), self.right + RIGHT - text_width(text, self.font) / 2)
+            yield Text(x, self.bottom + self.factor * AXIS / 2, text, self.font, LIGHT["text"], "middle")
 
     def break_in_time(self, span: Mapping[str, Any], top: float) -> Iterator[Shape]:
         """Yield the edge of an axis of which the beginning is folded, and what happened there.

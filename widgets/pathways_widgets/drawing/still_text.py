@@ -6,17 +6,16 @@ A text is measured in the font that a PNG is drawn with; a browser's font is abo
 from __future__ import annotations
 
 import contextlib
-import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from PIL import ImageFont
 
+from pathways_nb.util.words import visible
+
 _FONTS = ("LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc", "DejaVuSans.ttf")
 """Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some characters."""
-_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
-"""Unicode's categories of control characters, halves of pairs, and separators of lines and paragraphs."""
 _PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u", "…": "..."})
 """Substitutes for the characters that Pillow's own font lacks."""
 
@@ -66,19 +65,6 @@ def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
 def as_written(text: str) -> str:
     """Return the text as the available font can write it."""
     return visible(text) if _face() else visible(text).translate(_PLAIN)
-
-
-def visible(text: str) -> str:
-    """Return the text with escapes in place of characters that SVG cannot hold or a font cannot lay out."""
-    # Nearly all texts are; only the others are looked at letter by letter.
-    if text.isprintable():
-        return text
-    return "".join(one.encode("unicode_escape").decode() if _is_unseen(one) else one for one in text)
-
-
-def _is_unseen(one: str) -> bool:
-    # The end of a line is one, too: a text is one line, and a font lays out no other.
-    return one in "\ufffe\uffff" or (unicodedata.category(one) in _UNSEEN and one != "\t")
 
 
 @cache

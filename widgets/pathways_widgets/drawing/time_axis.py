@@ -7,7 +7,8 @@ and in Python for still pictures, because a browser must label any window withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from bokeh.models import CustomJSTickFormatter, Range1d, WheelZoomTool
@@ -68,6 +69,16 @@ def with_margins(whole: Window, window: Window | None) -> tuple[Window, Window]:
         return whole, whole
     margin = (window[1] - window[0]) / 2
     return window, (window[0] - margin, window[1] + margin)
+
+
+def shown_span(properties: Mapping[str, Mapping[str, Any]], window: Window | None) -> Mapping[str, Any]:
+    """Return the properties of the time axis of a still picture: of a part of the time nothing is folded.
+
+    Args:
+        properties: of a view.
+        window: the visible part; ``None`` for that on which the view opens.
+    """
+    return properties[TIME_RANGE] if window is None else {"start": window[0], "end": window[1], "tags": []}
 
 
 def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:

@@ -252,7 +252,7 @@ class View(Drawing):
             window: the visible part of the time axis; ``None`` for all of it.
         """
 
-    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
         """Return the same as shapes, for files and for viewers without scripts, and their height in pixels.
 
         A view that does not say otherwise has none.
@@ -261,6 +261,7 @@ class View(Drawing):
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
+            window: the visible part of the time axis; ``None`` for all of it.
         """
         return [], 0.0
 

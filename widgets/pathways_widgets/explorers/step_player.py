@@ -26,7 +26,8 @@ class StepPlayer:
         # the link would set the slider back to 0 there.
         self.play = w.Play(self.step, min=0, max=self.last, interval=_PER_STEP, layout=w.Layout(width="9em"))
         w.jslink((self.play, "value"), (self.slider, "value"))
-        self.slider.observe(lambda change: setattr(explorer, name, change["new"]), "value")
+        # The browser may not know yet that there are fewer steps.
+        self.slider.observe(lambda change: setattr(explorer, name, min(change["new"], self.last)), "value")
         self.controls = [
             self.play,
             self._button("◀", "one step back", -1),

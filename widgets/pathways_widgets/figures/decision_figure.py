@@ -88,9 +88,11 @@ def sentence_of(decisions: Sequence[Decision | None], names: Sequence[str] = ())
         return ""
     if not names:
         return " ".join(f"{one.chosen} — {one.why}" for one in decisions if one)
-    return " — ".join(
-        f"{name}: {one.chosen if one else 'no more decisions'}" for name, one in zip(names, decisions, strict=True)
-    )
+    said = [one.chosen if one else "no more decisions" for one in decisions]
+    if len({*said}) == 1:
+        who = f"{' and '.join(names)} alike" if len({*names}) > 1 else f"{names[0]}, both times"
+        return f"{who}: {said[0]}"
+    return " — ".join(f"{name}: {one}" for name, one in zip(names, said, strict=True))
 
 
 def scene_of_decisions(

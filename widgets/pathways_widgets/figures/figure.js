@@ -173,13 +173,10 @@ const modules = (doc, Bokeh) => {
   return {picked, sayFirst, open}
 }
 
-// Where several marks lie over each other the uppermost is told: tooltips of all would cover each other.
-const tellOne = (figure, Bokeh) => figure.on_event("mousemove", () => queueMicrotask(() => {
-  const hovers = [...Bokeh.index.find_one(figure)?.tool_views.values() ?? []].filter(({ttmodels}) => ttmodels)
-  const open = hovers.flatMap(({ttmodels}) => [...ttmodels]).filter(([, tooltip]) => tooltip.visible && tooltip.position !== null)
-  const height = ([renderer]) => figure.renderers.indexOf(renderer)
-  for (const [, tooltip] of open.sort((a, b) => height(b) - height(a)).slice(1)) tooltip.clear()
-}))
+// What lies above all boxes, such as the mark at a step, ends at the edge of its figure: Bokeh cuts off only layers below.
+const keepInFrame = ({computed_renderer_views: views}) => {
+  for (const view of views) if (view.model.type === "GlyphRenderer" && view.model.level === "overlay") Object.defineProperty(view, "needs_clip", {value: true})
+}
 
 // The pane with the source: it shows the text around a line, below a heading. The line has the colour in the place's tags.
 const sourcePane = (Bokeh, place, texts) => {
@@ -301,7 +298,7 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   sayFirst()
   const {said, buttons} = keyboard(doc, Bokeh, {tell, close, field})
   host.after(said)
-  numbers.append(tables(doc, Bokeh))
+  numbers.append(tables(doc, Bokeh), glossary(element))
   const filter = filterRow(doc, {field, clients})
   if (filter.row) foot.before(filter.row)
   if (filter.toggle) buttons?.append(filter.toggle)
@@ -309,7 +306,11 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   const view = viewParts(doc, element, {link: {...linked, choose}, modules: levels, filter, home, brush})
   const copier = given && viewButton(host, view.read, given)
   foot.append(...[numbers, copier, buttons, field].filter((part) => part))
-  for (const figure of figuresOf(doc)) tellOne(figure, Bokeh)
+  for (const figure of figuresOf(doc)) {
+    tooltips(figure, Bokeh)
+    keepInFrame(Bokeh.index.find_one(figure))
+  }
+  fewArrows(doc)
   const unlink = linkInCell(doc, Bokeh, element)
   const dispose = () => { unwatch(); unlink(); for (const view of [...views]) view.remove() }
   return {doc, say, fit, mark, filter, sayFirst, view, dispose}

@@ -54,6 +54,45 @@ const lanesOf = (figure, view) => {
   }))
 }
 
+// Along a lane in the order of time, and to what there is at the same time in the lane above or below: the box, if there is
+// one, and its lane; or why there is neither.
+const nextInLanes = (lanes, boxes, {box, lane: last}, pixels, {start, end}, [right, down]) => {
+  const inLane = (n) => boxes.filter((one) => {
+    const {y0, y1} = pixels(one), {from, to} = lanes[n]
+    return Math.min(y1, to) - Math.max(y0, from) > 0.5 * Math.min(y1 - y0, to - from)
+  }).sort((a, b) => a.left - b.left || a.right - b.right)
+  if (!box) {
+    const first = lanes.findIndex((_, n) => inLane(n).length), row = first < 0 ? [] : inLane(first)
+    return {to: row.find((one) => one.right >= start && one.left <= end) ?? row[0], lane: Math.max(first, 0)}
+  }
+  const lane = Math.min(last, lanes.length - 1)
+  if (down) {
+    const next = lane + Math.sign(down)
+    if (!lanes[next]) return {none: "No lane further on."}
+    const far = (one) => Math.max(one.left - box.left, 0) || Math.max(box.left - one.right, 0) + Math.abs(one.left - box.left) / 1e3
+    return {to: inLane(next).reduce((best, one) => !best || far(one) < far(best) ? one : best, null), lane: next}
+  }
+  const row = inLane(lane), isAfter = (one) => one.left > box.left || one.left === box.left && one.right > box.right
+  const isBefore = (one) => one.left < box.left || one.left === box.left && one.right < box.right
+  const to = Math.abs(right) === Infinity ? (right > 0 ? row.at(-1) : row[0]) : right > 0 ? row.find(isAfter) : row.findLast(isBefore)
+  return to ? {to, lane} : {none: `Nothing ${right > 0 ? "after" : "before"} this on ${lanes[lane].text}.`}
+}
+
+// The nearest box in a direction, as above: what is straight ahead is nearer than what is aside.
+const nextInPlane = (boxes, box, pixels, [right, down]) => {
+  const all = boxes.map((one) => ({one, at: pixels(one)}))
+  if (!box || Math.abs(right) === Infinity) {
+    const order = all.sort((a, b) => a.at.x - b.at.x || a.at.y - b.at.y)
+    return {to: (right === Infinity ? order.at(-1) : order[0]).one}
+  }
+  const from = pixels(box), far = ({at}) => {
+    const ahead = right * (at.x - from.x) + down * (at.y - from.y), aside = Math.abs(right ? at.y - from.y : at.x - from.x)
+    return ahead > 1 ? ahead + 2 * aside : Infinity
+  }
+  const best = all.reduce((one, other) => far(other) < far(one) ? other : one)
+  return far(best) < Infinity ? {to: best.one} : {none: "Nothing further in this direction."}
+}
+
 // One figure: its cursor, the box that is outlined, and what is said of it.
 const readable = (figure, Bokeh, {tell, say}) => {
   const view = Bokeh.index.find_one(figure), surface = view.canvas_view.events_el, outline = document.createElement("div")
@@ -94,50 +133,12 @@ const readable = (figure, Bokeh, {tell, say}) => {
     if (to) { box = to; reveal(); say(prefix + sentence()) }
     place()
   }
-  // Along a lane in the order of time, and to what there is at the same time in the lane above or below.
-  const alongLanes = (lanes, boxes, [right, down]) => {
-    const inLane = (n) => boxes.filter((one) => {
-      const {y0, y1} = pixels(one), {from, to} = lanes[n]
-      return Math.min(y1, to) - Math.max(y0, from) > 0.5 * Math.min(y1 - y0, to - from)
-    }).sort((a, b) => a.left - b.left || a.right - b.right)
-    if (!box) {
-      const first = lanes.findIndex((_, n) => inLane(n).length)
-      const row = first < 0 ? [] : inLane(first), {start, end} = figure.x_range
-      return go(row.find((one) => one.right >= start && one.left <= end) ?? row[0], lanes, Math.max(first, 0))
-    }
-    lane = Math.min(lane, lanes.length - 1)
-    if (down) {
-      const next = lane + Math.sign(down)
-      if (!lanes[next]) return say("No lane further on.")
-      const far = (one) => Math.max(one.left - box.left, 0) || Math.max(box.left - one.right, 0) + Math.abs(one.left - box.left) / 1e3
-      return go(inLane(next).reduce((best, one) => !best || far(one) < far(best) ? one : best, null), lanes, next)
-    }
-    const row = inLane(lane), isAfter = (one) => one.left > box.left || one.left === box.left && one.right > box.right
-    const isBefore = (one) => one.left < box.left || one.left === box.left && one.right < box.right
-    const to = Math.abs(right) === Infinity ? (right > 0 ? row.at(-1) : row[0]) : right > 0 ? row.find(isAfter) : row.findLast(isBefore)
-    if (to) go(to, lanes)
-    else say(`Nothing ${right > 0 ? "after" : "before"} this on ${lanes[lane].text}.`)
-  }
-  // To the nearest box in a direction: what is straight ahead is nearer than what is aside.
-  const inPlane = (boxes, [right, down]) => {
-    const all = boxes.map((one) => ({one, at: pixels(one)}))
-    if (!box || Math.abs(right) === Infinity) {
-      const order = all.sort((a, b) => a.at.x - b.at.x || a.at.y - b.at.y)
-      return go((right === Infinity ? order.at(-1) : order[0])?.one, [])
-    }
-    const from = pixels(box), far = ({at}) => {
-      const ahead = right * (at.x - from.x) + down * (at.y - from.y), aside = Math.abs(right ? at.y - from.y : at.x - from.x)
-      return ahead > 1 ? ahead + 2 * aside : Infinity
-    }
-    const best = all.reduce((one, other) => far(other) < far(one) ? other : one)
-    if (far(best) < Infinity) go(best.one, [])
-    else say("Nothing further in this direction.")
-  }
   const move = (by) => {
     const lanes = lanesOf(figure, view), boxes = boxesOf(figure)
-    if (!boxes.length) say("Arrows find nothing here: this picture has no boxes.")
-    else if (lanes.length) alongLanes(lanes, boxes, by)
-    else inPlane(boxes, by)
+    if (!boxes.length) return say("Arrows find nothing here: this picture has no boxes.")
+    const found = lanes.length ? nextInLanes(lanes, boxes, {box, lane}, pixels, figure.x_range, by) : nextInPlane(boxes, box, pixels, by)
+    if (found.none) say(found.none)
+    else go(found.to, lanes, found.lane)
   }
   const zoom = (factor) => {
     for (const range of ranges) {

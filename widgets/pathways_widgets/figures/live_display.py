@@ -97,7 +97,7 @@ class LiveDisplay:
         if embedding() and self._handle is not None:
             # A page that is made of the outputs has no kernel later: the data must be in the output itself.
             self._handle.update(self.figure.bundle(), raw=True)
-        show_still(lambda: scene_of(self._run, self.views), self.figure.told)
+        show_still(lambda: scene_of(self._run, self.views, at=self._at), self.figure.told)
 
     def _name_call(self) -> None:
         """Tell the figure by which call it is shown again."""

@@ -136,7 +136,7 @@ def drawing_script() -> str:
     """Return the JavaScript that a page and the live widget share."""
     kinds = {kind.words: TERMS[kind.name] for kind in palette.KINDS if kind.name in TERMS}
     words = f"const IN_TEXT = {json.dumps(IN_TEXT)}, KINDS_IN_WORDS = {json.dumps(kinds)}\n"
-    files = "words keyboard table legends graph why cells filters viewpoint figure".split()
+    files = "words keyboard table legends graph why cells filters viewpoint tooltips arrows figure".split()
     return words + "\n".join((Path(__file__).parent / f"{name}.js").read_text("utf-8") for name in files)
 
 

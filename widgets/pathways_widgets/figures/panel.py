@@ -8,7 +8,7 @@ the user wants to see is still there. An item is Bokeh's own JSON with three add
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,9 +43,11 @@ VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
 _REPLACES = {"critical": "timeline", "ops": "timeline", "categories": "memory", "modules": "graph"}
 """Views that draw all of another one, and more."""
 DEFAULT_SHOW = ("graph", "timeline")
+OF_TWO_RUNS = ("timeline", "ops", "memory", "categories")
+"""Views in which two runs are compared."""
 
 
-def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
+def check_show(show: str | Sequence[str], known: Collection[str] = VIEWS) -> tuple[str, ...]:
     """Return the names of views, each known and named once.
 
     Args:
@@ -53,20 +55,23 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
             critical path, ``"ops"`` the one with the ops inside launches; either replaces ``"timeline"``.
             ``"categories"`` is memory divided by category and replaces ``"memory"``; ``"modules"`` is the graph of an
             adopted step's operations and replaces ``"graph"``.
+        known: those that there are.
 
     Raises:
-        ValueError: a name is not a key of ``VIEWS``, or both ``"critical"`` and ``"ops"`` are named.
+        ValueError: a name is not in ``known``, or both ``"critical"`` and ``"ops"`` are named.
     """
     if not isinstance(show, str | Sequence) or not all(isinstance(word, str) for word in show):
-        raise ValueError(f"show={shortened(show)}: write names of views: {', '.join(VIEWS)} or none.")
-    words = [word.strip() for word in show.split(",")] if isinstance(show, str) else show
+        raise ValueError(f"show={shortened(show)}: write names of views: {', '.join(known)} or none.")
+    show = show if isinstance(show, str) else ",".join(show)
+    words = [word.strip() for word in show.split(",")]
     names = tuple(dict.fromkeys(word for word in words if word not in ("", "none")))
     for name in names:
-        if name not in VIEWS:
-            near = difflib.get_close_matches(name, VIEWS, 1, 0.5)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
             meant = f"; did you mean {near[0]!r}?" if near else ""
-            said = f"show={shortened(show)}: there is no view {shortened(name)}"
-            raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
+            what = "two runs have no common view" if name in VIEWS else "there is no view"
+            said = f"show={shortened(show)}: {what} {shortened(name)}"
+            raise ValueError(f"{said}; choose from {', '.join(known)} or none{meant}")
     # Both are the figure named ``timeline``, and a page finds its models by name.
     if {"critical", "ops"} <= {*names}:
         raise ValueError(f"show={shortened(show)}: 'critical' and 'ops' are both the timeline; choose one of them.")

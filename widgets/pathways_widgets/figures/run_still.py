@@ -16,6 +16,7 @@ from pathways_widgets.drawing.still_frame import LIGHT, LINE, RIGHT
 from pathways_widgets.drawing.still_text import text_width, wrapped
 from pathways_widgets.drawing.views import FULL_WIDTH, Moment, RunLike
 from pathways_widgets.figures.panel import DEFAULT_SHOW, VIEWS, check_show
+from pathways_widgets.figures.viewpoint import seen_at, split_view
 
 NARROWEST, WIDEST = 200.0, 10_000.0
 HEADLINE = 16.0
@@ -24,19 +25,20 @@ MARGIN = 12.0
 """Pixels left of the summary."""
 
 
-def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FULL_WIDTH) -> Scene:
+def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FULL_WIDTH, at: str = "") -> Scene:
     """Return the views of a run one below the other, with legends and the summary.
 
     Args:
         run: what to draw.
         show: names of views.
         width: width in pixels.
+        at: the view: its part of the time axis, its filter, and the kinds and clients that it hides.
     """
-    moment = Moment.of(run)
+    moment, window = seen_at(Moment.of(run), at)
     scene = Scene(width, 0.0, LIGHT["background"])
     write_lines(scene, moment.headline(), HEADLINE * style.current().factor, "text")
     for name in check_show(show):
-        shapes, height = VIEWS[name](moment.islands, moment.island_names).still(moment, width, scene.height)
+        shapes, height = VIEWS[name](moment.islands, moment.island_names).still(moment, width, scene.height, window)
         scene.shapes += shapes
         scene.height += height
     write_lines(scene, moment.summary_line(), style.current().font, "soft")
@@ -53,7 +55,13 @@ def write_lines(scene: Scene, text: str, font: float, role: str) -> None:
         scene.height += row
 
 
-def write(run: RunLike, path: str | Path, width: str | float = FULL_WIDTH, show: Sequence[str] = DEFAULT_SHOW) -> None:
+def write(
+    run: RunLike,
+    path: str | Path,
+    width: str | float = FULL_WIDTH,
+    show: Sequence[str] = DEFAULT_SHOW,
+    at: str = "",
+) -> None:
     """Write a picture of a run.
 
     Args:
@@ -61,11 +69,13 @@ def write(run: RunLike, path: str | Path, width: str | float = FULL_WIDTH, show:
         path: path of the file, which ends in ``.svg`` or ``.png``.
         width: pixels, or a length; see ``write_scene``.
         show: names of views.
+        at: the view, as for ``scene_of``.
 
     Raises:
-        ValueError: the file's ending, the length or a view is unknown.
+        ValueError: the file's ending, the length, a view or what is written in ``at`` is unknown.
     """
-    write_scene(lambda pixels: scene_of(run, show, pixels), path, width)
+    opens_at, _ = split_view(at)
+    write_scene(lambda pixels: scene_of(run, show, pixels, opens_at), path, width)
 
 
 def write_scene(draw: Callable[[float], Scene], path: str | Path, width: str | float) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
+from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_nb.util.json_text import shortened
-from pathways_widgets.timeline.event_filter import EventFilter
+from pathways_widgets.drawing.views import Moment, Window
+from pathways_widgets.timeline.event_filter import EventFilter, is_hidden
 
 
 class ViewPart(NamedTuple):
@@ -67,6 +70,30 @@ PARTS: Mapping[str, ViewPart] = {
 """The parts of a view by name; ``pick`` and ``hide`` may occur several times."""
 PLAYER = ("step", "rule", "client")
 """What is set in a player of decisions, and not in the figure."""
+
+
+def seen_at(moment: Moment, at: str) -> tuple[Moment, Window | None]:
+    """Return what a view leaves of a moment, for a picture that cannot be zoomed.
+
+    Args:
+        moment: a run.
+        at: the view, as ``split_view`` returns it.
+
+    Returns:
+        The moment with the events that the filter and the legend leave, and the visible part of the time axis; ``None``
+        for that on which a picture opens.
+    """
+    parts = parse_qsl(at)
+    chosen = [EventFilter.of_state(json.loads(value)) for name, value in parts if name == "filter"]
+    hidden = {value for name, value in parts if name == "hide"}
+    windows = [sorted(map(float, value.split(","))) for name, value in parts if name == "time"]
+    window = (windows[0][0], windows[0][1]) if windows and windows[0][0] < windows[0][1] else None
+    if not chosen and not hidden:
+        return moment, window
+    events, conditions = moment.events, chosen[0] if chosen else EventFilter()
+    is_level = events.is_("kind", *GAUGE_KINDS)
+    kept = conditions.keeps(events, moment.island_names) & ~is_hidden(events, hidden)
+    return replace(moment, events=events.select(kept | is_level)), window
 
 
 def split_view(at: str) -> tuple[str, dict[str, str]]:

@@ -26,21 +26,6 @@ const whyPanel = (doc) => {
     panel.firstChild.setAttribute("aria-label", "Close")
     panel.style.display = "block"
   }
-  const line = (text) => { const made = document.createElement("div"); explain(made, text); return made }
-  // What all events of one kind took, and a slider: how long all would take if these were faster.
-  const fact = (row) => {
-    const {data} = facts, factors = Object.keys(data).filter((name) => name.startsWith("faster") && data[name][row])
-    if (!factors.length) return [line(data.text[row])]
-    const slider = document.createElement("input"), said = document.createElement("span"), place = document.createElement("label")
-    Object.assign(slider, {type: "range", min: 0, max: factors.length, step: 1, value: 0})
-    slider.style.cssText = "width: 8em; vertical-align: middle; margin-right: 6px"
-    slider.setAttribute("aria-label", "What if it were faster")
-    const say = () => { said.textContent = +slider.value ? data[factors[slider.value - 1]][row] : "what if it were faster?" }
-    slider.addEventListener("input", say)
-    say()
-    place.append(slider, said)
-    return [line(data.text[row]), place]
-  }
   // A chain grows by a step with each "why?", or to its beginning at once.
   const chain = (row, gap) => {
     const list = document.createElement("ol"), rows = [], more = document.createElement("div")
@@ -61,13 +46,13 @@ const whyPanel = (doc) => {
   }
   onTaps(figure, ({x, y}) => {
     const {data} = table, count = data.left?.length ?? 0
-    if (!count) { if (table.tags.length) open(line(table.tags[0])); return }
+    if (!count) { if (table.tags.length) open(lineOf(table.tags[0])); return }
     const lane = Array.from({length: count}, (_, i) => i).filter((i) => data.top[i] - LANE_MARGIN <= y && y <= data.bottom[i] + LANE_MARGIN)
     if (!lane.length) { close(); return }
     const hit = lane.findLast((i) => data.left[i] <= x && x <= data.right[i])
-    if (hit !== undefined) { open(...fact(data.fact[hit]), ...chain(hit, null)); return }
+    if (hit !== undefined) { open(...factLines(facts, data.fact[hit]), ...chain(hit, null)); return }
     const next = lane.find((i) => data.left[i] > x)  // rows are in the order of their starts
-    if (next === undefined) { outline([], null); open(line("Nothing runs here any more.")) }
+    if (next === undefined) { outline([], null); open(lineOf("Nothing runs here any more.")) }
     else open(...chain(next, data.free[next] < data.left[next] ? next : null))
   })
   table.properties.data.change.connect(close)
@@ -75,7 +60,7 @@ const whyPanel = (doc) => {
     const chosen = new Set(ids), rows = Array.from(facts.data.id ?? []).flatMap((of, i) => of.split(" ").some((id) => chosen.has(id)) ? [i] : [])
     if (!rows.length) return
     outline([], null)
-    open(...rows.slice(0, 8).flatMap(fact), ...(rows.length > 8 ? [line(`and ${rows.length - 8} more`)] : []))
+    open(...rows.slice(0, 8).flatMap((row) => factLines(facts, row)), ...(rows.length > 8 ? [lineOf(`and ${rows.length - 8} more`)] : []))
   }
   // The sentence of a box of this figure that is one event; its places are rounded, unlike those of the table.
   const tell = (of, box) => {
@@ -85,6 +70,23 @@ const whyPanel = (doc) => {
     return row < 0 ? "" : data.text[row]
   }
   return {panel, tellNodes, tell, close}
+}
+
+const lineOf = (text) => { const made = document.createElement("div"); explain(made, text); return made }
+
+// What all events of one kind took, and a slider: how long all would take if these were faster.
+const factLines = ({data}, row) => {
+  const factors = Object.keys(data).filter((name) => name.startsWith("faster") && data[name][row])
+  if (!factors.length) return [lineOf(data.text[row])]
+  const slider = document.createElement("input"), said = document.createElement("span"), place = document.createElement("label")
+  Object.assign(slider, {type: "range", min: 0, max: factors.length, step: 1, value: 0})
+  slider.style.cssText = "width: 8em; vertical-align: middle; margin-right: 6px"
+  slider.setAttribute("aria-label", "What if it were faster")
+  const say = () => { said.textContent = +slider.value ? data[factors[slider.value - 1]][row] : "what if it were faster?" }
+  slider.addEventListener("input", say)
+  say()
+  place.append(slider, said)
+  return [lineOf(data.text[row]), place]
 }
 
 // Two clicks in quick succession at different places are two clicks; the second one at the same place is none.

@@ -1,4 +1,5 @@
-// Words of the field in plain words (terms.py), on hover: in the sentences around a figure, and in its legends.
+// Words of the field in plain words (terms.py): under the pointer in the sentences around a figure and in its legends, and
+// in a list for who has none.
 
 // Writes a text with each word of the field marked where it stands first. Texts hold names that users chose: they are never
 // read as HTML.
@@ -18,3 +19,23 @@ const explain = (place, text) => {
 
 // What an entry of a legend means; empty if its words are plain.
 const meaningOf = (text) => KINDS_IN_WORDS[text] ?? Object.entries(IN_TEXT).find(([word]) => text.includes(word))?.[1] ?? ""
+
+// The words of the field around a figure with what they mean, as a list that is made when it is opened.
+const glossary = (element) => {
+  const details = document.createElement("details"), word = document.createElement("summary"), list = document.createElement("dl")
+  word.textContent = "words"
+  word.title = "What the words around this figure mean"
+  word.style.cursor = "pointer"
+  list.style.margin = "0"
+  details.className = "pathways-words"
+  details.append(word, list)
+  details.addEventListener("toggle", () => {
+    const said = everyOne(element, "abbr").map(({textContent, title}) => [textContent, title])
+    const shown = everyOne(element, ".pathways-legend > *").map(({lastChild}) => [lastChild?.textContent.trim() ?? "", meaningOf(lastChild?.textContent.trim() ?? "")])
+    const meanings = new Map([...said, ...shown].filter(([, meaning]) => meaning))
+    list.replaceChildren(...[...meanings].flatMap(([text, meaning]) => [["dt", text], ["dd", meaning]].map(([tag, words]) =>
+      Object.assign(document.createElement(tag), {textContent: words, style: tag === "dt" ? "font-weight: bold" : "margin: 0 0 2px 1.5em"}))))
+    if (!meanings.size) list.textContent = "There are no words of the field here."
+  })
+  return details
+}

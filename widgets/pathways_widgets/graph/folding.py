@@ -7,6 +7,7 @@ may turn a chain into a cycle, so the layout must not rely on an order of the bo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pathways_nb.plan.graph import Edge, Graph, Node
@@ -21,6 +22,7 @@ MOST_LAYOUTS = 3
 _ROUTES = ("", "local", "host", "ICI", "DCN")
 """From the nearest to the farthest."""
 NETWORKS = frozenset({"ICI", "DCN"})
+_NUMBER = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
     """
     graph = program.graph
     edges = list(graph.edges())
-    groups = _folded(graph) if folded or _is_large(graph, edges) else [[node] for node in graph.nodes]
+    groups = _folded(graph, edges) if folded or _is_large(graph, edges) else [[node] for node in graph.nodes]
     box = {node.id: i for i, group in enumerate(groups) for node in group}
     size: dict[tuple[int, int], int] = {}
     route: dict[tuple[int, int], str] = {}
@@ -117,13 +119,18 @@ def _is_large(graph: Graph, edges: list[Edge]) -> bool:
     return len(graph.nodes) > MOST_NODES or max(layers_of(len(graph.nodes), pairs), default=0) >= MOST_LAYERS
 
 
-def _folded(graph: Graph) -> list[list[Node]]:
-    """Return the nodes in groups of the same kind, name and virtual slice."""
-    groups: dict[tuple[str, str, int], list[Node]] = {}
+def _folded(graph: Graph, edges: list[Edge]) -> list[list[Node]]:
+    """Return the nodes in groups of the same kind, name and virtual slice; arguments by what reads them, too."""
+    # The slice counts as well: what runs elsewhere is another box, or edges between slices would vanish.
+    keys = {node.id: (node.kind, node.name, node.place.serial if node.place else -1) for node in graph.nodes}
+    readers: dict[int, set[object]] = {node.id: set() for node in graph.nodes}
+    for edge in edges:
+        readers[edge.source].add(keys[edge.target])
+    groups: dict[object, list[Node]] = {}
     for node in graph.nodes:
-        # The slice counts as well: what runs elsewhere is another box, or edges between slices would vanish.
-        key = node.kind, node.name, node.place.serial if node.place else -1
-        groups.setdefault(key, []).append(node)
+        # Arguments of calls that are repeated are numbered, and would be a column of boxes as long as the loop.
+        named_alike = _NUMBER.sub("", node.name), frozenset(readers[node.id])
+        groups.setdefault(named_alike if node.kind == "argument" else keys[node.id], []).append(node)
     return list(groups.values())
 
 

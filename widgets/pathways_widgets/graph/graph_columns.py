@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
@@ -20,6 +19,7 @@ from pathways_widgets.drawing.views import FULL_WIDTH, DrawnProgram, node_id
 from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
 from pathways_widgets.graph.graph_labels import EdgeCurve, Labels, label_width
 from pathways_widgets.graph.layered_layout import LayeredLayout, layered
+from pathways_widgets.graph.program_picture import ProgramPicture
 
 MARGIN = 12.0
 WIDEST = 1080.0
@@ -29,31 +29,14 @@ _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 6.4, 5.8, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between them."""
 _LONGEST_NAME = 26
+_BEFORE = 8.0
+"""Pixels before a layer at which a graph may be cut: the heads of arrows are nearer."""
 _PIECES = 8
 """Straight pieces of a curve that the pointer finds."""
 _SUB_BELOW = 7.0
 """Pixels from the centre of a box down to that of its smaller lines."""
 _TAB = 28.0
 """Height of the two lines under a box that say where Python waited for its value."""
-
-
-@dataclass
-class ProgramPicture:
-    """One program, drawn with its upper left corner at (0, 0).
-
-    Args:
-        rows: the rows of each source.
-        width: width in pixels.
-        height: height in pixels.
-    """
-
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    width: float = 0.0
-    height: float = 0.0
-
-    def add(self, source: str, **row: object) -> None:
-        """Add one row to ``source``."""
-        self.rows.setdefault(source, []).append(row)
 
 
 class _Spot(NamedTuple):
@@ -117,9 +100,14 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
         found = _picture(program, colours, nodes, edges, with_place, max_width)
-        if found.width + 2 * MARGIN <= WIDEST / FULL_WIDTH * max_width:
+        if found.width <= widest(max_width):
             break
     return found
+
+
+def widest(max_width: float) -> float:
+    """Return the largest width in pixels of a program on a page of ``max_width``, where it is a little smaller."""
+    return WIDEST / FULL_WIDTH * max_width - 2 * MARGIN
 
 
 def _picture(
@@ -146,6 +134,7 @@ def _picture(
     layout = layered([box.height + box.below for box in boxes], pairs)
     spans = _spans([box.width for box in boxes], layout, edges, max_width)
     result = ProgramPicture(width=spans[-1][1] if spans else 0.0, height=layout.height)
+    result.cuts = [left - _BEFORE for left, _ in spans[1:]]
     spots = []
     for node, box, layer, centre in zip(nodes, boxes, layout.layer, layout.y, strict=True):
         # Box and tab together are centred on the height of the node; the box alone is half a tab higher.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 from bokeh.models import Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
@@ -24,7 +23,8 @@ from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import Frame
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
-from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, ProgramPicture, legend, picture
+from pathways_widgets.graph.graph_columns import BETWEEN, MARGIN, TITLE, legend, picture, widest
+from pathways_widgets.graph.program_picture import ProgramPicture, in_strips, moved
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
@@ -146,6 +146,7 @@ class GraphView(View):
         # The layout assumes text of the screen's size; larger text leaves fewer such pixels in the same cell.
         self._max_width = (page or FULL_WIDTH) / self.style.factor
         self._width = FULL_WIDTH
+        self._is_still = False
         self._drawn: object = None
         self._pictures: dict[object, ProgramPicture] = {}
 
@@ -171,15 +172,16 @@ class GraphView(View):
             self._rebuild(run.programs)
         return self.sources
 
-    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
-        """Return all of the graphs as shapes, scaled to the page, and their height in pixels.
+    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
+        """Return all of the graphs as shapes, scaled to the page, and their height in pixels; wide ones in strips.
 
         Args:
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
+            window: ignored.
         """
-        self._max_width = width / self.style.factor
+        self._max_width, self._is_still = width / self.style.factor, True
         sources = self.update(run)
         # A page may be narrower than the graph: then all of it shrinks, texts and lines as well.
         scale = min(width / max(self._width, self._max_width), self.style.factor)
@@ -206,6 +208,8 @@ class GraphView(View):
         # Only what is drawn now is kept for the next time, so that the table does not grow with the notebook.
         known, self._pictures = self._pictures, {}
         pictures = [self._picture(program, colours, known) for program in shown]
+        if self._is_still:
+            pictures = [in_strips(one, widest(self._max_width)) for one in pictures]
         chips, top = legend(shown, colours, self._max_width)
         titles = [_title(program) for program in shown]
         if len(programs) > len(shown):
@@ -316,7 +320,7 @@ def _stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: flo
         whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
         y += TITLE
         for source, rows in one.rows.items():
-            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
+            whole.rows.setdefault(source, []).extend(moved(row, MARGIN, y) for row in rows)
         y += one.height + BETWEEN
     return whole, y
 
@@ -327,9 +331,3 @@ def _columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> di
         source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
         for source, columns in names.items()
     }
-
-
-def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
-    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) and texts included."""
-    by = {"x": right, "y": down, "name_y": down, "sub_y": down}
-    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

@@ -42,10 +42,7 @@ class ComparedTimeline(Timeline):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(islands, pixels, names)
-        self._columns = {**self._columns, SURPLUS: SIDES}
-        self.sources[SURPLUS] = {side: [] for side in SIDES}
-        *below, texts = self.marks
-        self.marks = (*below, _SHADE, texts)
+        self.add_marks({SURPLUS: SIDES}, [_SHADE])
         self.legends = (*self.legends, (Swatch("longer than in the other run", _SHADE, _KEY),))
 
     @cached_property

@@ -12,7 +12,7 @@ from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_widgets.drawing.line_marks import LineMark
-from pathways_widgets.drawing.picture_marks import Role, theme_roles
+from pathways_widgets.drawing.picture_marks import Role
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import ENDS, Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
@@ -35,11 +35,7 @@ class CriticalTimeline(Timeline):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(islands, pixels, names)
-        self._columns = {**self._columns, PATH: ENDS}
-        self.sources[PATH] = {end: [] for end in ENDS}
-        *below, texts = self.marks
-        self.marks = (*below, _LINE, texts)
-        self.roles = self.roles | theme_roles([_LINE])
+        self.add_marks({PATH: ENDS}, [_LINE])
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """Return what the timeline draws, and the pieces of the line.

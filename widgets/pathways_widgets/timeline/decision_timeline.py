@@ -17,7 +17,7 @@ from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.line_marks import LineMark
-from pathways_widgets.drawing.picture_marks import Role, theme_roles
+from pathways_widgets.drawing.picture_marks import Role
 from pathways_widgets.drawing.views import ENDS, SIDES, Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS
 from pathways_widgets.timeline.timeline_view import Timeline
@@ -42,10 +42,7 @@ class DecisionTimeline(Timeline):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(islands, pixels, names)
-        self._columns = {**self._columns, **_SOURCES}
-        *below, texts = self.marks
-        self.marks = (*below, *_MARKS, texts)
-        self.roles = self.roles | theme_roles(_MARKS)
+        self.add_marks(_SOURCES, _MARKS)
         self._decisions: tuple[Decision | None, ...] = ()
         self._calls: tuple[Events, np.ndarray, np.ndarray] | None = None
 

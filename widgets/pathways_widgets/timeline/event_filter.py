@@ -1,7 +1,8 @@
 """Which events a timeline shows: conditions on client, program, place, kind, duration and name, which all must hold.
 
-The browser tests them on boxes (``SEEN``), so they work without a kernel; a box of many merged events is shown if each
-condition holds for one of these. Python tests them on events.
+The browser tests them on boxes (``SEEN``), so they work without a kernel; a box of many merged events is shown if all
+conditions hold for one of these, but for durations, of which it has the shortest and the longest. Python tests them on
+events.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -30,8 +31,9 @@ SEEN = """
     const some = (words, all) => !words.length || all.some((one) => words.includes(one))
     const fits = (facts) => {
         if (!facts) return true
-        const {program: programs, place: places, name} = JSON.parse(facts), word = text.toLowerCase()
-        return some(program, programs) && some(place, places) && name.some((one) => one.toLowerCase().includes(word))
+        const word = text.toLowerCase()
+        return JSON.parse(facts).some(({program: programs, place: places, name}) =>
+            some(program, programs) && some(place, places) && name.some((one) => one.toLowerCase().includes(word)))
     }
     const isSeen = (i) => {
         if (kinds.has(data.code[i]) || away.has(data.client[i])) return false
@@ -131,7 +133,7 @@ class EventFilter:
     def _fits(self, label: Label, islands: Sequence[str]) -> bool:
         if label.kind in GAUGE_KINDS:  # a level, such as memory in use, has no box
             return False
-        kind = KINDS[code_of(label.kind, label.name)].name
+        kind = KINDS[_code(label)].name
         facts = {"client": [client_name(label.client)], "kind": [kind], **facts_of(label, islands)}
         wanted = all(not words or set(words) & set(facts[name]) for name in _LISTS if (words := getattr(self, name)))
         return wanted and self.text.lower() in label.name.lower()
@@ -145,12 +147,24 @@ def facts_of(label: Label, islands: Sequence[str]) -> dict[str, list[str]]:
 
 
 def joined(facts: Iterable[str]) -> str:
-    """Return the facts of several labels, each as JSON, as those of one."""
-    found: dict[str, dict[str, None]] = {"program": {}, "place": {}, "name": {}}
+    """Return the facts of several labels as JSON: those of one program and place together, with all their names."""
+    names: dict[str, dict[str, None]] = {}
     for one in facts:
-        for name, words in json.loads(one).items():
-            found[name] |= dict.fromkeys(words)
-    return json.dumps({name: list(words) for name, words in found.items()})
+        for group in json.loads(one):
+            # Any condition on program and place holds for all of a group or for none, so a name in it fulfils all.
+            names.setdefault(json.dumps({**group, "name": []}), {}).update(dict.fromkeys(group["name"]))
+    return json.dumps([{**json.loads(group), "name": list(found)} for group, found in names.items()])
+
+
+def is_hidden(events: Events, words: Collection[str]) -> np.ndarray:
+    """Return for each event whether its kind or its client, as legends call them, is among some words."""
+    # (labels,) a million events have few labels.
+    by_label = [
+        one.kind not in GAUGE_KINDS and (KINDS[_code(one)].words in words or client_name(one.client) in words)
+        for one in events.labels
+    ]
+    found: np.ndarray = np.array(by_label, bool)[events.label]
+    return found
 
 
 def choices(events: Events, islands: Sequence[str]) -> dict[str, list[str]]:
@@ -161,6 +175,10 @@ def choices(events: Events, islands: Sequence[str]) -> dict[str, list[str]]:
         for name, words in found.items():
             words |= dict.fromkeys(filter(None, facts[name]))
     return {name: sorted(words) for name, words in found.items()}
+
+
+def _code(label: Label) -> int:
+    return code_of(label.kind, label.name)
 
 
 def _near(word: str, known: Iterable[str]) -> str:

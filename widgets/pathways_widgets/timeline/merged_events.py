@@ -61,8 +61,8 @@ def programs_of(facts: Words, merged: int) -> list[str]:
     texts: dict[int, str] = {}
     for number in facts.numbers[len(facts) - merged :].tolist():
         if number not in texts:
-            found = json.loads(facts.words[number] or '{"program": []}')["program"]
-            names = list(filter(None, found))
+            found = (program for group in json.loads(facts.words[number] or "[]") for program in group["program"])
+            names = list(dict.fromkeys(filter(None, found)))
             texts[number] = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} programs"
     return [texts[number] for number in facts.numbers[len(facts) - merged :].tolist()]
 
@@ -82,7 +82,7 @@ def facts_column(boxes: Boxes, events: Events, islands: Sequence[str]) -> Words:
     """Return what the filter looks at; nothing for a box of so many different events that any filter may want some."""
     numbers = events.label
     used = np.flatnonzero(np.bincount(numbers[np.concatenate([boxes.alone, boxes.members])])).tolist()
-    texts = {number: json.dumps(facts_of(events.labels[number], islands)) for number in used}
+    texts = {number: json.dumps([facts_of(events.labels[number], islands)]) for number in used}
     words = {word: position for position, word in enumerate(dict.fromkeys(texts.values()))}
     # (labels,) the words of each label that occurs.
     of = np.zeros(len(events.labels), np.int64)

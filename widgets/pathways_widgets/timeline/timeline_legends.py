@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bokeh.models import CustomJS, CustomJSFilter, GlyphRenderer, LegendItem
+from bokeh.models import BooleanFilter, CustomJS, CustomJSFilter, GlyphRenderer, LegendItem
 from bokeh.plotting import figure
 
 from pathways_widgets.drawing import palette
@@ -17,7 +17,7 @@ from pathways_widgets.timeline.event_filter import SEEN
 from pathways_widgets.timeline.ghost_columns import OUTLINE
 from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
 from pathways_widgets.timeline.happened_columns import TAG
-from pathways_widgets.timeline.transfer_columns import ARROW_HEAD, ARROW_LINE, ARROW_SWATCH
+from pathways_widgets.timeline.transfer_columns import ARROW_HEAD, ARROW_LINE, ARROW_SWATCH, MOST_SHOWN
 
 GHOST_SWATCH = Swatch("last time", OUTLINE, "timeline_key_ghost")
 LEGENDS = (
@@ -86,3 +86,7 @@ def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
         if renderer.data_source is boxes or "box" in renderer.data_source.data:
             # One filter for boxes, texts and patterns, so that they are hidden together.
             renderer.view.filter = seen
+    # Of arrows there may be more than can be told apart; ``arrows.js`` says which are shown.
+    few = BooleanFilter(name="timeline_arrows_few", tags=[MOST_SHOWN])
+    for one in (ARROW_LINE, ARROW_HEAD):
+        named_renderer(fig, one.renderer).view.filter = seen & few

@@ -13,6 +13,7 @@ filter in the browser, are in ``timeline_legends``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -39,14 +40,14 @@ from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
 from pathways_widgets.drawing.legends import Swatch, legend_shapes, named_renderer, shown_swatches
 from pathways_widgets.drawing.palette import DASHES
-from pathways_widgets.drawing.picture_marks import Column, PictureMark, draw, shapes_of, theme_roles
-from pathways_widgets.drawing.point_marks import TextMark
+from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.scene import Shape
 from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     TIME_RANGE,
     last_end,
+    shown_span,
     time_figure,
     time_roles,
     with_margins,
@@ -54,29 +55,18 @@ from pathways_widgets.drawing.time_axis import (
 from pathways_widgets.drawing.tooltips import Tooltip
 from pathways_widgets.drawing.views import SIDES, Columns, RunLike, View, Window
 from pathways_widgets.timeline.busy_devices import busy_columns
-from pathways_widgets.timeline.client_shares import TINTS, legend_of
+from pathways_widgets.timeline.client_shares import legend_of
 from pathways_widgets.timeline.event_filter import EventFilter, choices
 from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
-from pathways_widgets.timeline.happened_columns import (
-    HAPPENED,
-    SHADE,
-    TAG,
-    happened_columns,
-    has_happened,
-)
+from pathways_widgets.timeline.happened_columns import HAPPENED, SHADE, happened_columns, has_happened
 from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
 from pathways_widgets.timeline.happened_columns import SOURCES as HAPPENED_SOURCES
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
 from pathways_widgets.timeline.timeline_legends import LEGENDS, draw_legends
-from pathways_widgets.timeline.transfer_columns import (
-    ARROW_HEAD,
-    ARROW_LINE,
-    ARROWS,
-    TransferArrows,
-    modelled_words,
-)
+from pathways_widgets.timeline.timeline_marks import FORMATS, TOOLTIPS, timeline_marks
+from pathways_widgets.timeline.transfer_columns import ARROWS, TransferArrows, arrow_key, longest_arrows, modelled_words
 from pathways_widgets.timeline.transfer_columns import SOURCES as ARROW_SOURCES
 from pathways_widgets.timeline.why_columns import FACTS, MARK, WHY, WhyTable
 from pathways_widgets.timeline.why_columns import SOURCES as WHY_SOURCES
@@ -84,64 +74,6 @@ from pathways_widgets.timeline.why_columns import SOURCES as WHY_SOURCES
 _THIN = 0.6
 """Width in pixels of the lines between devices; those between islands have one pixel."""
 _LABELS = "const {y, text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
-_TOOLTIPS = [
-    ("what", "@name · @kind"),
-    ("that is", "@kind{custom}"),
-    ("where", "@place"),
-    ("program", "@program{custom}@run{custom}"),
-    ("start", "@left{custom}"),
-    ("takes", "@duration{custom} (@quality, @status)"),
-    ("begins by", "@why"),
-    ("moves", "@bytes{custom} @route"),
-    ("over", "@route{custom}"),
-    ("achieved", "@rate{custom}"),
-    ("modelled", "@modelled"),
-    ("line", "@line"),
-    ("basis", "@basis"),
-]
-_OPTIONAL = (
-    "that is",
-    "begins by",
-    "moves",
-    "over",
-    "achieved",
-    "modelled",
-    "line",
-    "line or source",
-    "basis",
-    "work or basis",
-)
-"""Rows of the tooltip that only some boxes have."""
-_FORMATS = ("left", "duration"), ("bytes",), _OPTIONAL, ("kind", "route"), ("rate",)
-"""Columns of times and of bytes, rows that may be missing, columns of words that newcomers meet here first, and of
-bytes per second."""
-_COLOURS = (*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE)
-"""What the numbers in ``code`` and ``edge`` stand for; a narrow box has no edge, that is one in its own colour."""
-
-
-def timeline_marks(tooltip: Tooltip) -> tuple[PictureMark, ...]:
-    """Return the marks of a timeline, from back to front; ``tooltip`` is that of the boxes."""
-    clients = Column("tint", TINTS)
-    busy = Tooltip((("busy", "@share{0%} of island @island@whose"),))
-    boxes: dict[str, Any] = {"source": "timeline_boxes", "is_dimmed": True}
-    look: dict[str, Any] = {"fill": Column("code", _COLOURS), "line": Column("edge", _COLOURS), "line_width": 0.5}
-    return (
-        SHADE,
-        BoxMark(source="timeline_busy", fill=clients, tooltip=busy),
-        BoxMark(**boxes, **look, tooltip=tooltip),
-        BoxMark(**boxes, renderer="timeline_strips", top="strip", fill=clients),
-        *(BoxMark(source=f"timeline_{name}", hatch=hatch) for name, hatch in palette.HATCHES.items()),
-        *(
-            BoxMark(source=f"timeline_{name}", renderer=f"timeline_{name}_edges", line=palette.BOX_EDGE, dash=dash)
-            for name, dash in DASHES.items()
-        ),
-        OUTLINE,
-        ARROW_LINE,
-        ARROW_HEAD,
-        MARK,
-        TAG,
-        TextMark(source="timeline_marks"),
-    )
 
 
 class Timeline(View):
@@ -153,12 +85,12 @@ class Timeline(View):
         names: names of the islands; empty for numbers.
     """
 
-    tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
+    tooltips: ClassVar[list[tuple[str, str]]] = TOOLTIPS
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         more = {GHOST: SIDES, **HAPPENED_SOURCES, **ARROW_SOURCES}
         super().__init__(SOURCES | WHY_SOURCES | more, _roles() | theme_roles([MARK, OUTLINE, SHADE]))
-        self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *_FORMATS))
+        self.marks = timeline_marks(Tooltip(tuple(self.tooltips), *FORMATS))
         self.legends: tuple[tuple[Swatch, ...], ...] = LEGENDS
         self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
@@ -168,6 +100,19 @@ class Timeline(View):
         self._arrows = TransferArrows()
         self.chosen: EventFilter = EventFilter()
         """What is shown of more events than a page has boxes for; of fewer the page itself chooses."""
+
+    def add_marks(self, columns: Mapping[str, Sequence[str]], marks: Sequence[PictureMark]) -> None:
+        """Draw more marks, over those that there are and below the texts on boxes.
+
+        Args:
+            columns: the names of the columns of each of their tables.
+            marks: the marks, from back to front.
+        """
+        self._columns = {**self._columns, **columns}
+        self.sources |= {name: {column: [] for column in columns[name]} for name in columns}
+        *below, texts = self.marks
+        self.marks = (*below, *marks, texts)
+        self.roles = self.roles | theme_roles(marks)
 
     @cached_property
     def root(self) -> figure:
@@ -224,7 +169,7 @@ class Timeline(View):
             "timeline_strips": {"visible": bool(clients)},
             **{f"timeline_key_{name}": {"visible": has_some} for name, has_some in guessed.items()},
             # What no box has needs no words in the legend.
-            "timeline_key_arrows": {"visible": len(self.sources[ARROWS]["x0"]) > 0},
+            "timeline_key_arrows": arrow_key(self.sources[ARROWS]),
             "timeline_key_ghost": {"visible": len(self.sources[GHOST]["left"]) > 0},
             **self._kinds(),
             WHY: {"tags": [note] if note else []},
@@ -232,17 +177,20 @@ class Timeline(View):
         self._lay_out()
         return self.sources
 
-    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
         """Return the same as shapes, and their height in pixels.
 
         Args:
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
+            window: the visible part of the time axis; ``None`` for all of it.
         """
         factor, (left, right) = self.style.factor, time_ends(width)
         self._pixels = right - left
-        self.update(run)
+        self.update(run, window)
+        self.properties["timeline_key_arrows"] = arrow_key(self.sources[ARROWS], has_taps=False)
+        self.sources[ARROWS] = longest_arrows(self.sources[ARROWS])
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
         # From the top: the last legend of a figure is its uppermost.
         rows = [shown_swatches(swatches, self.properties) for swatches in reversed(self.legends)]
@@ -252,7 +200,7 @@ class Timeline(View):
         shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
         first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
         bottom = first + height * self.lanes.pixels
-        span = self.properties[TIME_RANGE]
+        span = shown_span(self.properties, window)
         frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (height, 0.0))
         shapes += [title(self.properties["timeline_title"]["text"], top, width), *frame.time_axis()]
         shapes += shapes_of(self.marks, self.sources, frame, self.properties)

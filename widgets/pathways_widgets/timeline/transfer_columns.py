@@ -6,7 +6,9 @@ many bytes. A simulated transfer takes what the model says, so there is nothing 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +28,18 @@ from pathways_widgets.timeline.level_of_detail import Boxes, Digest
 
 ARROWS = "timeline_arrows"
 """The source of the arrows; ``box`` is the box of their transfer."""
-MOST_ARROWS = 60
+MOST_ARROWS = 200
 """Largest number of arrows; of more transfers the longest in sight have them."""
+MOST_SHOWN = 12
+"""Number of arrows that are shown at once, unless boxes are selected: then theirs are (``arrows.js``)."""
+_MOST_TOLD = 4
+"""Number of transfers that a tooltip tells where several end at one place."""
 _MOST_EVENTS = 100_000
 """Number of events up to which it is looked up what reads what."""
 _BENT = ("cx0", "cy0", "cx1", "cy1")
-_WORDS = ("name", "maker", "reader", "route", "modelled")
-SOURCES = {ARROWS: [*ENDS, *_BENT, *_WORDS, "bytes", "takes", "rate", "box"]}
+_WORDS = ("name", "maker", "reader", "route", "modelled", "beside")
+_BOXES = ("box", "maker_box", "reader_box")
+SOURCES = {ARROWS: [*ENDS, *_BENT, *_WORDS, "bytes", "takes", "rate", *_BOXES]}
 _TOOLTIP = Tooltip(
     (
         ("transfer", "@name"),
@@ -42,12 +49,13 @@ _TOOLTIP = Tooltip(
         ("takes", "@takes{custom}"),
         ("achieved", "@rate{custom}"),
         ("modelled", "@modelled"),
+        ("here", "@beside"),
     ),
     seconds=("takes",),
     sizes=("bytes",),
     rates=("rate",),
-    optional=("from", "moves", "achieved", "modelled"),
-    most=1,
+    optional=("from", "moves", "achieved", "modelled", "here"),
+    most=_MOST_TOLD,
     in_toolbar=False,
 )
 ARROW_LINE = LineMark(source=ARROWS, renderer="timeline_arrow_lines", line=palette.ARROW, line_width=1.5, is_bent=True)
@@ -78,6 +86,18 @@ def _modelled(run: RunLike, label: Label, devices: dict[tuple[str, str, int], in
     return f"{size(label.bytes / seconds)}/s" if seconds else ""
 
 
+def longest_arrows(columns: Columns) -> Columns:
+    """Return the arrows that are shown while nothing is tapped."""
+    return {name: column[:MOST_SHOWN] for name, column in columns.items()}
+
+
+def arrow_key(columns: Columns, has_taps: bool = True) -> dict[str, Any]:
+    """Return the properties of the entry of the legend for these arrows; nobody taps a still picture."""
+    count, taps = len(columns["x0"]), ", or those of a tapped box" if has_taps else ""
+    more = f": the {MOST_SHOWN} longest{taps}" if count > MOST_SHOWN else ""
+    return {"visible": count > 0, "label": {"value": f"{ARROW_SWATCH.text}{more}"}}
+
+
 class TransferArrows:
     """The arrows of one run that is over; what reads what is looked up once."""
 
@@ -106,10 +126,12 @@ class TransferArrows:
         row_of = np.full(len(events), -1, np.int32)
         row_of[boxes.alone] = np.arange(len(boxes.alone))
         drawn = self._arrows[row_of[self._arrows[:, 0]] >= 0]
-        move, _, reader = drawn.T
+        move, maker, reader = drawn.T
         out_of_sight = (digest.start[reader] < window[0]) | (digest.start[move] > window[1])
         order = np.lexsort((digest.start[move] - digest.end[move], out_of_sight))[:MOST_ARROWS]
-        return _columns(drawn[order], events, digest, modelled) | {"box": row_of[drawn[order, 0]]}
+        boxes_of = (row_of[move], np.where(maker >= 0, row_of[maker], -1), row_of[reader])
+        columns = _columns(drawn[order], events, digest, modelled)
+        return columns | {name: rows[order] for name, rows in zip(_BOXES, boxes_of, strict=True)}
 
 
 def _arrows(events: Events) -> np.ndarray:
@@ -144,6 +166,9 @@ def _columns(arrows: np.ndarray, events: Events, digest: Digest, modelled: Seque
     columns |= {"maker": [_name(events, row) for row in maker.tolist()]}
     columns |= {"reader": [_name(events, row) for row in reader.tolist()]}
     columns |= {"modelled": [modelled[number] for number in events.label[move].tolist()]}
+    ends = list(zip(x1.tolist(), y1.tolist(), strict=True))
+    many = Counter(ends)
+    columns |= {"beside": [f"{many[end]} transfers end" if many[end] > _MOST_TOLD else "" for end in ends]}
     return columns | {"bytes": count, "takes": takes, "rate": rates(count, takes)}
 
 

@@ -1,0 +1,17 @@
+// Arrows of transfers: those of the boxes that are selected, or of all in sight those that take longest; more could not be
+// told apart. Their table has them in any order.
+
+const fewArrows = (doc) => {
+  const [few, table, boxes, range] = ["timeline_arrows_few", "timeline_arrows", "timeline_boxes", "timeline_x"].map((name) => doc.get_model_by_name(name))
+  if (!few) return
+  const choose = () => {
+    const {data} = table, chosen = new Set(boxes.selected.indices), rows = Array.from(data.takes ?? [], (_, i) => i)
+    const inSight = rows.filter((i) => data.x1[i] >= range.start && data.x0[i] <= range.end).sort((a, b) => data.takes[b] - data.takes[a])
+    const shown = new Set(chosen.size ? rows.filter((i) => ["box", "maker_box", "reader_box"].some((of) => chosen.has(data[of][i]))) : inSight.slice(0, few.tags[0]))
+    const booleans = rows.map((i) => shown.has(i))
+    if (booleans.join() !== Array.from(few.booleans ?? []).join()) few.booleans = booleans
+  }
+  for (const property of [table.properties.data, boxes.selected.properties.indices]) property.change.connect(choose)
+  range.change.connect(choose)
+  choose()
+}
