@@ -23,6 +23,7 @@ _WORDS = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|collective_?permute|broadcast|reduce|send|recv",
     re.IGNORECASE,
 )
+_CALL = "c10d::"
 _BETWEEN_TWO = ("sendrecv", "send", "recv", "collectivepermute")
 """Exchanges in which ranks have different parts."""
 
@@ -89,6 +90,8 @@ def _sent(run: Run) -> dict[tuple[str, str], list[SentCollective]]:
             group, _, detail = label.basis.partition("; ")
             one = SentCollective(_kind(label.name), label.bytes, detail, label.name, start)
             rows.append((label.place.partition(",")[0], group, one, label.device))
+    # Of PyTorch's processes, the calls: what a back end does of them later may be missing where a job hangs.
+    rows = [row for row in rows if row[2].name.startswith(_CALL)] or rows
     several = len({device for *_, device in rows}) > 1
     found: defaultdict[tuple[str, str], list[SentCollective]] = defaultdict(list)
     for place, group, one, device in rows:

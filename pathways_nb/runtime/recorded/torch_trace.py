@@ -23,6 +23,8 @@ _BESIDE = frozenset(
     }
 )
 """Categories that say something of the host, or say again what kernels say."""
+_EXCHANGE = re.compile(r"(gloo|mpi|ucc|xccl|nccl):")
+"""How a back end calls a collective in the thread that carries it out."""
 _STEP = re.compile(r"(ProfilerStep)#(\d+)$")
 _SIZES = (("float8", 1), ("bfloat16", 2), ("half", 2), ("short", 2), ("double", 8), ("long", 8), ("int64", 8),
           ("float16", 2), ("float64", 8), ("float", 4), ("int", 4), ("complex", 8))  # fmt: skip
@@ -56,7 +58,9 @@ def torch_tasks(events: ChromeEvents) -> RecordedTasks:
     for number, count in unread.items():
         made.unread[f"category {labels[number].category!r}"] += count
     if not len(made.tasks):
-        _add_operations(made, events, [category in _OPERATIONS for category in categories])
+        named = [bool(_EXCHANGE.match(label.name)) for label in labels]
+        wanted = [category in _OPERATIONS or said for category, said in zip(categories, named, strict=True)]
+        _add_operations(made, events, wanted)
     return made
 
 

@@ -7,7 +7,10 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.recorded.task_kinds import op_kind
+from tests.conftest import ROOT
 from tests.support.kineto_trace import host, kernel, nccl, task, write
+
+RECORDED = ROOT / "tests" / "recorded_traces"
 
 
 def events() -> list[dict]:
@@ -168,3 +171,33 @@ def test_files_that_are_no_traces_of_devices_are_refused_in_a_line(tmp_path) -> 
 )  # fmt: skip
 def test_an_op_that_is_not_in_the_text_of_its_module_has_the_kind_of_its_name(name, kind) -> None:
     assert op_kind(name) == kind
+
+
+def test_a_trace_that_pytorch_wrote_opens() -> None:
+    run = pw.load(RECORDED / "torch_cpu_step.json.gz")
+    assert run.islands == (1,)
+    assert {"aten::linear", "aten::relu", "Optimizer.step#SGD.step"} & set(run.events["name"])
+    assert np.unique(run.ops["run"]).tolist() == [0, 1, 2], "three steps"
+    assert not run.about.get("unread")
+    assert 0 < run.summary().utilisation[0] <= 1
+
+
+def test_collectives_of_two_processes_that_pytorch_recorded() -> None:
+    runs = {rank: pw.load(RECORDED / f"gloo_rank{rank}.json.gz") for rank in (0, 1)}
+    assert [run.about["trace"]["rank"] for run in runs.values()] == [0, 1]
+    assert {"gloo:all_reduce", "c10d::allreduce_", "gloo:all_gather"} <= set(
+        runs[0].events.of_kind("collective")["name"]
+    )
+    found = pw.check_orders(runs)
+    assert found
+    assert found.gangs == 6
+    assert len(pw.compare(*runs.values()).difference) == 22, "both do the same"
+
+
+def test_the_collective_with_which_a_recorded_job_hangs() -> None:
+    found = pw.check_orders({rank: pw.load(RECORDED / f"gloo_hanging_rank{rank}.json.gz") for rank in (0, 1)})
+    assert not found
+    assert found.difference is not None
+    assert (found.difference.position, found.difference.odd) == (2, (1,))
+    assert "collective 2 of all ranks: on rank 1 it is broadcast" in repr(found)
+    assert "on the others (0) it is allreduce" in repr(found)

@@ -38,7 +38,7 @@ def test_each_stream_is_a_lane_with_a_name() -> None:
     top, bottom = lanes.devices(0)
     assert bottom - top == pytest.approx(4)
     labels = [lanes.labels[at] for at in sorted(lanes.labels)]
-    assert labels == ["controller", "island 0 · dev 0 · stream 7", "stream 20", "island 0 · dev 1",
+    assert labels == ["host", "island 0 · dev 0 · stream 7", "stream 20", "island 0 · dev 1",
                       "island 0 · dev 2 · stream 7", "busy", "transfers"]  # fmt: skip
     assert lanes.band("compute", 0, 0, 1, "stream 20") == pytest.approx((top + 1 + MARGIN, top + 2 - MARGIN))
     assert lanes.band("transfer", 0, 0, 1, "stream 7") == pytest.approx((top + MARGIN, top + 1 - MARGIN))

@@ -162,7 +162,9 @@ class Lanes:
         found = {self.bounds[-2] + 0.5: "transfers"} | ({HAPPENED_HEIGHT / 2: "events"} if self.happened else {})
         for first in (0, *self.controllers):
             run = f"{self.names[first][:-2]} · " if self.controllers else ""
-            found[self.controller(first) + CONTROLLER_HEIGHT / 2] = f"{run}controller"
+            # Streams are told by traces of programs that had no controller: there the host made the calls.
+            who = "host" if self.streams and any(self.streams[first]) else "controller"
+            found[self.controller(first) + CONTROLLER_HEIGHT / 2] = f"{run}{who}"
         for island, devices in enumerate(self.islands):
             top, bottom = self.devices(island)
             # The curve of busy devices is the lowest lane of its island.
