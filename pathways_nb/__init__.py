@@ -12,10 +12,11 @@ from pathways_nb.adopt.adopting_record import record
 from pathways_nb.adopt.attached_step import AttachedStep
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
+from pathways_nb.comparisons.rank_orders import check_orders
 from pathways_nb.comparisons.run_comparison import Comparison, compare
 from pathways_nb.compilers.disk_cache import CompilerCache, compiler_cache
 from pathways_nb.controller.decisions import Decision, WaitingCall
-from pathways_nb.controller.orders import OrderCheck, check_orders
+from pathways_nb.controller.orders import OrderCheck
 from pathways_nb.controller.policies import policy
 from pathways_nb.cost.calibration.calibrated import Calibration
 from pathways_nb.cost.hardware.chips import Chip, chip

@@ -12,9 +12,11 @@ import numpy as np
 from pathways_nb.adopt.name_stacks import operation_of, scope_of
 from pathways_nb.adopt.step_answers import StepAnswers
 from pathways_nb.results.run import Run
+from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import duration, signed_duration
 from pathways_nb.trace.op_matching import KnownOp, matched_ops
-from pathways_nb.trace.record import Record
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.rows import Label, Row
 from pathways_nb.util.text_table import MOST_ROWS, Printed, Table
 from pathways_nb.util.words import axes_in_words
 
@@ -160,11 +162,34 @@ def median_launch(run: Run, name: str) -> Run:
     profiled = np.unique(ops["run"][ops["launch"] == name]) if len(ops) else np.array([], int)
     rows = events.select(events.is_("kind", "compute") & events.is_("name", name) & np.isin(events["run"], profiled))
     if not len(rows):
-        return run
+        return _median_of_trace(run, ops.of(launch=name), name)
     serial = int(rows["run"][np.argsort(rows["end"] - rows["start"], kind="stable")[len(rows) // 2]])
     chosen = Record.of(rows.select(rows["run"] == serial))
     made = Run(run.name, run.islands, chosen, about=dict(run.about), finished=True)
     made.ops = ops.of(launch=name, run=serial)
+    return made
+
+
+def _median_of_trace(run: Run, ops: Ops, name: str) -> Run:
+    """Return a run with the launch that took the median time, of a trace without events of launches.
+
+    Args:
+        run: of another tool's trace; it is returned where no launch has the name.
+        ops: of its launches of that name.
+        name: of the step.
+    """
+    if not len(ops):
+        return run
+    serials, of = np.unique(ops["run"], return_inverse=True)
+    begin, end = np.full(len(serials), np.inf), np.full(len(serials), -np.inf)
+    np.minimum.at(begin, of, ops["start"])
+    np.maximum.at(end, of, ops["end"])
+    at = int(np.argsort(end - begin, kind="stable")[len(serials) // 2])
+    island = int(ops["island"][of == at][0])
+    launch = Label("compute", name, name, island=island, devices=run.islands[island])
+    rows = [Row(launch, float(begin[at]), float(end[at]), int(serials[at]), "exact")]
+    made = Run(run.name, run.islands, Record.of(Events.from_rows(rows)), about=dict(run.about), finished=True)
+    made.ops = ops.of(run=int(serials[at]))
     return made
 
 

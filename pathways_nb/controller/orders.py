@@ -5,7 +5,7 @@ each of its devices. If two devices were sent two gangs in opposite orders, each
 This module finds such a cycle, of any length, by simulating the queues until all gangs have run or none can.
 
 The controller does not need it, since one total order has no cycle. It is for users who want to see what one order
-prevents, and for tests.
+prevents, and for tests. Runs of several ranks are compared in ``comparisons.rank_orders``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pathways_nb.controller.order_difference import OrderDifference
 from pathways_nb.errors import UsageError
 from pathways_nb.util.words import counted
 
@@ -35,29 +36,33 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True)
 class OrderCheck:
-    """Whether orders are compatible: true, or false with the ``cycle`` of gangs that wait for each other.
+    """Whether orders are compatible: true, or false with the ``cycle`` or the ``difference``.
 
     Args:
         orders: how many orders were checked.
-        gangs: how many different gangs are in them.
+        gangs: how many different gangs, or collectives, are in them.
         cycle: gangs that wait for each other; empty if the orders are compatible.
+        difference: of traces, the first collective that is not the same on all ranks; None if there is none.
     """
 
     orders: int
     gangs: int
     cycle: tuple[Before, ...] = ()
+    difference: OrderDifference | None = None
 
     def __bool__(self) -> bool:
-        return not self.cycle
+        return not self.cycle and self.difference is None
 
     def __repr__(self) -> str:
+        if self.difference is not None:
+            return f"<{self.difference}>"
         if not self.cycle:
             return f"<{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together>"
         other = "other" if len(self.cycle) == 2 else "next"
         return f"<{', '.join(map(str, self.cycle))}: each waits for the {other} for ever>"
 
 
-def check_orders(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
+def check_gangs(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
     """Return whether gangs enqueued in these orders can all run (Pathways, section 4.4).
 
     Args:

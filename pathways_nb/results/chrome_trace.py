@@ -24,6 +24,8 @@ from pathways_nb.util.json_text import DamagedError, Field, parse, said, shorten
 
 MICROSECONDS = 1e6
 """Chrome's unit of time, per second."""
+_ABSENT = {"stream": ""}
+"""What traces of before a field was written lack."""
 
 
 def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
@@ -118,7 +120,7 @@ def _row(args: Field) -> Row:
     """Return the row of an event in a trace, without what released it."""
     values: dict[str, Any] = {}
     for name, (fits, wanted) in FIELDS.items():
-        value = args[name].value
+        value = _ABSENT.get(name) if name in _ABSENT and name not in args.table() else args[name].value
         values[name] = tuple(value) if name in TUPLES and isinstance(value, list) else value
         if not fits(values[name]):
             raise DamagedError(f"{args.where}.{name} is {shortened(value)}, not {wanted}")

@@ -22,6 +22,7 @@ from pathways_nb.results.controller_history import ControllerHistory
 from pathways_nb.results.executed_program import ExecutedProgram, ExecutedPrograms
 from pathways_nb.results.named_runs import expression_of
 from pathways_nb.results.run_causes import RunCauses
+from pathways_nb.runtime.recorded.recorded_tasks import unread_words
 from pathways_nb.runtime.sim.simulated_ops import exposed_inside, simulated_ops
 from pathways_nb.trace import formats
 from pathways_nb.trace.causality.headlines import rerun_headline, run_headline
@@ -207,7 +208,8 @@ class Run(ControllerHistory, RunCauses):
         if said := self.note or self.about.get("opened", {}).get("summary"):
             return str(said)
         parts = self.about.get("options", {}).get("chip"), self.summary(), exposed_inside(self.opened)
-        return " · ".join(map(str, filter(None, (*parts, self.about.get("shares"), self.stamps))))
+        rest = self.about.get("shares"), self.stamps, unread_words(self.about.get("unread", {}))
+        return " · ".join(map(str, filter(None, (*parts, *rest))))
 
     def memory(self, by: Division = "client") -> list[MemoryHistory]:
         """Return what the devices held over time, as steps; devices with the same history are one.

@@ -113,7 +113,8 @@ def _misplaced(label: Label, islands: Sequence[int]) -> str:
     return ""
 
 
-_ABSENT: tuple[Any, ...] = ([], 0.0, "", -1)
-"""What the last columns are in an older file: it lacks ``host``, and may lack ``category``, ``links``, ``latency``."""
-_OLDER = tuple(map(LABEL_COLUMNS.index, ("links", "category", "host")))
+_ABSENT: tuple[Any, ...] = ([], 0.0, "", -1, "")
+"""What the last columns are in an older file: it lacks ``stream``, and may lack ``host``, ``category``, ``links`` and
+``latency``."""
+_OLDER = tuple(map(LABEL_COLUMNS.index, ("links", "category", "host", "stream")))
 _TUPLE_POSITIONS = tuple(map(LABEL_COLUMNS.index, TUPLES))

@@ -44,6 +44,8 @@ _ABOUT: dict[str, Callable[[Field], object]] = {
     "machine": Field.table,
     "source": Field.text,
     "shares": Field.text,
+    "trace": Field.table,
+    "unread": lambda field: [field[name].whole() for name in field.table()],
     "opened": record(dict, summary=Field.text).read,
     "taken_as_placed": row(tuple, Field.whole, partial(Field.whole, high=MOST_EVENTS * LARGEST)).read,  # of all calls
 }

@@ -22,7 +22,7 @@ def _whole(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
 
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
-    **dict.fromkeys(("name", "program", "client", "place", "line", "basis"), (is_text, "text")),
+    **dict.fromkeys(("name", "program", "client", "place", "line", "basis", "stream"), (is_text, "text")),
     "route": (lambda value: value in ("", "host", "local", "ICI", "DCN"), "one of host, local, ICI, DCN or empty"),
     **dict.fromkeys(("node", "stage", "microbatch", "token_slice", "island", "host"), _whole(-1, MOST_POSITION)),
     **dict.fromkeys(("device", "devices"), _whole(0, MOST_POSITION)),

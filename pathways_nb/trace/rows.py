@@ -67,12 +67,14 @@ class Label:
         route: of transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; of messages on their way, ``"DCN"``.
         line: where the user wrote it.
         basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``; of a node also
-            where its memory comes from, such as ``"memory compiled for 128 devices"``.
+            where its memory comes from, such as ``"memory compiled for 128 devices"``. Of a collective in a trace of
+            another tool, who takes part in it, and the type of its elements.
         links: names of the links that a simulated transfer occupies.
         latency: seconds of a simulated transfer's duration in which it no longer occupies its links.
         category: of ``"memory"``, what the bytes are held for, such as ``"parameters"`` or ``"temporaries"``; see
             ``plan.memory_categories``.
         host: number of the host within its island, where the island has several; -1 if it has one or none is meant.
+        stream: of a device in a trace of another tool, the stream or queue that it ran on; empty otherwise.
     """
 
     kind: str
@@ -97,6 +99,7 @@ class Label:
     latency: float = 0.0
     category: str = ""
     host: int = -1
+    stream: str = ""
 
 
 label_of = lru_cache(maxsize=4096)(Label)

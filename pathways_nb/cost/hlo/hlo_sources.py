@@ -69,11 +69,6 @@ def _work(module: HloModule) -> dict[str, str]:
         return {}
 
 
-def unknown_op(name: str) -> HloOp:
-    """Return what is known of an op that is not in its module's text: XLA names collectives by their opcode."""
-    return HloOp("", "collective" if is_collective(name.replace("_", "-").split(".")[0]) else "compute")
-
-
 def _kind(module: HloModule, instruction: HloInstruction) -> OpKind:
     """Return the kind of work of an instruction; a fusion that only copies is a copy."""
     opcodes = {instruction.opcode}

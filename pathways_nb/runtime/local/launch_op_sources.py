@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 
-from pathways_nb.cost.hlo.hlo_sources import HloOp, ops_of, unknown_op
+from pathways_nb.cost.hlo.hlo_sources import HloOp, ops_of
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.recorded.task_kinds import op_kind
 from pathways_nb.trace.exact_stamps import Matched, Span
 from pathways_nb.trace.launch_ops import Op, Ops
 from pathways_nb.trace.record import Record
@@ -43,7 +44,7 @@ def _rows(
         for span in match.spans[row]:
             device = devices[label.island].index(span.device)
             for name, start, end in _pieces(span, known):
-                op = known.get(name) or unknown_op(name)
+                op = known.get(name) or HloOp("", op_kind(name))
                 what = name, op.source, op.kind, label.name, label.program, label.node
                 where = run, label.island, device, start - record.origin, end - record.origin
                 yield Op(*what, *where, op.line, op.phase, op.work)

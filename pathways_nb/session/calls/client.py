@@ -177,6 +177,8 @@ def _read(profiler: Profiler, session: Session, run: Run) -> None:
     try:
         devices = ordinals(driver.attachment.islands)
         match = matched(run.record, profiler.stop(), devices, module_of)
+        if profiler.unread:
+            run.about["unread"] = dict(profiler.unread)
         run.stamps = make_exact(run.record, match)
         run.ops = launch_ops(run.record, match, devices, run.launched or {})
     finally:

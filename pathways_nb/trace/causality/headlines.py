@@ -35,6 +35,7 @@ _WAITS = {
     "compile": "for a program to be compiled",
 }
 """By cause of ``breakdown``: what an island waits for. Work on devices, the first and last cause, is told apart."""
+_OF_A_HOST = "for the calls of its host"
 _ELSEWHERE = ("dependency", "warm-up")
 
 
@@ -50,8 +51,11 @@ def run_headline(events: Events, islands: Sequence[int], finished: bool = True) 
         return failure
     if not events.is_("kind", *BUSY).any():
         return ""
-    if finished and len(events) <= MOST_EVENTS and (wait := _longest_wait(idle(events, islands), len(islands))):
-        return wait
+    if finished and len(events) <= MOST_EVENTS:
+        # A program whose trace tells streams had no controller: its own host sent the work.
+        dispatch = _OF_A_HOST if any(label.stream for label in events.labels) else _WAITS["dispatch"]
+        if wait := _longest_wait(idle(events, islands), len(islands), dispatch):
+            return wait
     return _busy(summarise(events, islands).utilisation)
 
 
@@ -185,8 +189,14 @@ def _percent(part: float) -> str:
     return f"{100 * part:.0f} %"
 
 
-def _longest_wait(found: Idle, islands: int) -> str:
-    """Return who waits for the largest part of the time, and for what; empty if nobody waits for long."""
+def _longest_wait(found: Idle, islands: int, dispatch: str) -> str:
+    """Return who waits for the largest part of the time, and for what; empty if nobody waits for long.
+
+    Args:
+        found: the time of every device, by cause.
+        islands: number of islands.
+        dispatch: for whom devices wait that wait for their dispatch, in words.
+    """
     # (island, cause) -> part of the time of the island's devices.
     parts: defaultdict[tuple[int, str], float] = defaultdict(float)
     devices: Counter[int] = Counter()
@@ -207,8 +217,9 @@ def _longest_wait(found: Idle, islands: int) -> str:
     who = f"Island {island}" if islands > 1 else "The island"
     if cause == "drain":
         return f"{who} has nothing left to do in the last {_percent(part)} of the time"
+    waits = {**_WAITS, "dispatch": dispatch}
     others = {1: "work on its other devices", 2: f"island {1 - island}"}.get(islands, "other islands")
-    return f"{who} waits {_percent(part)} of the time {_WAITS.get(cause, f'for {others}')}"
+    return f"{who} waits {_percent(part)} of the time {waits.get(cause, f'for {others}')}"
 
 
 def _busy(shares: Sequence[float]) -> str:

@@ -296,8 +296,8 @@ def test_how_long_nodes_are_declared_to_last_comes_back(controller, left, tmp_pa
     assert 1e-3 in [node.seconds for node in again.graph.nodes]
 
 
-@pytest.mark.parametrize("lacks", ["links", "category", "host"])
-def test_a_file_from_before_labels_knew_their_links_categories_or_hosts_opens(run, tmp_path, lacks) -> None:
+@pytest.mark.parametrize("lacks", ["links", "category", "host", "stream"])
+def test_a_file_from_before_labels_knew_their_links_categories_hosts_or_streams_opens(run, tmp_path, lacks) -> None:
     run.save(tmp_path / "a.run")
     with np.load(tmp_path / "a.run") as archive:
         parts = dict(archive)
@@ -308,7 +308,7 @@ def test_a_file_from_before_labels_knew_their_links_categories_or_hosts_opens(ru
         np.savez(file, **parts)
     again = pw.load(tmp_path / "a.run").events
     assert set(again["host"]) == {-1}
-    absent = {} if lacks == "host" else {"category": ""}
+    absent = {} if lacks in ("host", "stream") else {"category": ""}
     assert all(set(again[name]) == {value} for name, value in absent.items())
     labels = [replace(label, **absent) for label in run.events.labels]
     equal(again, Events(labels, {name: run.events.stored(name) for name in STORED}, run.events["id"]))

@@ -144,3 +144,41 @@ def test_a_call_that_is_under_way_ends_before_the_profile_begins(controller, lef
         slow(matrix)
     assert run.stamps is not None
     assert run.stamps.matched == run.stamps.launches == 1
+
+
+def test_a_profiler_that_writes_to_a_bucket_only_says_what_to_do(controller, monkeypatch) -> None:
+    """As on Pathways on Cloud, whose profiler takes the place of JAX's own."""
+
+    def refuses(folder, **_):
+        raise ValueError(f"Path must be a GCS path, got {folder}")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", refuses)
+    with pytest.raises(pw.UsageError, match=r"writes to a bucket only.*jax\.profiler\.trace\('gs://…'\).*pw\.load"):
+        pw.profile().__enter__()
+
+
+def test_a_profile_that_somebody_stops_says_so_and_the_next_works(controller, left) -> None:
+    add = pw.jit(lambda x: x + 1, on=left)
+    block = pw.profile()
+    block.__enter__()
+    add(v)
+    jax.profiler.stop_trace()
+    with pytest.raises(pw.UsageError, match="was stopped inside the block, so there are no exact times"):
+        block.__exit__(None, None, None)
+    with pw.profile() as run:
+        add(v)
+    assert run.stamps is not None
+    assert run.stamps.matched == 1
+
+
+def test_planes_that_are_not_understood_are_said(controller, left, monkeypatch) -> None:
+    start = Profiler.start
+
+    def with_unread(self):
+        start(self)
+        self.unread["/device:NPU:0, line 'Queue'"] = 3
+
+    monkeypatch.setattr(Profiler, "start", with_unread)
+    with pw.profile() as run:
+        pw.jit(lambda x: x + 1, on=left)(v)
+    assert "not understood: /device:NPU:0, line 'Queue' (3 events)" in run.summary_line()

@@ -48,7 +48,7 @@ class _RowOfRun(Lanes):
 
     row: int = 0
 
-    def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
+    def band(self, kind: str, island: int, device: int, devices: int, stream: str = "") -> tuple[float, float]:
         """Return the upper and lower edge of an event: that of its island, or of all transfers."""
         top, bottom = self.row + _EDGE, self.row + 1 - _EDGE - _TRANSFERS
         if kind == "transfer":

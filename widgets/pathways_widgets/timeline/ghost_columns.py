@@ -60,7 +60,7 @@ def _outlines(last: Events, now: Events, lanes: Lanes) -> Columns:
         label, partner = last.labels[last.label[row]], partners.get(key)
         if not 0 <= label.island < len(lanes.islands) or label.device + label.devices > lanes.islands[label.island]:
             continue  # of an island that is gone
-        top, bottom = lanes.band(label.kind, label.island, label.device, label.devices)
+        top, bottom = lanes.band(label.kind, label.island, label.device, label.devices, label.stream)
         apart = np.inf
         if partner is not None:
             apart = max(abs(left[row] - start[partner]), abs(right[row] - end[partner]))

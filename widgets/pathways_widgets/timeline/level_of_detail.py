@@ -92,13 +92,13 @@ class Digest:
         kind, island, device, devices = label.kind, label.island, label.device, label.devices
         code = code_of(kind, label.name)
         # Forward and backward work has different colours, so it is in different rows of one band.
-        row = (kind, code_of(kind, "") != code, island, device, devices)
+        row = (kind, code_of(kind, "") != code, island, device, devices, label.stream)
         track = self._tracks.get((row, label.client))
         if track is None:
             track = self._tracks[row, label.client] = len(self._tracks)
             self.row.append(self._rows.setdefault(row, len(self._rows)))
             self.client.append(label.client)
-            top, bottom = self._lanes.band(kind, island, device, devices)
+            top, bottom = self._lanes.band(kind, island, device, devices, label.stream)
             self.top.append(top)
             self.bottom.append(bottom)
             self.code.append(code)

@@ -56,15 +56,15 @@ class OpLanes(Lanes):
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
         heights = [
-            self._height(devices) + self._op_height(island) + self.below(island)
-            for island, devices in enumerate(self.islands)
+            self._own_height(island) + self._op_height(island) + self.below(island)
+            for island in range(len(self.islands))
         ]
         return self._bounds(heights)
 
     def devices(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's devices."""
         top = self.whole(island)[0]
-        return top, top + self._height(self.islands[island])
+        return top, top + self._own_height(island)
 
     def ops(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's ops."""
@@ -86,7 +86,7 @@ class OpLanes(Lanes):
             found |= {top + (number + 0.5) * unit: row for number, row in enumerate(rows)}
         return found
 
-    def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
+    def band(self, kind: str, island: int, device: int, devices: int, stream: str = "") -> tuple[float, float]:
         """Return the upper and lower edge of the box of an event or an op.
 
         Args:
@@ -94,9 +94,10 @@ class OpLanes(Lanes):
             island: index of its island; -1 for none.
             device: its first device.
             devices: number of devices; 0 means all of the island.
+            stream: of the device; empty for all of it.
         """
         if kind not in palette.OPS:
-            return super().band(kind, island, device, devices)
+            return super().band(kind, island, device, devices, stream)
         (top, bottom), row = self.ops(island), self.queues.index(_ROWS[kind])
         first, last = _HALVES.get(kind, (0.0, 1.0))
         firsts = [first for first, _ in self._op_devices(island)]
@@ -110,11 +111,8 @@ class OpLanes(Lanes):
         margin = MARGIN * min(1.0, unit)
         return top + (number + first * high) * unit + margin, top + (number + last * high) * unit - margin
 
-    def _height(self, devices: int) -> float:
-        return self._grouped_height if self.grouped else devices
-
     def _op_height(self, island: int) -> float:
-        return len(self.queues) * self._height(len(self._op_devices(island)))
+        return len(self.queues) * (self._grouped_height if self.grouped else len(self._op_devices(island)))
 
     def _op_devices(self, island: int) -> tuple[tuple[int, int], ...]:
         """Return the devices of an island that have lanes for ops, and for how many each stands."""

@@ -61,7 +61,7 @@ from pathways_widgets.timeline.ghost_columns import GHOST, OUTLINE, Ghost
 from pathways_widgets.timeline.happened_columns import HAPPENED, SHADE, happened_columns, has_happened
 from pathways_widgets.timeline.happened_columns import LEGEND as HAPPENED_LEGEND
 from pathways_widgets.timeline.happened_columns import SOURCES as HAPPENED_SOURCES
-from pathways_widgets.timeline.lanes import Lanes
+from pathways_widgets.timeline.lanes import Lanes, streams_of
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.timeline.timeline_columns import SOURCES, TimelineScale, columns_of, title_of
 from pathways_widgets.timeline.timeline_legends import LEGENDS, draw_legends
@@ -219,6 +219,10 @@ class Timeline(View):
         # again.
         if has_happened(events) and not self.lanes.happened:
             self.lanes = replace(self.lanes, happened=True)
+            self._digest = Digest(self.lanes)
+        streams = streams_of(events.labels, self.lanes.islands)
+        if streams != self.lanes.streams:
+            self.lanes = replace(self.lanes, streams=streams)
             self._digest = Digest(self.lanes)
         if any(per_host) and per_host != self.lanes.per_host:
             self.lanes = replace(self.lanes, per_host=per_host)

@@ -1,0 +1,98 @@
+"""Collectives of several ranks: the one that differs is named, by rank, position and group."""
+
+from __future__ import annotations
+
+import pytest
+
+import pathways_nb as pw
+from tests.support.kineto_trace import kernel, nccl, write
+
+
+def ranks(tmp_path, *each) -> dict[int, pw.Run]:
+    return {
+        rank: pw.load(write(tmp_path / f"rank{rank}.json.gz", events, distributedInfo={"rank": rank}))
+        for rank, events in enumerate(each)
+    }
+
+
+def usual(late: float = 0.0) -> list[dict]:
+    """Collectives of two groups, and an exchange in which every rank has its own part."""
+    return [
+        kernel("gemm", late, 5.0),
+        nccl("AllGather", 10 + late, 5.0, 1024),
+        nccl("ReduceScatter", 20 + late, 5.0, 1024),
+        nccl("SendRecv", 25 + late, 1.0, 77 + int(late)),
+        nccl("AllReduce", 30 + late, 5.0, 4096, group="tensor parallel", ranks="[0, 1, 2]"),
+        nccl("AllReduce", 40 + late, 5.0, 1024),
+    ]
+
+
+def test_equal_orders_fit_whenever_they_ran(tmp_path) -> None:
+    found = pw.check_orders(ranks(tmp_path, usual(), usual(3.0), usual(900.0)))
+    assert found
+    assert (found.orders, found.gangs, found.difference) == (3, 4, None)
+    assert repr(found) == "<4 gangs in 3 orders, which fit together>"
+
+
+def test_the_collective_that_differs_is_named(tmp_path) -> None:
+    other = usual()
+    other[2] = nccl("AllGather", 20, 5.0, 2048)
+    found = pw.check_orders(ranks(tmp_path, usual(), other, usual()))
+    assert not found
+    assert found.difference is not None
+    assert (found.difference.group, found.difference.position, found.difference.odd) == (
+        "process group 0, ranks [0, 1]", 1, (1,),
+    )  # fmt: skip
+    assert repr(found) == (
+        "<collective 1 of process group 0, ranks [0, 1]: on rank 1 it is allgather of 8.19 KB Float at 0.000020 s; on the "
+        "others (0, 2) it is reducescatter of 4.1 KB Float at 0.000020 s>"
+    )
+
+
+def test_a_rank_that_sends_no_more_is_named(tmp_path) -> None:
+    found = pw.check_orders(ranks(tmp_path, usual(), usual()[:-1], usual()))
+    assert "on rank 1 it is none, as it sent no more or its trace ends" in repr(found)
+
+
+def test_sizes_of_groups_are_compared_apart(tmp_path) -> None:
+    other = usual()
+    other[3], other[4] = nccl("AllReduce", 25, 5.0, 4096, group="tensor parallel", ranks="[0, 1, 2]"), other[3]
+    assert pw.check_orders(ranks(tmp_path, usual(), other)), "another order between groups, the same in each"
+
+
+def test_of_groups_the_first_that_differs_in_time_is_named(tmp_path) -> None:
+    other = usual()
+    other[5] = nccl("AllReduce", 40, 5.0, 8)
+    other[4] = nccl("AllReduce", 30, 5.0, 8, group="tensor parallel", ranks="[0, 1, 2]")
+    found = pw.check_orders(ranks(tmp_path, usual(), usual(), other))
+    assert found.difference is not None
+    assert found.difference.group.startswith("process group tensor parallel")
+
+
+def test_without_groups_all_are_one(tmp_path) -> None:
+    def old(*names: str) -> list[dict]:
+        return [
+            kernel(f"ncclKernel_{name}_RING_LL_Sum_float(ncclDevComm*)", 10.0 * at, 5.0, 20)
+            for at, name in enumerate(names)
+        ]
+
+    found = pw.check_orders(ranks(tmp_path, old("AllReduce", "AllGather"), old("AllReduce", "Broadcast")))
+    assert "collective 1 of all ranks" in repr(found)
+    assert "broadcast" in repr(found)
+
+
+def test_devices_of_one_trace_are_compared_as_well(tmp_path) -> None:
+    two = [one for device in (0, 1) for one in (dict(each) for each in usual())]
+    for at, one in enumerate(two):
+        one["args"] = one["args"] | {"device": int(at >= len(usual()))}
+    two[-1] = nccl("AllGather", 40, 5.0, 1024)
+    two[-1]["args"]["device"] = 1
+    found = pw.check_orders(ranks(tmp_path, two))
+    assert found.difference is not None
+    assert set(found.difference.sent) == {"0, GPU 0", "0, GPU 1"}
+
+
+def test_orders_and_runs_do_not_mix(tmp_path) -> None:
+    (run,) = ranks(tmp_path, usual()).values()
+    with pytest.raises(pw.UsageError, match="some values are runs and some are orders"):
+        pw.check_orders({0: run, 1: ["a", "b"]})
