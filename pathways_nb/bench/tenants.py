@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pathways_nb as pw
+from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Events, Record
 
 DEVICES, SECONDS, DEPTH, WINDOW, TURNS = 4, 3.0, 32, 400, 3
@@ -39,11 +40,11 @@ def run() -> dict[str, Any]:
     """
     controller = pw.attach("cpu", islands=1, devices_per_island=DEVICES, policy="stride")
     place = pw.virtual_slice(DEVICES)
-    programs = {size: _program(place, rounds) for size, rounds in ROUNDS.items()}
+    programs = {size: products(place, rounds) for size, rounds in ROUNDS.items()}
     figures: dict[str, float] = {}
     detail: dict[str, Any] = {}
     for shares in ((1, 1, 1, 1), (1, 2, 4, 8)):
-        events = _compete(controller, place, programs["medium"], shares, 2 * SECONDS, least=2 * WINDOW)
+        events = compete(controller, place, programs["medium"], shares, 2 * SECONDS, least=2 * WINDOW)
         name = "_".join(map(str, shares))
         if (worst := worst_error(events, shares)) is not None:
             figures[f"worst_share_error_{name}"] = worst
@@ -55,7 +56,7 @@ def run() -> dict[str, Any]:
         # Numbers of clients take turns, so that a change of the machine's load affects all of them.
         for _ in range(TURNS):
             for count in COUNTS:
-                events = _compete(controller, place, program, (1,) * count, SECONDS / 2, least=10)
+                events = compete(controller, place, program, (1,) * count, SECONDS / 2, least=10)
                 rates[count] += rate(events)
         rows.append({"size": size} | medians(rates))
     for name, row, column in (
@@ -68,7 +69,7 @@ def run() -> dict[str, Any]:
     return {"figures": figures, "detail": detail | {"sizes": rows}}
 
 
-def _program(place: pw.VirtualSlice, rounds: int) -> pw.Program:
+def products(place: pw.VirtualSlice, rounds: int) -> pw.Program:
     """Return a program of one computation of so many matrix products."""
     work = pw.jit(
         lambda m: jax.lax.fori_loop(0, rounds, lambda i, x: jnp.tanh(x @ x), m),
@@ -77,8 +78,8 @@ def _program(place: pw.VirtualSlice, rounds: int) -> pw.Program:
     return pw.program(lambda m: work(m), name=f"{rounds} products")
 
 
-def _compete(
-    controller: pw.Controller,
+def compete(
+    controller: Session,
     place: pw.VirtualSlice,
     program: pw.Program,
     shares: tuple[int, ...],
@@ -88,7 +89,7 @@ def _compete(
     """Return the gangs that ran while all clients had programs waiting.
 
     Args:
-        controller: of the session.
+        controller: whose record the gangs are read from.
         place: where the programs run.
         program: called by all clients.
         shares: of each client.

@@ -60,7 +60,7 @@ def test_a_turn_without_gangs_has_no_rate_and_the_others_have_a_median() -> None
 
 def test_figures_that_could_not_be_measured_are_left_out(monkeypatch) -> None:
     """As on a machine on which nothing ended in time."""
-    monkeypatch.setattr(tenants, "_compete", lambda *args, **options: gangs([]))
+    monkeypatch.setattr(tenants, "compete", lambda *args, **options: gangs([]))
     result = tenants.run()
     assert result["figures"] == {}
     assert result["detail"]["asked 1_1_1_1, gangs"] == "0, in windows of 400"
