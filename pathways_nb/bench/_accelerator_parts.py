@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 import nbformat
@@ -122,7 +122,8 @@ def two_tenants(out: Path) -> Seen:
     """Let two tenants with shares 1 and 2 compete, who always have work."""
     place, _ = _two_places()
     program = tenants._program(place, tenants.ROUNDS["medium"])
-    events = tenants._compete(default_controller.get(), place, program, (1, 2), tenants.SECONDS, least=tenants.WINDOW)
+    controller = cast(pw.Controller, default_controller.get())
+    events = tenants._compete(controller, place, program, (1, 2), tenants.SECONDS, least=tenants.WINDOW)
     one, two = tenants.got(events, (1, 2))
     error = tenants.worst_error(events, (1, 2))
     worst = "" if error is None else f"; in the worst {tenants.WINDOW} gangs in a row a share was off by {error:.0%}"
