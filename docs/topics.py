@@ -13,7 +13,7 @@ import nbformat
 
 ROOT = Path(__file__).parents[1]
 TOPICS: dict[str, tuple[str, ...]] = {
-    "01_quickstart": ("start", "programs", "pictures"),
+    "01_quickstart": ("start", "accelerators", "programs", "pictures"),
     "02_dispatch": ("simulator", "measuring"),
     "03_tenants_and_gangs": ("tenants",),
     "04_memory": ("tenants", "measuring"),

@@ -91,16 +91,16 @@ def _equal(asked: str, kind: Kind, devices: Sequence[Any], count: int | None, ea
     """Return islands of equally many devices, none of which reaches into another slice unless it has whole ones."""
     slices, total = _by_key(asked, devices, "slice"), len(devices)
     several = f" in slices of {' + '.join(str(len(part)) for part in slices)}" if len(slices) > 1 else ""
-    have = f"{counted(total, 'device')}{several}"
+    have, does = f"{counted(total, 'device')}{several}", "does" if total == 1 else "do"
     if count is not None and count < 1:
-        raise PlaceError(f"{asked}: {have} do not divide into {count} islands.")
+        raise PlaceError(f"{asked}: {have} {does} not divide into {count} islands.")
     if each is None:
         assert count is not None
         if len(slices) % count == 0:  # whole slices, joined by the network between them if there are fewer islands
             together = len(slices) // count
             return [list(chain(*slices[at : at + together])) for at in range(0, len(slices), together)]
         if count % len(slices) or any(len(part) * len(slices) % count for part in slices):
-            raise PlaceError(f"{asked}: {have} do not divide into {count} islands.{_fitting(kind, slices)}")
+            raise PlaceError(f"{asked}: {have} {does} not divide into {count} islands.{_fitting(kind, slices)}")
         pieces = [_cut(kind, part, len(part) * len(slices) // count) for part in slices]
     else:
         if count is not None and count * each > total:
@@ -110,7 +110,7 @@ def _equal(asked: str, kind: Kind, devices: Sequence[Any], count: int | None, ea
             )
         pieces = [_cut(kind, part, each) for part in slices]
         if count is None and sum(map(len, pieces)) * each != total:
-            raise PlaceError(f"{asked}: {have} do not divide into islands of {each}.{_fitting(kind, slices)}")
+            raise PlaceError(f"{asked}: {have} {does} not divide into islands of {each}.{_fitting(kind, slices)}")
     found = [piece for of_slice in pieces for piece in of_slice]
     if count is not None and len(found) < count:
         what = "boxes of the grid" if any(_grid(kind, part) for part in slices) else "islands within a slice"

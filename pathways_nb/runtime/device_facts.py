@@ -48,8 +48,10 @@ def found_devices() -> tuple[Kind | None, list[Any]]:
     except RuntimeError as error:
         raise UsageError(_cannot_start(str(error).strip().partition("\n")[0])) from None
     kind = kind_of(devices[0])
-    if kind == "cpu":
+    if kind == "cpu" and not uses_proxy():
         return None, []
+    # The proxy's service may have CPUs in place of TPUs, to try it: they are not this process's.
+    kind = "tpu" if kind == "cpu" else kind
     if (processes := jax.process_count()) > 1:
         raise UsageError(
             f"attach: this is process {jax.process_index()} of {processes} (jax.process_count()), and a controller has "

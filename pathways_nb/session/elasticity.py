@@ -124,7 +124,8 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
     else:
         if session.attach_options.kind not in ("cpu", "sim", "ray"):
             raise UsageError(
-                f"add(): {session!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
+                f"add(): {session!r} has accelerators, of which no more can be made. Give back removed ones with "
+                f"add(island=…), or attach others: pw.attach(…, islands=…)."
             )
         count = session.islands[-1] if devices is None else devices
         _check_added(session, count)

@@ -110,8 +110,9 @@ def _store(session: Session) -> Iterator[str]:
     yield f"  object store: {counted(len(buffers), 'buffer')}, {size(sum(entry.bytes for entry in buffers))} logical"
     for number, island in enumerate(list(session.machine.memory.islands)):
         of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals)
+        others = f", and {island.others_text}" if island.others_text else ""
         if island.budget or most:
-            yield f"    island {number}: {size(most)}{of} on its fullest device"
+            yield f"    island {number}: {size(most)}{of} on its fullest device{others}"
     for entry in sorted(buffers, key=lambda entry: -entry.bytes)[:_LARGEST]:
         if entry.bytes:
             yield f"    {_holder(entry)}"

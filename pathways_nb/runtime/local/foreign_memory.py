@@ -55,6 +55,11 @@ class ForeignMemory(threading.Thread):
         """End."""
         self._stopped.set()
 
+    def begin(self) -> None:
+        """Begin, with what there is now."""
+        self.start()
+        self._event_loop.safely(self._measure)
+
     def look(self, needed: Iterable[tuple[int, int]]) -> None:
         """Measure before something that needs memory, if it needs a notable part.
 

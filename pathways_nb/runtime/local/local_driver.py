@@ -77,11 +77,11 @@ class LocalDriver(Driver):
         self.executables, self._losses = executables, losses
         self._dispatchers = [self._dispatcher(island) for island in attachment.islands]
         self._foreign: ForeignMemory | None = None
+        for thread in (self.event_loop.thread, *self._dispatchers, *([losses] if losses is not None else [])):
+            thread.start()
         if watches_memory:
             self._foreign = ForeignMemory(attachment.islands, machine, self.event_loop, self._arrays)
-        own = [thread for thread in (self._foreign, losses) if thread is not None]
-        for thread in (self.event_loop.thread, *self._dispatchers, *own):
-            thread.start()
+            self._foreign.begin()
         _open.add(self)
 
     def lower(

@@ -69,13 +69,20 @@ class LossWatch(threading.Thread):
         except queue.Empty:
             self.look_for_returns()
             return True
-        if doubt is not None:
-            self.look(*doubt)
+        # Many nodes fail by one loss: their devices are asked once.
+        doubts = dict[int, tuple[str, bool]]()
+        while doubt is not None:
+            island, why, is_certain = doubt
+            doubts[island] = why, is_certain or doubts.get(island, ("", False))[1]
+            if self._inbox.empty():
+                break
+            doubt = self._inbox.get()
+        for island, (why, is_certain) in doubts.items():
+            self.look(island, why, is_certain)
         return doubt is not None
 
     def look(self, island: int, why: str, is_certain: bool) -> None:
         """Ask the devices of an island that may be lost."""
-        # Many nodes fail by one loss.
         if island not in self.lost and (is_certain or not self._all_answer(island)):
             self.lost.add(island)
             self._lose(island, why)

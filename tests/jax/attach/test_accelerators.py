@@ -292,3 +292,49 @@ def test_a_work_is_measured_on_a_device_of_the_attachment(controller: Any, monke
     with pw.attach("tpu"):
         pw.work(1e-4, on=pw.virtual_slice(2))().wait()
     assert measured == mine[:1]
+
+
+PROXY = """
+    import importlib.machinery, sys, types
+
+    # What brings the backend of Pathways on Cloud, with CPU devices behind it.
+    utilities = types.ModuleType("pathwaysutils")
+    utilities.__spec__ = importlib.machinery.ModuleSpec("pathwaysutils", None)
+
+    def initialize():
+        from jax.extend import backend
+        from jaxlib import xla_client
+        print("initialized")
+        backend.register_backend_factory("proxy", lambda: xla_client.make_cpu_client(num_devices=8), priority=-1)
+
+    utilities.initialize = initialize
+    sys.modules["pathwaysutils"] = utilities
+
+    import jax, jax.numpy as jnp, numpy as np, pathways_nb as pw
+    from pathways_nb.cost.hlo.quick_compiling import cpu_devices
+    controller = pw.attach("auto", devices_per_island=4)
+    assert pw.attach("tpu", devices_per_island=4) is controller
+    left, right = pw.virtual_slice(4, island=0), pw.virtual_slice(4, island=1)
+    one = pw.jit(lambda v: jnp.sin(v) * 3, on=left, in_shardings=pw.P("x"))
+    two = pw.jit(lambda v: (v * v).sum(), on=right, in_shardings=pw.P("x"))
+    v = np.arange(8, dtype=np.float32)
+    loss, grads = pw.get(pw.program(jax.value_and_grad(lambda v: two(one(v))))(v))
+    np.testing.assert_allclose(grads, 18 * np.sin(v) * np.cos(v), rtol=1e-5)
+    assert pw.work(1e-3, on=right)().result() == 1
+    try:
+        jax.devices("cpu")
+        raise SystemExit("JAX has CPU devices, too")
+    except RuntimeError:
+        assert len(cpu_devices(4)) >= 4  # to compile for
+    print(repr(controller))
+"""
+
+
+def test_the_same_notebook_attaches_to_the_proxy(fresh_python) -> None:
+    done = fresh_python(PROXY, JAX_PLATFORMS="proxy")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [
+        "initialized",
+        'attached tpu: 2 islands × 4 devices; for virtual CPU devices: pw.attach("cpu")',
+        "<controller tpu: 2 islands × 4 devices, parallel dispatch>",
+    ]

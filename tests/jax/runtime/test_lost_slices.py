@@ -164,6 +164,22 @@ def test_what_is_asked_and_told() -> None:
     assert told[2:] == [(1, "NOT_FOUND")]
 
 
+def test_many_failures_by_one_loss_ask_once() -> None:
+    asked: list[str] = []
+    told: list[Any] = []
+    watch = LossWatch(
+        [["a"], ["b"]], lambda *loss: told.append(loss), told.append, lambda one: asked.append(one) or True
+    )
+    for _ in range(100):
+        watch.suspect(0, "INTERNAL", False)
+    watch.suspect(1, "DATA_LOSS", True)
+    watch.suspect(1, "INTERNAL", False)
+    watch.stop()
+    watch.run()
+    assert asked == ["a"]
+    assert told == [(1, "INTERNAL")]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
