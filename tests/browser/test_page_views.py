@@ -230,3 +230,15 @@ def test_a_browser_draws_it_with_words_in_the_ink_of_its_theme(opened: Callable[
     tab = opened(tradeoff(POINTS, x="memory", y="bubble").json_item_with_data(), color_scheme="dark")
     colour = tab.evaluate("Bokeh.documents[0].get_model_by_name('tradeoff_label').text_color.value")
     assert colour == palette.THEMES["dark"]["text"]
+
+
+@pytest.mark.browser
+def test_texts_of_a_selected_node_are_as_small_as_those_of_others(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(fake_run(), ("graph",)), width=600)
+    sizes = tab.evaluate(
+        """() => Bokeh.documents[0].get_model_by_name("graph").renderers
+          .filter(({glyph, selection_glyph}) => glyph.type === "Text" && selection_glyph?.type)
+          .map((one) => [one.glyph, one.selection_glyph, one.nonselection_glyph].map(({text_font_size}) => parseFloat(text_font_size.value)))"""
+    )
+    assert len(sizes) == 2
+    assert all(one == two == three < 11 for one, two, three in sizes)

@@ -89,7 +89,8 @@ def test_of_many_transfers_those_in_sight_have_arrows() -> None:
 
 def test_a_still_picture_has_the_longest_arrows_and_says_so() -> None:
     view = Timeline((4, 4))
-    shapes, _ = view.still(moving_run(calls=20), 900.0, 0.0, (0.0, 59.0))
+    view.window = 0.0, 59.0
+    shapes, _ = view.still(moving_run(calls=20), 900.0, 0.0)
     assert len([one for one in shapes if isinstance(one, Curve) and one.bezier]) == MOST_SHOWN
     assert "from producer to consumer: the 12 longest" in [one.text for one in shapes if isinstance(one, Text)]
     assert view.sources[ARROWS]["takes"].tolist() == [2.0] * 6 + [0.5] * 6, "those that take longest"

@@ -119,9 +119,10 @@ def draw(
     drawn, tools = dict[PictureMark, GlyphRenderer](), dict[Tooltip, list[GlyphRenderer]]()
     for mark in marks:
         glyph = mark.named_glyph(style)
-        # Without a glyph for rows that are not selected Bokeh makes a fainter one itself, in the browser.
-        faded = {"nonselection_glyph": _faded(glyph)} if mark.is_dimmed else {}
-        drawn[mark] = fig.add_glyph(tables[mark.source], glyph, **faded)
+        # Those that Bokeh would make itself, in the browser, for rows that are selected and for others have their sizes
+        # for ever: ``graph.js`` could not fit them to a page.
+        selected = {"selection_glyph": _same(glyph), "nonselection_glyph": _same(glyph, DIMMED_ALPHA)}
+        drawn[mark] = fig.add_glyph(tables[mark.source], glyph, **(selected if mark.is_dimmed else {}))
         drawn[mark].name = mark.renderer or None
         if mark.tooltip is not None:
             # Marks with the same tooltip share a tool: two tools would show it twice where both marks are.
@@ -130,13 +131,13 @@ def draw(
     return drawn
 
 
-def _faded(glyph: Glyph) -> Glyph:
-    """Return how a glyph looks while other rows are selected."""
+def _same(glyph: Glyph, alpha: float | None = None) -> Glyph:
+    """Return a copy of a glyph, whose boxes and lines have an opacity if one is given."""
     # Text stays as it is: what is not selected must be readable, in the dark theme too, where its box becomes darker.
-    alphas = {name: DIMMED_ALPHA for name in ("fill_alpha", "line_alpha") if hasattr(glyph, name)}
-    faded = glyph.clone(**alphas)
-    faded.name = None  # a theme finds a model by its name, which therefore only one may have
-    return faded
+    alphas = {name: alpha for name in ("fill_alpha", "line_alpha") if alpha is not None and hasattr(glyph, name)}
+    copy = glyph.clone(**alphas)
+    copy.name = None  # a theme finds a model by its name, which therefore only one may have
+    return copy
 
 
 def theme_roles(marks: Iterable[PictureMark]) -> dict[str, dict[str, str]]:

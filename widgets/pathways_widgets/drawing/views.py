@@ -243,6 +243,9 @@ class Drawing(ABC):
 class View(Drawing):
     """A small object that draws one aspect of a run."""
 
+    window: Window | None = None
+    """The part of the time axis that its still picture shows; ``None`` for that on which a picture opens."""
+
     @abstractmethod
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """Return the columns of every source.
@@ -252,7 +255,7 @@ class View(Drawing):
             window: the visible part of the time axis; ``None`` for all of it.
         """
 
-    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
         """Return the same as shapes, for files and for viewers without scripts, and their height in pixels.
 
         A view that does not say otherwise has none.
@@ -261,7 +264,6 @@ class View(Drawing):
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
-            window: the visible part of the time axis; ``None`` for all of it.
         """
         return [], 0.0
 

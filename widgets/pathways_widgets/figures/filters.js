@@ -11,6 +11,7 @@ const filterRow = (doc, {field, clients}) => {
   const {lists, numbers, only, onlyText, count} = filterControls(), listeners = [], kinds = kindEntries(figure)
   const {view} = figure.renderers.find((one) => one.data_source === boxes)
   let chosen = {program: [], place: []}, applying = false
+  toggle.className = "pathways-filter"
   const words = (what) => ({
     client: () => figure.tags.map(([, name]) => name),
     kind: () => kinds.filter(({item}) => item.visible).map(({name}) => name),

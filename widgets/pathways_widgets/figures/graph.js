@@ -31,7 +31,7 @@ const fitGraph = (doc, Bokeh) => {
 
 // A function that makes texts and points of a figure some times as large as they are now.
 const sizesOf = ({renderers}) => {
-  const glyphs = renderers.flatMap((one) => [one.glyph, one.nonselection_glyph].filter((glyph) => glyph?.type))
+  const glyphs = renderers.flatMap((one) => [one.glyph, one.selection_glyph, one.nonselection_glyph].filter((glyph) => glyph?.type))
   const sizes = glyphs.flatMap((glyph) => ["text_font_size", "size"].filter((name) => name in glyph).map((name) => [glyph, name, parseFloat(glyph[name]?.value ?? glyph[name])]))
   return (scale) => { for (const [glyph, name, size] of sizes) glyph[name] = {value: name === "size" ? size * scale : `${size * scale}px`} }
 }

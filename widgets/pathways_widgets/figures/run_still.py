@@ -38,7 +38,9 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
     scene = Scene(width, 0.0, LIGHT["background"])
     write_lines(scene, moment.headline(), HEADLINE * style.current().factor, "text")
     for name in check_show(show):
-        shapes, height = VIEWS[name](moment.islands, moment.island_names).still(moment, width, scene.height, window)
+        view = VIEWS[name](moment.islands, moment.island_names)
+        view.window = window
+        shapes, height = view.still(moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
     write_lines(scene, moment.summary_line(), style.current().font, "soft")

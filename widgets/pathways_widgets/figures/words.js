@@ -26,16 +26,19 @@ const glossary = (element) => {
   word.textContent = "words"
   word.title = "What the words around this figure mean"
   word.style.cursor = "pointer"
-  list.style.margin = "0"
+  list.style.cssText = "margin: 0; max-height: 24em; overflow: auto"
+  list.tabIndex = 0
   details.className = "pathways-words"
   details.append(word, list)
   details.addEventListener("toggle", () => {
     const said = everyOne(element, "abbr").map(({textContent, title}) => [textContent, title])
     const shown = everyOne(element, ".pathways-legend > *").map(({lastChild}) => [lastChild?.textContent.trim() ?? "", meaningOf(lastChild?.textContent.trim() ?? "")])
-    const meanings = new Map([...said, ...shown].filter(([, meaning]) => meaning))
-    list.replaceChildren(...[...meanings].flatMap(([text, meaning]) => [["dt", text], ["dd", meaning]].map(([tag, words]) =>
-      Object.assign(document.createElement(tag), {textContent: words, style: tag === "dt" ? "font-weight: bold" : "margin: 0 0 2px 1.5em"}))))
-    if (!meanings.size) list.textContent = "There are no words of the field here."
+    // Each meaning once, with the word that stands first.
+    const words = new Map([...said, ...shown].filter(([, meaning]) => meaning).reverse().map(([text, meaning]) => [meaning, text]))
+    // A notebook has rules of its own for such lists.
+    list.replaceChildren(...[...words].reverse().flatMap(([meaning, text]) => [["dt", text, "font-weight: bold"], ["dd", meaning, "margin: 0 0 2px 1.5em"]].map(([tag, textContent, style]) =>
+      Object.assign(document.createElement(tag), {textContent, style: `float: none; width: auto; ${style}`}))))
+    if (!words.size) list.textContent = "There are no words of the field here."
   })
   return details
 }

@@ -172,14 +172,13 @@ class GraphView(View):
             self._rebuild(run.programs)
         return self.sources
 
-    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
         """Return all of the graphs as shapes, scaled to the page, and their height in pixels; wide ones in strips.
 
         Args:
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
-            window: ignored.
         """
         self._max_width, self._is_still = width / self.style.factor, True
         sources = self.update(run)

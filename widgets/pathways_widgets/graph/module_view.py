@@ -116,14 +116,13 @@ class ModuleView(View):
             }
         return self.sources
 
-    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
         """Return the whole step as shapes, none of its groups opened, and its height in pixels.
 
         Args:
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
-            window: ignored.
         """
         sources = self.update(run)
         height, scale = self._height(sources), min(width / WIDTH, self.style.factor)

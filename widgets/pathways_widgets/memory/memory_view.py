@@ -140,18 +140,17 @@ class MemoryView(View):
         self.properties = {TIME_RANGE: span, **_properties(run.name, self.layout, self.style)}
         return self.sources
 
-    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
         """Return the same as shapes, and their height in pixels.
 
         Args:
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
-            window: the visible part of the time axis; ``None`` for all of it.
         """
         factor, (left, right) = self.style.factor, time_ends(width)
         self._pixels = right - left
-        self.update(run, window)
+        self.update(run, self.window)
         layers = self.sources["memory_clients"]
         entries = [
             Swatch(text, BoxMark(fill=fill)) for text, fill in zip(layers["client"], layers["fill"], strict=True)
@@ -160,7 +159,7 @@ class MemoryView(View):
             entries.append(Swatch(BUDGET, LineMark(**_DASHED)))
         shapes, used = legend_shapes([entries], top + factor * LINE, width)
         first, rows = top + factor * LINE + used, max(len(self.layout.strips), 1)
-        bottom, span = first + rows * self.layout.row, shown_span(self.properties, window)
+        bottom, span = first + rows * self.layout.row, shown_span(self.properties, self.window)
         frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (rows, 0.0))
         shapes += [title(self.properties["memory_title"]["text"], top, width), *frame.time_axis()]
         shapes += frame.rows(self.properties["memory_steps"]["ticks"])

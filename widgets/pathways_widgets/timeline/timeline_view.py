@@ -177,18 +177,17 @@ class Timeline(View):
         self._lay_out()
         return self.sources
 
-    def still(self, run: RunLike, width: float, top: float, window: Window | None = None) -> tuple[list[Shape], float]:
+    def still(self, run: RunLike, width: float, top: float) -> tuple[list[Shape], float]:
         """Return the same as shapes, and their height in pixels.
 
         Args:
             run: what to draw.
             width: width of the page in pixels.
             top: pixels above the picture.
-            window: the visible part of the time axis; ``None`` for all of it.
         """
         factor, (left, right) = self.style.factor, time_ends(width)
         self._pixels = right - left
-        self.update(run, window)
+        self.update(run, self.window)
         self.properties["timeline_key_arrows"] = arrow_key(self.sources[ARROWS], has_taps=False)
         self.sources[ARROWS] = longest_arrows(self.sources[ARROWS])
         clients = [Swatch(name, BoxMark(fill=colour)) for _, name, colour in self.properties["timeline"]["tags"]]
@@ -200,7 +199,7 @@ class Timeline(View):
         shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
         first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
         bottom = first + height * self.lanes.pixels
-        span = shown_span(self.properties, window)
+        span = shown_span(self.properties, self.window)
         frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (height, 0.0))
         shapes += [title(self.properties["timeline_title"]["text"], top, width), *frame.time_axis()]
         shapes += shapes_of(self.marks, self.sources, frame, self.properties)
