@@ -53,7 +53,7 @@ def test_kinds_devices_and_names_are_filled(run) -> None:
     assert (copy["place"], copy["stream"]) == ("GPU 0, stream 7", "stream 7")
     (reduce, *_) = on_device.of_kind("collective")
     assert (reduce["bytes"], reduce["stream"]) == (4096, "stream 20")
-    assert reduce["basis"] == "process group 0, ranks [0, 1]; Float"
+    assert reduce["basis"] == "process group 0, ranks [0, 1]; Float; allreduce"
     assert run.about["trace"] == {"tool": "PyTorch's profiler", "devices": ["GPU 0"], "rank": 5}
 
 
@@ -201,3 +201,11 @@ def test_the_collective_with_which_a_recorded_job_hangs() -> None:
     assert (found.difference.position, found.difference.odd) == (2, (1,))
     assert "collective 2 of all ranks: on rank 1 it is broadcast" in repr(found)
     assert "on the others (0) it is allreduce" in repr(found)
+
+
+def test_what_to_chrome_wrote_opens_as_it_was(run, tmp_path) -> None:
+    run.to_chrome(tmp_path / "own.json.gz")
+    again = pw.load(tmp_path / "own.json.gz")
+    assert (again.name, again.islands) == ("own", (1,))
+    for name in ("name", "kind", "stream", "start", "end", "run", "why"):
+        assert again.events[name].tolist() == run.events[name].tolist(), name
