@@ -183,6 +183,9 @@ def test_the_folder_that_jax_wrote_to_opens_its_newest_profile(tmp_path) -> None
     folder.mkdir(parents=True)
     (folder / "host.xplane.pb").write_bytes(encoded(tpu()))
     assert pw.load(tmp_path).name == pw.load(folder).name == "host"
+    (folder / "other.xplane.pb").write_bytes(encoded(tpu()))
+    with pytest.raises(pw.UsageError, match=r"profiles of several hosts.*one of host\.xplane\.pb, other\.xplane\.pb"):
+        pw.load(tmp_path)
 
 
 def test_a_profile_beside_its_prediction(tmp_path) -> None:
