@@ -162,8 +162,8 @@ def _from_json(reader: TraceJson) -> RecordedTasks | None:
 def _own(path: Path) -> Run:
     """Return the run of a trace that ``Run.to_chrome`` wrote."""
     events = from_chrome(path)
-    run = Run(path.name.partition(".")[0], _islands_of(events), Record.of(events), finished=True)
-    return run
+    about = {"trace": {"tool": "Run.to_chrome"}}
+    return Run(path.name.partition(".")[0], _islands_of(events), Record.of(events), about=about, finished=True)
 
 
 def _islands_of(events: Events) -> tuple[int, ...]:
