@@ -1,8 +1,8 @@
-"""Take pictures of what cells show in JupyterLab, with a Chromium: ``python docs/pictures/take.py readme live adopt``.
+"""Take pictures of what cells show in JupyterLab: ``python docs/pictures/take.py readme live adopt trace``.
 
 ``readme`` is the first cell of README.md, and ``live`` the moving picture there: a cell while it runs. ``adopt`` are
 the pictures of docs/guide/adopt.md, which need both compilers: what JupyterLab and the command show of the step in
-``train.py``, on 64 H100.
+``train.py``, on 64 H100. ``trace`` is the profile in docs/guide/measuring.md, beside its prediction.
 """
 
 from __future__ import annotations
@@ -37,6 +37,15 @@ CELLS = [
     "a.show('graph,ops,memory')",
     "pw.compare(a, b).show('ops')",
 ]
+TRACE = [
+    "%load_ext pathways_nb\nimport pathlib, pathways_datasets, pathways_nb as pw\n"
+    "for ending in ('hlo.txt', 'xplane.pb'):\n"
+    "    data = pathways_datasets.recorded(f'h200_cudnn_6x4096_full.{ending}')\n"
+    "    pathlib.Path(f'step.{ending}').write_bytes(data)",
+    "predicted, seen = pw.load('step.hlo.txt', chip='gpu_h200_sxm'), pw.load('step.xplane.pb')\n"
+    "pw.compare(predicted, seen).show('ops')",
+]
+"""A step that was compiled and profiled on an H200: what is predicted of it, and what the profiler saw."""
 LIVE = """%load_ext pathways_nb
 import pathways_nb as pw
 controller = pw.attach("cpu", islands=2, devices_per_island=4)
@@ -48,6 +57,7 @@ with pw.record(show="timeline"):
 LIVE_MOST, LAST = 2_000_000, 3000
 """Bytes that the moving picture may have, and milliseconds for which its last frame stays."""
 PICTURES = {2: "adopt_collectives.png", 3: "adopt_graph.png", 4: "adopt_meshes.png"}
+OF_TRACE = {1: "foreign_trace.png"}
 """Number of a cell -> file of its output."""
 CHECKED = "--chip gpu_h100_sxm --mesh data=16,model=4"
 BEFORE = "        return self.down(hidden)"
@@ -129,10 +139,10 @@ def keep_moving(frames: list[Image.Image], milliseconds: list[int]) -> None:
     assert file.stat().st_size <= LIVE_MOST, "fewer frames, or a smaller page"
 
 
-def take(page: Page) -> None:
+def take(page: Page, pictures: dict[int, str]) -> None:
     """Take the pictures of an open notebook."""
     run_all(page)
-    for number, name in PICTURES.items():
+    for number, name in pictures.items():
         cell = page.locator(".jp-CodeCell").nth(number)
         cell.scroll_into_view_if_needed()
         page.wait_for_timeout(3000)  # until figures are laid out
@@ -170,7 +180,7 @@ def take_check(page: Page, folder: Path) -> None:
 
 def main() -> None:
     """Start JupyterLab beside the model, and take the pictures that are asked for."""
-    asked = sys.argv[1:] or ["readme", "live", "adopt"]
+    asked = sys.argv[1:] or ["readme", "live", "adopt", "trace"]
     folder = Path(tempfile.mkdtemp())
     # The kernel finds the model beside its notebook; as anybody's code, it is in no package.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "work"), *filter(None, sys.path)])
@@ -194,8 +204,12 @@ def main() -> None:
                 shutil.copy(HERE / "train.py", lab.folder)
                 lab.write("adopt.ipynb", CELLS)
                 (page := context.new_page()).goto(lab.page("adopt.ipynb"))
-                take(page)
+                take(page, PICTURES)
                 take_check(context.new_page(), lab.folder)
+            if "trace" in asked:
+                lab.write("trace.ipynb", TRACE)
+                (page := context.new_page()).goto(lab.page("trace.ipynb"))
+                take(page, OF_TRACE)
             browser.close()
     finally:
         lab.stop()

@@ -24,6 +24,8 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 _CALL = "c10d::"
+_UNEVEN = "alltoall"
+"""The collective in which each rank may send as much as it likes."""
 _BETWEEN_TWO = ("sendrecv", "send", "recv", "collectivepermute")
 """Exchanges in which ranks have different parts."""
 
@@ -73,6 +75,10 @@ def _first_difference(runs: Mapping[Hashable, Run]) -> tuple[OrderDifference | N
                 break
     # Of several groups the one that differs first in time: what comes later may follow from it.
     began = [min(one.start for one in each.sent.values() if one is not None) for each in found]
+    if not groups:
+        raise UsageError(
+            "check_orders: none of these runs has a collective; sends and receives between two ranks are not compared."
+        )
     count = sum(max(map(len, ranks.values())) for ranks in groups.values())
     return (found[int(np.argmin(began))] if found else None), count
 
@@ -80,16 +86,17 @@ def _first_difference(runs: Mapping[Hashable, Run]) -> tuple[OrderDifference | N
 def _sent(run: Run) -> dict[tuple[str, str], list[SentCollective]]:
     """Return the collectives of a run by device and group; of one device its name is empty."""
     events = run.events.of_kind("collective")
-    if not len(events):
+    rows: list[tuple[str, str, SentCollective, int]] = []
+    if not len(events):  # of a profiled run, or of a predicted one
         rows = [("", "", _op(op), op.device) for op in run.ops.of(kind="collective")]
-    else:
-        events = events.select(np.argsort(events["start"], kind="stable"))
-        labels, starts = [events.labels[number] for number in events.label.tolist()], events["start"].tolist()
-        rows = []
-        for label, start in zip(labels, starts, strict=True):
-            group, _, detail = label.basis.partition("; ")
-            one = SentCollective(_kind(label.name), label.bytes, detail, label.name, start)
-            rows.append((label.place.partition(",")[0], group, one, label.device))
+    events = events.select(np.argsort(events["start"], kind="stable"))
+    labels = [events.labels[number] for number in events.label.tolist()]
+    for label, start in zip(labels, events["start"].tolist(), strict=True):
+        group, detail, told = [*label.basis.split("; "), "", ""][:3]
+        # A kernel may stand for several: what it exchanges between pairs may be an all-to-all.
+        kind = _kind(told) if told else _kind(label.name)
+        one = SentCollective(kind, 0 if kind == _UNEVEN else label.bytes, detail, label.name, start)
+        rows.append((label.place.partition(",")[0], group, one, label.device))
     # Of PyTorch's processes, the calls: what a back end does of them later may be missing where a job hangs.
     rows = [row for row in rows if row[2].name.startswith(_CALL)] or rows
     several = len({device for *_, device in rows}) > 1

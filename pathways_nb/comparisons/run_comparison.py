@@ -133,7 +133,8 @@ class Comparison(ShowsItself):
         a, b = self.a.name, self.b.name
         records = self.a.events, self.b.events
         spans = [summarise(*one).makespan for one in zip(records, (self.a.islands, self.b.islands), strict=True)]
-        return runs_headline((a, b) if a != b else self._names, records, spans)
+        same_ops = bool(len(self.a.ops) and len(self.b.ops)) and bool(len(self.op_difference))
+        return runs_headline((a, b) if a != b else self._names, records, spans, same_ops)
 
     def summary_line(self) -> str:
         """Return both makespans, their devices, and the largest difference, in one line."""

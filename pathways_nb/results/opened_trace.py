@@ -31,17 +31,23 @@ from pathways_nb.util.words import first_ones
 _PROFILE = (".xplane.pb", ".xplane.pb.gz")
 _JSON = (".json", ".json.gz")
 _PERFETTO = (".pftrace", ".perfetto-trace", ".perfetto_trace")
-_MOST_BYTES = 2**32
-"""Limit for a profile when it is unpacked."""
 _NAMED = 4
 """Processes of a foreign trace that the error names."""
 
 
 def trace_at(path: Path) -> Path | None:
-    """Return the file of a trace at a path, the newest profile of a folder that JAX wrote; None if there is none."""
+    """Return the file of a trace at a path, the newest profile of a folder that JAX wrote; None if there is none.
+
+    Raises:
+        UsageError: the folder has profiles of several hosts.
+    """
     if path.is_dir():
         profiles = [*path.glob("*.xplane.pb"), *path.glob("plugins/profile/*/*.xplane.pb")]
-        return max(profiles, key=lambda one: one.stat().st_mtime_ns, default=None)
+        newest = max(profiles, key=lambda one: one.stat().st_mtime_ns, default=None)
+        if newest is not None and len(hosts := sorted(newest.parent.glob("*.xplane.pb"))) > 1:
+            names = first_ones([one.name for one in hosts], _NAMED)
+            raise UsageError(f"load({str(path)!r}): profiles of several hosts are there; load one of {names}.")
+        return newest
     return path if path.name.endswith((*_PROFILE, *_JSON, *_PERFETTO)) else None
 
 
@@ -72,7 +78,9 @@ def open_trace(path: Path, kinds: Mapping[str, str] | None = None) -> Run:
             else:
                 recorded, modules = _from_profile(path)
             progress.tell(f"{path.name}: putting {len(recorded.tasks):,} tasks on lanes")
-            found = recorded_run(recorded, kind_of, module_ops(modules))
+            ran = {label.module for label in recorded.labels}
+            known = module_ops({name: proto for name, proto in modules.items() if name in ran})
+            found = recorded_run(recorded, kind_of, known)
     except DamagedError as error:
         raise UsageError(f"load({str(path)!r}): this trace cannot be read: {error}.") from None
     name = path.name
@@ -154,8 +162,8 @@ def _from_json(reader: TraceJson) -> RecordedTasks | None:
 def _own(path: Path) -> Run:
     """Return the run of a trace that ``Run.to_chrome`` wrote."""
     events = from_chrome(path)
-    run = Run(path.name.partition(".")[0], _islands_of(events), Record.of(events), finished=True)
-    return run
+    about = {"trace": {"tool": "Run.to_chrome"}}
+    return Run(path.name.partition(".")[0], _islands_of(events), Record.of(events), about=about, finished=True)
 
 
 def _islands_of(events: Events) -> tuple[int, ...]:

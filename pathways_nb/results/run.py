@@ -246,7 +246,7 @@ class Run(ControllerHistory, RunCauses):
             *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"``
                 (the timeline with the ops inside launches, of ``pw.profile``), ``"modules"`` (of an adopted step the
                 graph of its operations, folded by module) and ``"memory"``, or several as ``"timeline,memory"``; graph
-                and timeline if none is named.
+                and timeline if none is named, of a trace without a graph the timeline.
             at: where the figure opens: zoom, selection and what is hidden, as "copy this view" below a figure gives
                 them. A view with a ``step`` opens the player of ``steps()``.
 
@@ -260,7 +260,8 @@ class Run(ControllerHistory, RunCauses):
         if of_player:
             self.steps().show(of_player, opens_at)
             return
-        display = LiveDisplay(self, views or DEFAULT_SHOW, opens_at, partial(expression_of, self))
+        default = ("timeline",) if "trace" in self.about else DEFAULT_SHOW
+        display = LiveDisplay(self, views or default, opens_at, partial(expression_of, self))
         display.start()
         self.view = display.figure
         display.stop()
@@ -319,7 +320,7 @@ class Run(ControllerHistory, RunCauses):
         from pathways_widgets.figures.page import write_run
         from pathways_widgets.figures.panel import DEFAULT_SHOW
 
-        write_run(self, path, views or DEFAULT_SHOW, at)
+        write_run(self, path, views or (("timeline",) if "trace" in self.about else DEFAULT_SHOW), at)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` reads on any machine.

@@ -22,8 +22,8 @@ from pathways_nb.util.words import counted
 OpKind = Literal["compute", "collective", "copy", "gather", "reduce", "wait", "prefetch", "host", "dcn"]
 """What an op does. A planned step has ``"gather"`` and ``"reduce"``: collectives on streams of their own. What holds
 computation up is a ``"wait"``, in a planned step and in an opened launch. An opened launch also has what runs beside
-computation on queues of their own: ``"prefetch"`` (copies between a chip's memories), ``"host"`` (to the host's memory
-and back) and ``"dcn"`` (between slices)."""
+computation on queues of their own: ``"prefetch"`` (copies between memories of devices), ``"host"`` (to the host's
+memory and back) and ``"dcn"`` (between slices)."""
 Phase = Literal["", "forward", "backward", "recomputed", "optimizer"]
 """Part of a training step; empty where the compiled module does not say."""
 BACKWARD: tuple[Phase, ...] = ("backward", "recomputed")

@@ -38,6 +38,7 @@ DEEPER = {f"pathways_nb.{name}" for name in (
     "parallel.fsdp.passes.edits.Reduction", "adopt.collective_table.Collectives", "adopt.called_steps.CalledSteps",
     "adopt.collective_line.CollectiveLine", "adopt.predicted_seconds.PredictedSeconds",
     "cost.launch.launch_memory.LaunchMemory", "cost.launch.launch_memory.LargeBuffer", "results.policy_replay_player.Ends",
+    "controller.order_difference.OrderDifference", "controller.order_difference.SentCollective",
 )}  # fmt: skip
 """Documented names that a user meets and rarely writes."""
 

@@ -23,7 +23,7 @@ from pathways_nb.trace.rows import QUALITIES, Label
 
 _PLAIN = re.compile(r"^jit_(pw_)?")
 """How JAX begins the name of a module, and this package that of a node's."""
-_LONGEST = 200
+_LONGEST = 120
 """Characters of a kernel's name: templates of C++ may have thousands."""
 _WAITS = re.compile(r"(?<!Async)Synchronize", re.IGNORECASE)
 """How calls are named that wait until a device has done what it was sent."""

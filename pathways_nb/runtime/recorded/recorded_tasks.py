@@ -39,7 +39,7 @@ class TaskLabel(NamedTuple):
         line: of the user's code, such as ``"train.py:12"``; empty if unknown.
         bytes: that it moves; 0 if unknown.
         group: the devices that take part in a collective, in words; empty if unknown.
-        detail: what else must agree on all ranks of a collective, such as ``"float32"``.
+        detail: the type of a collective's elements, and the tool's word for the collective; empty if unknown.
     """
 
     device: tuple[str, int]

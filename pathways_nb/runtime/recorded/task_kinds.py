@@ -76,8 +76,8 @@ def op_kind(name: str) -> OpKind:
 
 
 def as_op_kind(kind: TaskKind, name: str) -> OpKind:
-    """Return the kind of an op inside a launch, which tells copies to and from the host apart from others."""
-    return kind if kind != "transfer" else "host" if route_of(name) == "host" else "copy"
+    """Return the kind of an op inside a launch: copies run on queues of their own, those to and from the host apart."""
+    return kind if kind != "transfer" else "host" if route_of(name) == "host" else "prefetch"
 
 
 def route_of(name: str) -> str:

@@ -76,10 +76,11 @@ def _task_label(label: ChromeLabel) -> TaskLabel:
     if name := args.get("Process Group Name"):
         ranks = str(args.get("Process Group Ranks", "")).strip()
         group = f"process group {name}" + (f", ranks {ranks}" if ranks and ranks != "[]" else "")
+    detail = "; ".join(str(args.get(one, "")) for one in ("dtype", "Collective name")).removesuffix("; ")
     size = size if isinstance(size, int) and 0 <= size < 2**53 else 0
     return TaskLabel(
         ("GPU", device if isinstance(device, int) else 0), f"stream {stream}", label.name,
-        label.category.lower(), bytes=size, group=group, detail=str(args.get("dtype", "")),
+        label.category.lower(), bytes=size, group=group, detail=detail,
     )  # fmt: skip
 
 

@@ -75,13 +75,16 @@ def comparison_headline(names: Sequence[str], seconds: Sequence[float]) -> str:
     return f"{fast} is {_times(ratio)} times as fast as {slow}"
 
 
-def runs_headline(names: Sequence[str], records: Sequence[Events], seconds: Sequence[float]) -> str:
+def runs_headline(
+    names: Sequence[str], records: Sequence[Events], seconds: Sequence[float], same_ops: bool = False
+) -> str:
     """Return which of two runs is faster, in one sentence; of one in which something failed, what did.
 
     Args:
         names: what to call them.
         records: the events of each.
         seconds: what each takes.
+        same_ops: whether operations inside launches of both are the same, whatever their events are called.
     """
     failures = [
         f"{name}: {failure}" for name, events in zip(names, records, strict=True) if (failure := _failure(events))
@@ -90,10 +93,10 @@ def runs_headline(names: Sequence[str], records: Sequence[Events], seconds: Sequ
         # What ends early because it failed is not faster.
         return "; ".join([*failures, "neither run is called faster"])
     said = comparison_headline(names, seconds)
-    if said and not share_names(*records):
+    if said and not same_ops and not share_names(*records):
         return f"{said}, but they do not do the same work"
     fast = int(seconds[1] < seconds[0])
-    return f"{said}{_more_work(records[fast], records[1 - fast])}" if said else ""
+    return f"{said}{_more_work(records[fast], records[1 - fast])}" if said and not same_ops else said
 
 
 def rerun_headline(last: Events, now: Events) -> str:

@@ -96,3 +96,26 @@ def test_orders_and_runs_do_not_mix(tmp_path) -> None:
     (run,) = ranks(tmp_path, usual()).values()
     with pytest.raises(pw.UsageError, match="some values are runs and some are orders"):
         pw.check_orders({0: run, 1: ["a", "b"]})
+
+
+def test_an_all_to_all_is_one_whatever_its_kernel_and_its_sizes(tmp_path) -> None:
+    """NCCL has one kernel for sends, receives and all-to-alls; what each rank sends in the latter differs."""
+
+    def exchange(elements: int, what: str) -> list[dict]:
+        made = nccl("SendRecv", 10.0, 5.0, elements)
+        made["args"]["Collective name"] = what
+        return [made, nccl("AllReduce", 20.0, 5.0, 8)]
+
+    assert pw.check_orders(ranks(tmp_path, exchange(5, "all_to_allv"), exchange(9, "all_to_allv"))).gangs == 2
+    found = pw.check_orders(ranks(tmp_path, exchange(5, "all_to_allv"), exchange(9, "send")))
+    assert "on rank 1 it is allreduce" in repr(found)
+    assert "on the others (0) it is alltoall" in repr(found)
+
+
+def test_runs_without_collectives_say_so(tmp_path) -> None:
+    with pytest.raises(pw.UsageError, match="none of these runs has a collective; sends and receives"):
+        pw.check_orders(
+            ranks(
+                tmp_path, [kernel("gemm", 0.0, 1.0)], [nccl("SendRecv", 0.0, 1.0, 3) | {"name": "ncclKernel_SendRecv"}]
+            )
+        )

@@ -11,6 +11,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_datasets import recorded, recorded_files
+from pathways_widgets.timeline.op_view import OpTimeline
 from tests.support.xspace import MadeEvent, MadePlane, encoded
 
 US = 1000
@@ -182,3 +183,25 @@ def test_the_folder_that_jax_wrote_to_opens_its_newest_profile(tmp_path) -> None
     folder.mkdir(parents=True)
     (folder / "host.xplane.pb").write_bytes(encoded(tpu()))
     assert pw.load(tmp_path).name == pw.load(folder).name == "host"
+    (folder / "other.xplane.pb").write_bytes(encoded(tpu()))
+    with pytest.raises(pw.UsageError, match=r"profiles of several hosts.*one of host\.xplane\.pb, other\.xplane\.pb"):
+        pw.load(tmp_path)
+
+
+def test_a_profile_beside_its_prediction(tmp_path) -> None:
+    """The text of a step that was compiled on a GPU, priced, and a profile of the step there, on one axis."""
+    name = "h200_cudnn_6x4096_full"
+    for ending in ("hlo.txt", "xplane.pb"):
+        (tmp_path / f"{name}.{ending}").write_bytes(recorded(f"{name}.{ending}"))
+    seen = pw.load(tmp_path / f"{name}.xplane.pb")
+    both = pw.compare(pw.load(tmp_path / f"{name}.hlo.txt", chip="gpu_h200_sxm"), seen)
+    found = both.op_difference
+    assert (len(found), found.only_a, found.only_b) == (615, 0, 0)
+    assert "as fast as" in both.headline()
+    assert "do not do the same work" not in both.headline(), "operations have other names than the launch"
+    view = OpTimeline((1, 1), names=both.island_names)
+    boxes = view.update(both)["timeline_boxes"]
+    islands = np.array([place.split(", dev")[0][-1] for place in boxes["place"]])
+    clients = [set(boxes["client"][islands == number].tolist()) for number in ("0", "1")]
+    assert clients == [{1}, {0}], "ops are their own run's, although both count runs alike"
+    assert view.lanes.labels[sorted(view.lanes.labels)[5]] == f"{name} (real) · host"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -53,7 +56,7 @@ def test_kinds_devices_and_names_are_filled(run) -> None:
     assert (copy["place"], copy["stream"]) == ("GPU 0, stream 7", "stream 7")
     (reduce, *_) = on_device.of_kind("collective")
     assert (reduce["bytes"], reduce["stream"]) == (4096, "stream 20")
-    assert reduce["basis"] == "process group 0, ranks [0, 1]; Float"
+    assert reduce["basis"] == "process group 0, ranks [0, 1]; Float; allreduce"
     assert run.about["trace"] == {"tool": "PyTorch's profiler", "devices": ["GPU 0"], "rank": 5}
 
 
@@ -167,7 +170,7 @@ def test_files_that_are_no_traces_of_devices_are_refused_in_a_line(tmp_path) -> 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("all_gather.3", "collective"), ("all-reduce-start", "collective"), ("ynn_fusion.1", "compute"),
-     ("ncclDevKernel_AllGather_RING_LL(x)", "collective"), ("MemcpyD2H", "host"), ("MemcpyP2P", "copy"), ("Memset 3", "compute")],
+     ("ncclDevKernel_AllGather_RING_LL(x)", "collective"), ("MemcpyD2H", "host"), ("MemcpyP2P", "prefetch"), ("Memset 3", "compute")],
 )  # fmt: skip
 def test_an_op_that_is_not_in_the_text_of_its_module_has_the_kind_of_its_name(name, kind) -> None:
     assert op_kind(name) == kind
@@ -201,3 +204,32 @@ def test_the_collective_with_which_a_recorded_job_hangs() -> None:
     assert (found.difference.position, found.difference.odd) == (2, (1,))
     assert "collective 2 of all ranks: on rank 1 it is broadcast" in repr(found)
     assert "on the others (0) it is allreduce" in repr(found)
+
+
+def test_what_to_chrome_wrote_opens_as_it_was(run, tmp_path) -> None:
+    run.to_chrome(tmp_path / "own.json.gz")
+    again = pw.load(tmp_path / "own.json.gz")
+    assert (again.name, again.islands) == ("own", (1,))
+    for name in ("name", "kind", "stream", "start", "end", "run", "why"):
+        assert again.events[name].tolist() == run.events[name].tolist(), name
+
+
+def test_a_large_trace_is_smaller_in_memory_than_its_file(tmp_path) -> None:
+    """Ten megabytes of forty thousand kernels: only numbers are kept of each."""
+    path, one = (
+        tmp_path / "a.json",
+        json.dumps(kernel("void gemm<float, 128>(float*)" * 3, 0, 1.0, call=1, grid=[1, 1, 1])),
+    )
+    with path.open("w") as file:
+        file.write('{"traceEvents": [')
+        file.writelines(f"{one},\n" for _ in range(40_000))
+        file.write(f"{one}]}}")
+    assert path.stat().st_size > 10e6
+    tracemalloc.start()
+    try:
+        run = pw.load(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(run.events) == 40_001
+    assert most < 1.5 * path.stat().st_size

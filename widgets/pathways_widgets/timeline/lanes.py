@@ -196,7 +196,9 @@ class Lanes:
     def _device_name(self, island: int, device: int, *stream: str) -> str:
         size = self.per_host[island] if island < len(self.per_host) else 0
         host = (f"host {device // size}",) if size else ()
-        return " · ".join([self.name(island), *host, f"dev {device}", *stream])
+        # Of one device its stream says enough: a name takes room from the picture.
+        dev = () if stream and self.islands[island] == 1 else (f"dev {device}",)
+        return " · ".join([self.name(island), *host, *dev, *stream])
 
     def name(self, island: int) -> str:
         """Return the name of an island."""

@@ -234,8 +234,11 @@ def with_ops(events: Events, ops: Ops) -> Events:
 def _launches(events: Events, ops: Ops) -> np.ndarray:
     """Return for each op the position of the first launch of its run, which says its client and whether it was real."""
     launched = np.flatnonzero(events.is_("kind", *BUSY))
-    runs, first = np.unique(events["run"][launched], return_index=True)
-    found: np.ndarray = launched[first][np.searchsorted(runs, ops["run"])]
+    # On its own island: two runs that are compared count alike.
+    islands = 1 + max((label.island for label in events.labels), default=0)
+    keys = events["run"][launched].astype(np.int64) * islands + events["island"][launched]
+    runs, first = np.unique(keys, return_index=True)
+    found: np.ndarray = launched[first][np.searchsorted(runs, ops["run"].astype(np.int64) * islands + ops["island"])]
     return found
 
 
