@@ -94,6 +94,9 @@ _EXTRAS = {"gpu": "cuda", "tpu": "tpu"}
 
 def why_none(kind: str) -> str:
     """Return a sentence on why JAX lists no devices of a kind, by what is installed; it begins with a space."""
+    told = _platforms()
+    if told and not re.search(r"tpu" if kind == "tpu" else r"cuda|rocm|gpu", told):
+        return f" JAX_PLATFORMS={told} keeps JAX from looking for one: unset it, and start again."
     there = [name for name in _PLUGINS[kind] if importlib.util.find_spec(name) is not None]
     if not there:
         return f" For {kind.upper()}s of this machine: pip install 'pathways_nb[{_EXTRAS[kind]}]'."

@@ -249,6 +249,10 @@ def test_a_backend_that_does_not_start_is_told_with_the_fix(monkeypatch: pytest.
 
 
 def test_an_error_says_what_is_missing_for_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_facts, "_platforms", lambda: "cpu")
+    text = " JAX_PLATFORMS=cpu keeps JAX from looking for one: unset it, and start again."
+    assert device_facts.why_none("tpu") == device_facts.why_none("gpu") == text
+    monkeypatch.setattr(device_facts, "_platforms", lambda: "")
     assert device_facts.why_none("tpu") == " For TPUs of this machine: pip install 'pathways_nb[tpu]'."
     monkeypatch.setattr(device_facts.importlib.util, "find_spec", lambda name: name)
     assert device_facts.why_none("gpu") == (
