@@ -270,7 +270,7 @@ def mesh_of(arguments: CallArguments, sizes: Mapping[str, int] | None) -> Abstra
     if sizes is None:
         raise ShardingError(
             "adopt: no argument is on a mesh, and there is none in the context (jax.set_mesh). Give mesh={'data': 8} "
-            "and arguments with layouts."
+            "and arguments with layouts; for one device mesh={'data': 1} alone, with the magic --mesh data=1."
         )
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 

@@ -27,14 +27,19 @@ _DRAWN = """() => {
 }"""
 
 
-def test_an_arrow_tells_achieved_beside_modelled_bandwidth(opened: Callable[..., Any]) -> None:
-    tab = opened(figure_of(replace(moving_run(), link_model=CostModel.of("tpu_v3")), ("timeline",)))
+def told_at_head(tab: Any, words: str) -> str:
+    """What the tooltip with some words says at the head of the first arrow."""
     x, y = tab.evaluate(_HEAD)
     tab.mouse.move(x - 30, y)
     tab.mouse.move(x - 2, y)
-    tip = tab.locator(".bk-Tooltip").filter(has_text="f on island 0").first
+    tip = tab.locator(".bk-Tooltip").filter(has_text=words).first
     tip.wait_for()
-    text = tip.evaluate("(element) => (element.shadowRoot ?? element).textContent")
+    return str(tip.evaluate("(element) => (element.shadowRoot ?? element).textContent"))
+
+
+def test_an_arrow_tells_achieved_beside_modelled_bandwidth(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(replace(moving_run(), link_model=CostModel.of("tpu_v3")), ("timeline",)))
+    text = told_at_head(tab, "f on island 0")
     for part in ("f → right", "from: f on island 0", "g on island 1", "moves: 8.0 MB", "achieved: 4.0 MB/s", "modelled: 22.5 GB/s"):  # fmt: skip
         assert part in text
     assert tab.evaluate(_DRAWN) == [2, 2]
@@ -77,11 +82,6 @@ def test_transfers_that_end_at_one_place_are_all_told(opened: Callable[..., Any]
     two = [replace(MOVED, name=f"part {i}") for i in range(2)]
     rows = [Row(MADE, 1, 2, 0, "exact"), *(Row(one, 2, 3, 0, "exact") for one in two), Row(READ, 4, 5, 0, "exact")]
     tab = opened(figure_of(FakeRun([], Events.from_rows(rows)), ("timeline",)))
-    x, y = tab.evaluate(_HEAD)
-    tab.mouse.move(x - 30, y)
-    tab.mouse.move(x - 2, y)
-    tip = tab.locator(".bk-Tooltip").filter(has_text="part 0").first
-    tip.wait_for()
-    text = tip.evaluate("(element) => (element.shadowRoot ?? element).textContent")
+    text = told_at_head(tab, "part 0")
     assert "part 0" in text
     assert "part 1" in text

@@ -146,14 +146,14 @@ def facts_of(label: Label, islands: Sequence[str]) -> dict[str, list[str]]:
     return {"program": [label.program], "place": list(filter(None, (label.place, where))), "name": [label.name]}
 
 
-def joined(facts: Iterable[str]) -> str:
+def joined(facts: Iterable[Mapping[str, Sequence[str]]]) -> str:
     """Return the facts of several labels as JSON: those of one program and place together, with all their names."""
-    names: dict[str, dict[str, None]] = {}
+    names: dict[tuple[tuple[str, ...], ...], dict[str, None]] = {}
     for one in facts:
-        for group in json.loads(one):
-            # Any condition on program and place holds for all of a group or for none, so a name in it fulfils all.
-            names.setdefault(json.dumps({**group, "name": []}), {}).update(dict.fromkeys(group["name"]))
-    return json.dumps([{**json.loads(group), "name": list(found)} for group, found in names.items()])
+        # Any condition on program and place holds for all of a group or for none, so a name in it fulfils all.
+        group = tuple(one["program"]), tuple(one["place"])
+        names.setdefault(group, {}).update(dict.fromkeys(one["name"]))
+    return json.dumps([{"program": group[0], "place": group[1], "name": [*found]} for group, found in names.items()])
 
 
 def is_hidden(events: Events, words: Collection[str]) -> np.ndarray:

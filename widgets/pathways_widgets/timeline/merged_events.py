@@ -82,7 +82,7 @@ def facts_column(boxes: Boxes, events: Events, islands: Sequence[str]) -> Words:
     """Return what the filter looks at; nothing for a box of so many different events that any filter may want some."""
     numbers = events.label
     used = np.flatnonzero(np.bincount(numbers[np.concatenate([boxes.alone, boxes.members])])).tolist()
-    texts = {number: json.dumps([facts_of(events.labels[number], islands)]) for number in used}
+    texts = {number: joined([facts_of(events.labels[number], islands)]) for number in used}
     words = {word: position for position, word in enumerate(dict.fromkeys(texts.values()))}
     # (labels,) the words of each label that occurs.
     of = np.zeros(len(events.labels), np.int64)
@@ -90,8 +90,10 @@ def facts_column(boxes: Boxes, events: Events, islands: Sequence[str]) -> Words:
     found: list[list[int]] = [[] for _ in boxes.track]
     for box, word in zip(*_pairs(boxes.box_of, of[numbers[boxes.members]], len(found), len(words)), strict=True):
         found[box].append(word)
-    known = list(words)
-    merged = [joined(known[word] for word in some) if len(some) <= MOST_IDS else "" for some in found]
+    # Many boxes have the same few labels, so a text is made once for all of these.
+    known = [json.loads(word)[0] for word in words]
+    of_some = {some: joined(known[word] for word in some) for some in set(map(tuple, found)) if len(some) <= MOST_IDS}
+    merged = [of_some.get(tuple(some), "") for some in found]
     for word in merged:
         words.setdefault(word, len(words))
     of_merged = np.array([words[word] for word in merged], np.int64)
