@@ -28,7 +28,8 @@ class Brings(NamedTuple):
         steps: their numbers in the plan.
         arguments: the argument that each brings.
         slots: the slot that each fills.
-        taken: those of these steps that bring an argument whose memory a node takes over.
+        taken: those of these arguments whose memory a node takes over.
+        again: steps that bring one of those, as others of the plan do.
     """
 
     steps: tuple[int, ...] = ()
@@ -182,9 +183,12 @@ def _brings(compiled_plan: CompiledPlan, island: int) -> Brings:
     if any(number in compiled_plan.awaited or plan.steps[number].on_host for number in steps):
         return Brings()
     arguments = tuple(plan.steps[number].argument for number in steps)
+    taken = compiled_plan.taken_over.intersection(arguments)
+    again = {argument for argument in taken if len(compiled_plan.bringing[argument]) > 1}
     return Brings(
         steps,
         arguments,
         tuple(plan.steps[number].outputs[0] for number in steps),
-        tuple(step for step, argument in zip(steps, arguments, strict=True) if argument in compiled_plan.taken_over),
+        tuple(sorted(taken)),
+        tuple(step for step, argument in zip(steps, arguments, strict=True) if argument in again),
     )

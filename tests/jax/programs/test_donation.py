@@ -25,6 +25,39 @@ def test_donated_arguments_are_taken_over(left) -> None:
     close(out, v + 1)
 
 
+def test_the_arguments_that_nodes_take_over_are_those_that_were_donated(left) -> None:
+    """The first argument is donated, and the last node alone reads it: positions of arguments and steps differ.
+
+    Arguments that lie at their places are used all at once, of which this is asked before.
+    """
+    first, second = on(left, lambda a, b: a * b), on(left, lambda w, x: w + x)
+    f = pw.program(lambda w, a, b: second(w, first(a, b)), donate_argnums=0)
+    arguments = [first(v, v + shift) for shift in range(3)]
+    compiled = f._compiled_plan(tuple(arguments), {})
+    brings = compiled.brings_on(0)
+    assert brings.arguments == tuple(compiled.plan.steps[step].argument for step in brings.steps)
+    assert brings.arguments != tuple(sorted(brings.arguments))
+    assert set(brings.taken) == compiled.taken_over == {0}
+    assert not brings.again
+    memory = first_shard(arguments[0])
+    out = f(*arguments)
+    assert first_shard(out) == memory
+    close(out, v * v + v * (v + 1) * v * (v + 2))
+
+
+def test_an_argument_that_two_runs_read_is_not_taken_over_before_both_have(left) -> None:
+    """Many results of one call are read together, and share what is known of their readers."""
+    make = pw.jit(lambda x: [x + shift for shift in range(12)], on=left)
+    read = pw.jit(lambda xs: sum(xs), on=left)
+    renew = pw.jit(lambda xs: [x * 0 for x in xs], on=left, donate_argnums=0)
+    for _ in range(20):
+        values = make(v)
+        sums = [read(values), read(values[:6])]
+        zeros = renew(values)
+        close(sums, [12 * v + 66, 6 * v + 15])
+        close(zeros, [v * 0] * 12)
+
+
 def test_donating_by_name_in_trees_and_in_a_loop(a, left) -> None:
     step = pw.jit(lambda p, x: jax.tree.map(lambda w: w + x.sum(), p), on=left)
 
