@@ -131,7 +131,8 @@ def _way(sharding: Any, target: Any, rank: int) -> Callable[[Any, Any], Any]:
 def shards_of(array: Any) -> dict[Any, Any]:
     """Return the shards of an array in this process, by device."""
     with _listing:
-        return {shard.device: shard.data for shard in array.addressable_shards}
+        found = {shard.device: shard.data for shard in array.addressable_shards}
+    return found
 
 
 def listed(array: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import inspect
 import json
 import re
@@ -20,6 +21,7 @@ from pathways_nb.attach import simulator
 from pathways_nb.cost.model import CostModel
 from tests.conftest import ROOT
 
+TRACES = ROOT / "tests/recorded_traces"
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 USE = README.partition("## How to use it")[2].partition("As a script")[0]
@@ -110,6 +112,7 @@ def typed() -> Iterator[dict[str, Any]]:
     yield {"pw": pw, "np": np, "controller": controller, "place": place, "x": x, "y": a(x), "tree": [a(x)],
            "step": pw.fsdp(lambda w, x: (w.sum() * x).mean(), x, on=place, batch=(x,)),
            "program": program, "tenant": pw.client("ann"), "NAME": "train", "fn": lambda n, policy: {"n": n},
+           "rank0": pw.load(TRACES / "gloo_rank0.json.gz"), "rank1": pw.load(TRACES / "gloo_rank1.json.gz"),
            **runs, **schedules}  # fmt: skip
     controller.close()
 
@@ -129,6 +132,10 @@ def test_what_the_readme_says_to_type_runs(
         simulator, "_measurer", [simulator._measurer[0]._replace(model=lambda session: CostModel.of("tpu_v3"))]
     )
     typed["run"].save("a.run")
+    if code.startswith("pw.load"):
+        (tmp_path / "trace.json.gz").write_bytes((TRACES / "torch_cpu_step.json.gz").read_bytes())
+        profile = ROOT / "datasets/pathways_datasets/recorded/h200_plain_step.xplane.pb.gz"
+        (tmp_path / "host.xplane.pb").write_bytes(gzip.decompress(profile.read_bytes()))
     if code.startswith("pw.restore_state"):
         pw.save_state("step100", typed["tree"])
     if code.startswith('pw.attach("sim"'):  # else it would stay attached
