@@ -247,7 +247,7 @@ class StateMachine(ControllerState):
         Returns:
             One launch for each island, after a note of how long the call waited, if that is worth recording.
         """
-        serial, client, contended = call.submitted.run, self._client(call.submitted.client), compete(self, now)
+        serial, client, contended = call.submitted.run, self._client(call.submitted.client), self.active > 1
         out, seconds = self._waited(call, client, now), 0.0
         # What is skipped needs no memory, and must not wait for any: its ranges have to complete.
         if not (call.admitted or call.cancelled):
@@ -255,7 +255,7 @@ class StateMachine(ControllerState):
         for island, group in gangs.items():
             first, start, stop = call.next_gang[island], group[0].start, group[-1].stop
             work = call.estimates.work(group, first)
-            client.charge(work, contended)
+            client.charge(work, compete(self, now))
             seconds += work
             if island not in self.queues:
                 self.queues[island] = IslandQueue()
