@@ -175,6 +175,11 @@ class EventLoop:
         if self.failure is not None:
             raise RuntimeError("the controller's event loop has stopped; pw.reset() starts it anew") from self.failure
 
+    def fail(self, error: BaseException) -> None:
+        """Handle nothing more, and have everybody who waits told why."""
+        self.failure = error
+        self._on_failure()
+
     def stop(self, patience: float) -> None:
         """End after what was posted before, and wait up to ``patience`` seconds for that."""
         self.inbox.put(None)
@@ -192,8 +197,7 @@ class EventLoop:
                 with self.deciding:
                     work()
         except BaseException as error:  # a broken core must not leave a user waiting for ever
-            self.failure = error
-            self._on_failure()
+            self.fail(error)
 
     def _take(self) -> Item:
         """Return the next item, or ``Woke`` if the time to wake comes first."""

@@ -38,6 +38,7 @@ class Dispatcher(threading.Thread):
         on_done: called with each range whose steps have all ended, and the island.
         inputs: how values reach this process.
         latency: seconds between the sending of a range and its arrival.
+        on_failure: called with an error of this thread's own, which then ends; ``None`` lets Python print it.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Dispatcher(threading.Thread):
         on_done: Callable[[LaunchRange, int], None],
         inputs: StepInputs,
         latency: float = 0.0,
+        on_failure: Callable[[BaseException], None] | None = None,
     ):
         super().__init__(name=f"pathways-island-{island}", daemon=True)
-        self.island, self.clock, self.latency = island, clock, latency
+        self.island, self.clock, self.latency, self.on_failure = island, clock, latency, on_failure
         self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
         self.inbox: queue.SimpleQueue[tuple[LaunchRange, float, Cause] | None] = queue.SimpleQueue()
         self.lane = EnqueueLane(island, clock, latency)
@@ -103,8 +105,13 @@ class Dispatcher(threading.Thread):
 
     def run(self) -> None:
         """Carry out ranges until stopped."""
-        while self._next():
-            pass
+        try:
+            while self._next():
+                pass
+        except BaseException as error:  # whatever it is, nobody must wait for ever for what is launched here
+            if self.on_failure is None:
+                raise
+            self.on_failure(error)
         self.late.stop()
         self.late.join()  # it still hands transfers to the watcher
         self.computing.stop()

@@ -211,7 +211,8 @@ class LocalDriver(Driver):
 
     def _dispatcher(self, island: Island) -> Dispatcher:
         inputs = LocalInputs(island.index, self.faults)
-        return Dispatcher(island.index, len(island.devices), self.clock, self._range_done, inputs, self.dcn_latency)
+        devices, failed = len(island.devices), self.event_loop.fail
+        return Dispatcher(island.index, devices, self.clock, self._range_done, inputs, self.dcn_latency, failed)
 
     def _range_done(self, launch_range: LaunchRange, island: int) -> None:
         if launch_range.run.errors:

@@ -175,3 +175,16 @@ class TestBell:
             asleep.join()
         bell.notify_all()
         assert not bell._muffled
+
+
+def test_an_error_of_an_islands_own_thread_ends_the_wait_and_a_reset_starts_anew(controller, add, monkeypatch) -> None:
+    def broken(run: Any) -> int:
+        raise IndexError("a bug")
+
+    monkeypatch.setattr(controller.driver._dispatchers[0].runner, "use_all_in_place", broken)
+    y = add(v)
+    with pytest.raises(RuntimeError, match=r"has stopped; pw\.reset\(\) starts it anew") as caught:
+        y.result()
+    assert str(caught.value.__cause__) == "a bug"
+    pw.reset()
+    np.testing.assert_array_equal(pw.jit(lambda x: x + 1, on=pw.virtual_slice(4))(v).result(), v + 1)
