@@ -234,10 +234,11 @@ def _kind(run: Run) -> str:
 
 
 def _devices(run: Run) -> str:
-    """Return the name of the simulated chip, or the kind of the real devices."""
-    options = run.about.get("options", {})
+    """Return the name of the simulated chip, or the kind of the real devices; of a trace, also what recorded it."""
+    options, trace = run.about.get("options", {}), run.about.get("trace")
     chip = options.get("chip") or options.get("kind") or "unknown"
-    return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices"
+    recorded = f", from {trace['tool']}" if trace else ""
+    return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices{recorded}"
 
 
 @overload

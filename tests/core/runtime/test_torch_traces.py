@@ -197,6 +197,14 @@ def test_collectives_of_two_processes_that_pytorch_recorded() -> None:
     assert len(pw.compare(*runs.values()).difference) == 22, "both do the same"
 
 
+def test_a_comparison_says_what_recorded_a_trace() -> None:
+    one, two = (pw.load(RECORDED / f"gloo_rank{rank}.json.gz") for rank in (0, 1))
+    said = "(real, cpu devices, from PyTorch's profiler)"
+    text = pw.compare(one, two).summary_line()
+    assert f"gloo_rank0 {said}" in text
+    assert f"gloo_rank1 {said}" in text
+
+
 def test_the_collective_with_which_a_recorded_job_hangs() -> None:
     found = pw.check_orders({rank: pw.load(RECORDED / f"gloo_hanging_rank{rank}.json.gz") for rank in (0, 1)})
     assert not found
