@@ -59,18 +59,14 @@ class OrderDifference(NamedTuple):
     @property
     def odd(self) -> tuple[Hashable, ...]:
         """The ranks that differ from most."""
-        return tuple(rank for rank, one in self.sent.items() if known_of(one) != self._usual)
-
-    @property
-    def _usual(self) -> tuple[str, int, str] | None:
-        return Counter(map(known_of, self.sent.values())).most_common(1)[0][0]
+        ((usual, _),) = Counter(map(known_of, self.sent.values())).most_common(1)
+        return tuple(rank for rank, one in self.sent.items() if known_of(one) != usual)
 
     def __str__(self) -> str:
-        usual = next(one for one in self.sent.values() if known_of(one) == self._usual)
-        others = first_ones([str(rank) for rank in self.sent if rank not in self.odd], _NAMED)
-        said = "; ".join(
-            f"on rank {rank} it is {self._words(one)}" for rank, one in self.sent.items() if rank in self.odd[:_NAMED]
-        )
+        odd = self.odd
+        agree = [rank for rank in self.sent if rank not in odd]
+        usual, others = self.sent[agree[0]], first_ones(list(map(str, agree)), _NAMED)
+        said = "; ".join(f"on rank {rank} it is {self._words(self.sent[rank])}" for rank in odd[:_NAMED])
         at = f"collective {self.position} of {self.group}"
         return f"{at}: {said}; on the others ({others}) it is {self._words(usual)}"
 

@@ -239,6 +239,13 @@ class Run(ControllerHistory, RunCauses):
         """Return how long transfers between islands took, and how much of that lies under computation."""
         return exchange(self.events)
 
+    @property
+    def _usual_views(self) -> tuple[str, ...]:
+        """The views that are shown if none is named; a trace of another tool has no graph."""
+        from pathways_widgets.figures.panel import DEFAULT_SHOW
+
+        return ("timeline",) if "trace" in self.about else DEFAULT_SHOW
+
     def show(self, *views: str, at: str = "") -> None:
         """Display the run in the current cell.
 
@@ -253,15 +260,14 @@ class Run(ControllerHistory, RunCauses):
         Raises:
             ValueError: there is no such view; the nearest one is named. Or ``at`` is none.
         """
-        from pathways_widgets.figures.live_display import DEFAULT_SHOW, LiveDisplay
+        from pathways_widgets.figures.live_display import LiveDisplay
         from pathways_widgets.figures.viewpoint import split_view
 
         opens_at, of_player = split_view(at)
         if of_player:
             self.steps().show(of_player, opens_at)
             return
-        default = ("timeline",) if "trace" in self.about else DEFAULT_SHOW
-        display = LiveDisplay(self, views or default, opens_at, partial(expression_of, self))
+        display = LiveDisplay(self, views or self._usual_views, opens_at, partial(expression_of, self))
         display.start()
         self.view = display.figure
         display.stop()
@@ -318,9 +324,8 @@ class Run(ControllerHistory, RunCauses):
             ValueError: the ending, a view or ``at`` is unknown.
         """
         from pathways_widgets.figures.page import write_run
-        from pathways_widgets.figures.panel import DEFAULT_SHOW
 
-        write_run(self, path, views or (("timeline",) if "trace" in self.about else DEFAULT_SHOW), at)
+        write_run(self, path, views or self._usual_views, at)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` reads on any machine.

@@ -163,19 +163,9 @@ class LocalDriver(Driver):
                 continue
         return "unknown"
 
-    def submit(
-        self,
-        compiled_plan: CompiledPlan,
-        arguments: Sequence[int],
-        tokens: Iterable[object],
-        record: Record,
-        client: str,
-        moved: tuple[int, ...] | None = None,
-    ) -> tuple[RunState, list[Entry]]:
-        """Queue a run, for which what others hold on the devices counts; see ``Driver.submit``."""
-        if self._foreign is not None:
-            self._foreign.look((peak.where.island, peak.bytes) for peak in compiled_plan.peaks)
-        return super().submit(compiled_plan, arguments, tokens, record, client, moved)
+    def _prepare(self, run: RunState, arguments: Sequence[int]) -> None:
+        if self._foreign is not None:  # what others hold on the devices counts for the run
+            self._foreign.look((peak.where.island, peak.bytes) for peak in run.compiled_plan.peaks)
 
     def _request_put(self, event: PutRequested, changes: Iterable[object]) -> None:
         if self._foreign is not None:

@@ -93,10 +93,12 @@ def runs_headline(
         # What ends early because it failed is not faster.
         return "; ".join([*failures, "neither run is called faster"])
     said = comparison_headline(names, seconds)
-    if said and not same_ops and not share_names(*records):
+    if not said or same_ops:
+        return said
+    if not share_names(*records):
         return f"{said}, but they do not do the same work"
     fast = int(seconds[1] < seconds[0])
-    return f"{said}{_more_work(records[fast], records[1 - fast])}" if said and not same_ops else said
+    return f"{said}{_more_work(records[fast], records[1 - fast])}"
 
 
 def rerun_headline(last: Events, now: Events) -> str:
