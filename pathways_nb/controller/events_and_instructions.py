@@ -5,7 +5,8 @@ island, and completions come back for ranges: an instruction and an event for ea
 128 small computations (measured), a range costs nothing.
 
 Drivers create events and carry out instructions; ``state_machine`` handles them. Both name calls and buffers by number:
-the controller never holds an array.
+the controller never holds an array. Nobody changes one, though they are not frozen: each call makes several, and to
+make a frozen one takes four times as long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOTABLE = 1e-3
 """Seconds of waiting from which on a wait is recorded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Opened:
     """A client opened, or its terms changed.
 
@@ -40,14 +41,14 @@ class Opened:
     memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Closed:
     """A client closed: its programs are cancelled, and buffers that only it holds are freed."""
 
     client: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Submitted:
     """A client called a program.
 
@@ -72,7 +73,7 @@ class Submitted:
     moved: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stored:
     """A client stored a logical buffer and holds it.
 
@@ -91,7 +92,7 @@ class Stored:
     allocation: Allocation | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PutRequested:
     """A client wants to put a logical buffer onto devices.
 
@@ -113,7 +114,7 @@ class PutRequested:
     allocation: Allocation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completed:
     """A range of a call's order on an island is done, whether its nodes succeeded or failed.
 
@@ -132,26 +133,26 @@ class Completed:
     device_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Released:
     """Clients no longer hold these logical buffers, or no longer wait to put them."""
 
     buffers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Voided:
     """These logical buffers will never hold a value: the nodes that produce them failed."""
 
     buffers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Woke:
     """The time that a ``Wake`` instruction named has come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Added:
     """An island was added, or its lost devices came back.
 
@@ -166,14 +167,14 @@ class Added:
     budget: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Removed:
     """Devices were lost, with every buffer that was only on them."""
 
     where: Placement
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Occupied:
     """Others than the controller hold memory of an island: arrays of the user's own, other processes, the compiler.
 
@@ -188,7 +189,7 @@ class Occupied:
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancelled:
     """A client cancelled calls: what is not launched yet will be skipped."""
 
@@ -214,7 +215,7 @@ Event = (
 # ---- instructions: out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Launch:
     """Launch steps ``start`` to ``stop`` of a call's order on an island, after everything launched on it before."""
 
@@ -224,14 +225,14 @@ class Launch:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Free:
     """Forget these logical buffers."""
 
     buffers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lose:
     """The values of these logical buffers are gone, though users hold them; ``reasons`` has one text for each."""
 
@@ -239,7 +240,7 @@ class Lose:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MemoryHeld:
     """A client now holds ``bytes`` on each of ``count`` devices of an island from device ``first`` on.
 
@@ -254,7 +255,7 @@ class MemoryHeld:
     parts: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waited:
     """A call that had waited is enqueued.
 
@@ -269,7 +270,7 @@ class Waited:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """A logical buffer may be put onto devices; it was requested at ``since``, in seconds of the controller's clock."""
 
@@ -277,7 +278,7 @@ class Grant:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refuse:
     """A logical buffer that was requested at ``since`` cannot be put onto devices; ``error`` says why."""
 
@@ -286,28 +287,28 @@ class Refuse:
     error: PathwaysError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wake:
     """Send ``Woke`` at this time, in seconds of the controller's clock."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finish:
     """All steps of a call are done."""
 
     run: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Skip:
     """Skip what is not launched yet of a cancelled call; its ranges must complete all the same."""
 
     run: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fail:
     """Do the same as for ``Skip``, and fail the skipped nodes with ``error``."""
 

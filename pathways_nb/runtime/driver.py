@@ -11,7 +11,8 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, islice, repeat
+from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
 import jax
@@ -42,7 +43,7 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.buffer_table import BufferTable
 from pathways_nb.runtime.device_layer import DeviceLayer
-from pathways_nb.runtime.entries import Entry, ResultEntries, promised, will_move, with_reader
+from pathways_nb.runtime.entries import Entry, ResultEntries, promised, will_move, will_read
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.launch_causes import LaunchCauses
@@ -127,30 +128,33 @@ class Driver(BufferTable, DeviceLayer):
         plan = compiled_plan.plan
         with self._submitting:
             buffers = tuple(islice(self._buffers, len(plan.results)))
-            entries = [self.entries.get(argument) or self.entry_of(argument) for argument in arguments]
+            entries = self.entries_of(arguments)
             if moved is None:
                 moved = self.moved(compiled_plan, entries)
             run = RunState(
                 next(self._numbers), compiled_plan, entries, {}, record, self.launched, self.ended, client, buffers
             )
-            run.explain = self.explain
-            shardings = map(compiled_plan.shardings.__getitem__, plan.results)
-            made = promised(run, buffers, compiled_plan.result_steps, shardings, tokens, self.event_loop.inbox.put)
-            run.results, run.moved = ResultEntries(made, compiled_plan.result_positions), moved
-            will_move(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
-            read = [entries[argument] for argument in compiled_plan.bringing]
-            readers = with_reader(read, run.unread)
-            sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
-            event = Submitted(run.serial, client, plan, tuple(arguments), buffers, sizes, footprint, moved)
+            run.moved, run.explain = moved, self.explain
+            steps, shardings = compiled_plan.result_steps, compiled_plan.result_shardings
+            made = promised(run, buffers, steps, shardings, tokens, self.event_loop.inbox.put)
+            run.results = ResultEntries(made, compiled_plan.result_positions)
             self._prepare(run, arguments)
-            run.siblings = self._queued.setdefault(client, {})
-            changes = chain(
-                map(setattr, read, repeat("readers"), readers),
-                map(self.entries.__setitem__, buffers, made),
-                map(dict.__setitem__, (self.runs, run.siblings), repeat(run.serial), (run, run)),
-            )
-            self.event_loop.submit(event, changes)
+            queued = run.siblings = self._queued.setdefault(client, {})
+            tables: tuple[dict[int, Any], ...] = (*repeat(self.entries, len(made)), self.runs, queued)
+            changes = map(dict.__setitem__, tables, (*buffers, run.serial, run.serial), (*made, run, run))
+            self.event_loop.submit(run.serial, partial(self._begin, run, tuple(arguments)), changes)
         return run, made
+
+    def _begin(self, run: RunState, arguments: tuple[int, ...]) -> Submitted:
+        """Do what a call needs before the core hears of it, and need not take its caller's time: in the core's turn."""
+        compiled_plan = run.compiled_plan
+        run.begin()
+        will_move(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
+        will_read(map(run.arguments.__getitem__, compiled_plan.bringing), run.unread)
+        sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
+        return Submitted(
+            run.serial, run.client, compiled_plan.plan, arguments, tuple(run.buffers), sizes, footprint, run.moved
+        )
 
     def moved(self, compiled_plan: CompiledPlan, entries: Sequence[Entry]) -> tuple[int, ...]:
         """Return the positions, among the arguments that a plan brings, of those that do not lie at their place yet."""

@@ -188,7 +188,7 @@ def promised(
 
 def _made(tokens: Any, put: Any, buffers: Sequence[int], run: Any, steps: Any, shardings: Any) -> list[Entry]:
     # Spelled out, and not in a constructor: it is the dearest part of a call with hundreds of results.
-    entries = [Entry(token, put) for token, _ in zip(tokens, buffers, strict=False)]
+    entries = list(map(Entry, tokens, repeat(put, len(buffers))))
     for entry, buffer, step, sharding in zip(entries, buffers, steps, shardings, strict=True):
         entry.buffer, entry.run, entry.step, entry.sharding = buffer, run, step, sharding
         entry.array = entry.error = entry.moves = entry.value_holder = entry.where = None
@@ -196,17 +196,24 @@ def _made(tokens: Any, put: Any, buffers: Sequence[int], run: Any, steps: Any, s
     return entries
 
 
-def with_reader(entries: Iterable[Entry], unread: set[int]) -> Iterator[tuple[set[int], ...]]:
-    """Return what ``readers`` of each entry is once another run reads it, too; equal for those with equal ones."""
+def will_read(entries: Iterable[Entry], unread: set[int]) -> None:
+    """Count one more run that reads these entries; one thread at a time may.
+
+    Args:
+        entries: what the run brings to its places.
+        unread: its steps that are still to bring an argument; once there are none, it has read them.
+    """
+    entries = list(entries)
     before = list(map(_readers_of, entries))
     if len(before) < _FEW:
-        return iter([_with_reader(readers, unread) for readers in before])
+        at_once(map(_set_readers, entries, map(_with_reader, before, repeat(unread))))
+        return
     distinct = dict(zip(map(id, before), before, strict=True))  # one for the results of a call, which are read together
     made = {number: _with_reader(readers, unread) for number, readers in distinct.items()}
-    return map(made.__getitem__, map(id, before))
+    at_once(map(_set_readers, entries, map(made.__getitem__, map(id, before))))
 
 
-_readers_of = attrgetter("readers")
+_readers_of, _set_readers = attrgetter("readers"), Entry.__dict__["readers"].__set__
 
 
 def _with_reader(readers: tuple[set[int], ...], unread: set[int]) -> tuple[set[int], ...]:

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -72,19 +73,25 @@ class EventLoop:
         """The last run that was posted, and the last posted run that the core has handled."""
         self._wake: float | None = None
 
-    def submit(self, event: Submitted, changes: Iterable[object] = ()) -> None:
+    def submit(self, run: int, begin: Callable[[], Submitted], changes: Iterable[object] = ()) -> None:
         """Hand over a call; it must not overtake a posted one, whose results it may need.
 
         Args:
-            event: the call.
+            run: its number.
+            begin: returns the call, in the core's turn.
             changes: made together with the hand-over (see ``at_once``).
         """
         if _may_be_stopped() or self._taken < self._posted:
-            self._posted = event.run
-            self.post(event, changes)
+            self._posted = run
+            self.post(partial(self._take_call, begin), changes)
         else:
             at_once(changes)
-            self.report(event)
+            self._guarded(lambda: self.obey(begin()))
+
+    def _take_call(self, begin: Callable[[], Submitted]) -> None:
+        event = begin()
+        self.obey(event)
+        self._taken = event.run
 
     def store(self, event: Stored | Opened | PutRequested, changes: Iterable[object] = ()) -> None:
         """Hand over an event that need not be handled before this returns, and make changes together with that."""
@@ -94,8 +101,8 @@ class EventLoop:
             at_once(changes)
             self.report(event)
 
-    def post(self, event: Event, changes: Iterable[object] = ()) -> None:
-        """Queue an event for the event loop's thread, after changes that belong to it."""
+    def post(self, event: Event | Callable[[], None], changes: Iterable[object] = ()) -> None:
+        """Queue an event, or an errand, for the event loop's thread, after changes that belong to it."""
         if changes:
             at_once(chain(changes, map(self.inbox.put, (event,))))
         else:
@@ -188,8 +195,6 @@ class EventLoop:
     def _serve(self) -> None:
         for event in self._events():
             self.report(event)
-            if isinstance(event, Submitted):
-                self._taken = event.run
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

@@ -36,7 +36,7 @@ def _of_client(label: Label, client: str) -> Label:
     return replace(label, client=client)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class RunState:
     """One run of a compiled plan.
 
@@ -74,7 +74,7 @@ class RunState:
     """Whether any launch of it has gone out."""
     siblings: dict[int, RunState] = field(init=False)
     """The runs of its client that have not ended, itself included, by number."""
-    slots: list[Any] = field(init=False)
+    slots: list[Any] = field(default_factory=list)
     errors: dict[int, PathwaysError] = field(default_factory=dict)
     """By step, the reason why it has no outputs."""
     done: bytearray = field(init=False)
@@ -108,9 +108,12 @@ class RunState:
         return self.own(self.compiled_plan.actions[step].label) if found is None else found
 
     def __post_init__(self) -> None:
+        self.done = bytearray(len(self.compiled_plan.plan.steps))
+
+    def begin(self) -> None:
+        """Make room for what its steps make."""
         plan = self.compiled_plan.plan
         self.slots = [None] * len(plan.slots)
-        self.done = bytearray(len(plan.steps))
         self.unread = set(self.compiled_plan.brings)
         self.remaining_readers = {slot: set(islands) for slot, islands in plan.readers.items()}
 

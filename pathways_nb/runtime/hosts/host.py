@@ -11,14 +11,13 @@ import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.runtime.entries import Entry, at_once, promised, stored, will_move, with_reader
+from pathways_nb.runtime.entries import Entry, promised, stored, will_move, will_read
 from pathways_nb.runtime.hosts.arrivals import Arrivals, assembled
 from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.device_route import DeviceRoute
@@ -187,7 +186,7 @@ class Host:
         brings = zip(plan.compiled.brings, message.arguments, strict=True)
         run.unread = {step for step, found in brings if step in plan.mine and isinstance(found, Held)}
         read = {arguments[plan.compiled.plan.steps[step].argument] for step in run.unread}
-        at_once(map(setattr, read, repeat("readers"), with_reader(read, run.unread)))
+        will_read(read, run.unread)
         sent = (move for step, moves in plan.sends.items() for move in moves if self.is_sent(run, move))
         will_move(entry for move in sent for entry in results.get(plan.compiled.plan.steps[move].inputs[0], ()))
         self.runs[message.run] = run

@@ -92,6 +92,7 @@ class HostRun(RunState):
         super().__post_init__()
         assert self.call is not None
         assert self.host_plan is not None
+        self.begin()
         self.remaining_readers = {slot: set(both) for slot, both in self.host_plan.readers.items()}
         self.faults = dict(self.call.faults)
         self.left = len(self.compiled_plan.plan.orders[self.host.island])

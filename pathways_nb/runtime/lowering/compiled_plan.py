@@ -107,6 +107,11 @@ class CompiledPlan:
         return {step: position for position, step in enumerate(self.brings)}
 
     @cached_property
+    def result_shardings(self) -> tuple[Any, ...]:
+        """The sharding of each result."""
+        return tuple(self.shardings[slot] for slot in self.plan.results)
+
+    @cached_property
     def sent_results(self) -> tuple[int, ...]:
         """Slots of results that the run itself moves to other places, once for each move."""
         # The user may hold these and donate them to the next call, which must wait until they were sent.

@@ -82,9 +82,9 @@ class VirtualEventLoop(EventLoop):
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
 
-    def submit(self, event: Submitted, changes: Iterable[object] = ()) -> None:
+    def submit(self, run: int, begin: Callable[[], Submitted], changes: Iterable[object] = ()) -> None:
         """Post a call. All events go through one inbox, so that they keep the order in which threads were released."""
-        self.post(event, changes)
+        self.post(lambda: self._put_down(begin()), changes)
 
     def store(self, event: Stored | Opened | PutRequested, changes: Iterable[object] = ()) -> None:
         """Post an event that nobody waits for."""

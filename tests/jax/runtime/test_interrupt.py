@@ -205,7 +205,7 @@ def test_a_second_interrupt_is_an_interrupt_too(controller, step) -> None:
             standing.set()
             stand_still()
 
-        cell.interrupted(body, standing.is_set)
+        cell.interrupted(body, lambda cell=cell, standing=standing: standing.is_set() and cell.has_launched())
     settled(controller)
     assert np.isfinite(step(matrix).result()).all()
 

@@ -165,6 +165,7 @@ def run_of(steps: list[tuple[tuple[int, ...], tuple[int, ...]]], readers: dict[i
     made = [SimpleNamespace(inputs=inputs, last=last, outputs=(), argument=-1) for inputs, last in steps]
     plan = SimpleNamespace(steps=made, slots=(None,) * 2, readers=readers)
     run = RunState(0, SimpleNamespace(plan=plan, brings=()), (), {}, None, Condition(), Condition())  # type: ignore[arg-type]
+    run.begin()
     run.slots = ["a", "b"]
     return run
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.controller.events_and_instructions import Closed, Opened, Submitted, Wake, Woke
+from pathways_nb.controller.events_and_instructions import Closed, Opened, Wake, Woke
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.transfers import shards_of
 from pathways_nb.runtime.sim import held_up
@@ -108,11 +108,10 @@ def test_what_is_read_and_dropped_at_once_is_not_freed_before_it_is_read(control
     del other
 
     class Busy:
-        """Another thread drops a handle just before an event is in."""
+        """Another thread drops a handle just before a call is in."""
 
         def put(self, item: Any) -> None:
-            if isinstance(item, Submitted) and dropped:
-                dropped.clear()
+            dropped.clear()
             inbox.put(item)
 
         def __getattr__(self, name: str) -> Any:
