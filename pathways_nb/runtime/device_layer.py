@@ -21,6 +21,8 @@ from pathways_nb.runtime.run_state import RunState
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Cause
 
+_NOTHING = contextlib.nullcontext()
+
 
 class DeviceLayer(ABC):
     """How launches are carried out on one kind of devices, and how time passes there."""
@@ -104,7 +106,7 @@ class DeviceLayer(ABC):
             client: for which it calls.
             name: of what it calls.
         """
-        return contextlib.nullcontext()
+        return _NOTHING
 
     def poll(self) -> None:  # noqa: B027
         """Let simulated time advance: this thread asks whether something is done, and may ask again for ever."""

@@ -54,12 +54,11 @@ class Entry(weakref.ref[object]):
         step: the step of ``run`` that makes it.
         shared: whether another buffer, or the user, has the same array; then its memory must not be taken over.
         sharding: of the array, known before it exists; ``None`` for host values.
-        value_holder: in the simulator: what has its value, if anything.
         where: its devices, if it was put there and not made by a run.
     """
 
     __slots__ = (
-        "array", "buffer", "error", "moves", "readers", "run", "sharding", "shared", "step", "value_holder", "where",
+        "array", "buffer", "error", "moves", "readers", "run", "sharding", "shared", "step", "where",
     )  # fmt: skip
     array: Any
     buffer: int
@@ -70,7 +69,6 @@ class Entry(weakref.ref[object]):
     sharding: Any
     shared: bool
     step: int
-    value_holder: Any
     where: Placement | None
 
     def __eq__(self, other: object) -> bool:
@@ -160,7 +158,7 @@ def stored(
         token: what holds it.
         put: puts the entry into the event loop's queue, in C, when the token is gone.
     """
-    (made,) = _made((token,), put, (buffer,), None, (-1,), (sharding,))
+    (made,) = promised(None, (buffer,), (-1,), (sharding,), (token,), put)
     made.array, made.error, made.shared, made.where = array, error, shared, where
     return made
 
@@ -183,15 +181,11 @@ def promised(
         tokens: what holds each.
         put: puts an entry into the event loop's queue, in C, when its token is gone.
     """
-    return _made(tokens, put, buffers, run, steps, shardings)
-
-
-def _made(tokens: Any, put: Any, buffers: Sequence[int], run: Any, steps: Any, shardings: Any) -> list[Entry]:
     # Spelled out, and not in a constructor: it is the dearest part of a call with hundreds of results.
     entries = list(map(Entry, tokens, repeat(put, len(buffers))))
     for entry, buffer, step, sharding in zip(entries, buffers, steps, shardings, strict=True):
         entry.buffer, entry.run, entry.step, entry.sharding = buffer, run, step, sharding
-        entry.array = entry.error = entry.moves = entry.value_holder = entry.where = None
+        entry.array = entry.error = entry.moves = entry.where = None
         entry.readers, entry.shared = (), False
     return entries
 

@@ -27,6 +27,8 @@ class LogicalBuffer:
     _consumed = ""
     _held: Hold | None = None
     """What holds its buffer, if not the future itself."""
+    _value_holder: Any = None
+    """In simulated time: what has its value, if anything."""
     copies: Mapping[Placement, Self] = {}
     """Copies of the same small value on other devices that needed it, by placement."""
 
@@ -74,15 +76,14 @@ class LogicalBuffer:
 
     def set_value_holder(self, holder: Any) -> None:
         """Attach the value of a simulated future: ``holder`` is a future of real devices or a host value."""
-        assert self._entry is not None
-        self._entry.value_holder = holder
+        self._value_holder = holder
 
     @property
     def value_holder(self) -> Any:
         """What has the value: the future itself, or what a simulated one has; ``None`` if nothing has."""
         if self._session.attach_options.simulated is None:
             return self
-        return self._entry.value_holder if self._entry is not None else None
+        return self._value_holder
 
     def await_flush(self, flush: Callable[[], None]) -> None:
         """Mark the call as batched and not dispatched; ``flush`` dispatches it."""

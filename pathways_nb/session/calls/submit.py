@@ -187,7 +187,8 @@ def submit(
         label = label_of("stall", f"back-pressure: {QUEUED} programs queued", ready.name, client)
         record.add(Row(label, session.clock() - waited, session.clock(), quality=driver.quality))
     buffers, temporary = stored_values.hold(session, ready.plan, leaves, client, name)
-    held = [*(futures or ()), *made_anew(len(known.kinds) - len(futures or ()))]
+    held = made_anew(len(known.kinds) - len(futures or ()))
+    held = [*futures, *held] if futures else held
     with session.donating:
         # A call that takes an argument over waits for its readers: one that came behind it would wait for it in turn.
         if session.donations != seen:

@@ -202,10 +202,11 @@ def test_a_second_interrupt_is_an_interrupt_too(controller, step) -> None:
 
         def body(cell: Cell = cell, standing: threading.Event = standing) -> None:
             cell.call(20)
+            until(cell.has_launched)
             standing.set()
             stand_still()
 
-        cell.interrupted(body, lambda cell=cell, standing=standing: standing.is_set() and cell.has_launched())
+        cell.interrupted(body, standing.is_set)
     settled(controller)
     assert np.isfinite(step(matrix).result()).all()
 
