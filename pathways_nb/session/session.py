@@ -29,7 +29,7 @@ from pathways_nb.results.run import Run
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.gc_pauses import Pauses
-from pathways_nb.runtime.switch_interval import ShortInterval
+from pathways_nb.runtime.interpreter_settings import InterpreterSettings
 from pathways_nb.session.attach_options import AttachOptions
 from pathways_nb.session.future_kinds import FutureKind
 from pathways_nb.trace.metrics import duration
@@ -102,7 +102,7 @@ class Session(Unique):
         self.life = threading.RLock()
         """Held while the event loop starts or stops and while devices change: others see all of it or nothing."""
         self._pauses: Pauses | None = None
-        self._interval: ShortInterval | None = None
+        self._settings: InterpreterSettings | None = None
         self.closed = False
         self.on_close: Callable[[], None] = lambda: None
         """Called once, when the devices are released for good."""
@@ -159,7 +159,7 @@ class Session(Unique):
         driver = self.driver_or_none = self._start_driver(self)
         # In simulated time neither a thread's switch nor a garbage collection takes any.
         if self.clock is time.perf_counter:
-            self._interval = ShortInterval()
+            self._settings = InterpreterSettings()
             self._pauses = Pauses(self.clock, self.note)
         if driver.attachment.note:
             print(driver.attachment.note)
@@ -304,8 +304,8 @@ class Session(Unique):
         driver, self.driver_or_none = self.driver_or_none, None
         if self._pauses is not None:
             self._pauses.stop()
-        if self._interval is not None:
-            self._interval.release()
+        if self._settings is not None:
+            self._settings.release()
         if driver is not None:
             driver.close()
 

@@ -22,7 +22,7 @@ from pathways_nb.runtime.hosts.intruders import listening, watch
 from pathways_nb.runtime.hosts.meeting import joined, new_meeting
 from pathways_nb.runtime.hosts.messages import HostFacts, Parcel
 from pathways_nb.runtime.hosts.reports import Broken
-from pathways_nb.runtime.switch_interval import ShortInterval
+from pathways_nb.runtime.interpreter_settings import InterpreterSettings
 from pathways_nb.util.host_info import versions
 from pathways_nb.util.processes import ProcessId, this_process
 
@@ -70,7 +70,7 @@ class HostActor:
         """To other hosts; ``None`` to one that does not answer."""
         self._offset = 0.0
         self._platform, self._cores, self._by_device = platform, tuple(cores), by_device
-        self._interval, self._unresponsive_after = ShortInterval(), unresponsive_after
+        self._settings, self._unresponsive_after = InterpreterSettings(), unresponsive_after
         os.environ["PJRT_NPROC"] = str(4 * per_host + 2)
 
     def node(self) -> str:

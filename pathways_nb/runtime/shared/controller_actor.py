@@ -21,9 +21,9 @@ from pathways_nb.runtime.cluster.heartbeats import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.cluster.host_island import HostIsland
 from pathways_nb.runtime.cluster.island_maker import ClockEstimate, IslandMaker
 from pathways_nb.runtime.hosts.channel import Channel, Door
+from pathways_nb.runtime.interpreter_settings import InterpreterSettings
 from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, Joined, Rebuilt, Renewed, ToKernel, Welcome
 from pathways_nb.runtime.shared.shared_controller import SharedController
-from pathways_nb.runtime.switch_interval import ShortInterval
 
 GROUPS = {"beside": 8}
 """Threads for calls that wait."""
@@ -76,7 +76,8 @@ class ControllerActor:
         import ray
 
         self.terms, self._ray = terms, ray
-        self._interval = ShortInterval()  # what kernels say must not wait until the core has nothing left to decide
+        # What kernels say must not wait until the core has nothing left to decide.
+        self._settings = InterpreterSettings()
         after = terms.unresponsive_after
         self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, terms.by_device, unresponsive_after=after)
         self._adding = threading.Lock()

@@ -72,30 +72,39 @@ def test_with_restores_the_one_before(controller) -> None:
     np.testing.assert_array_equal(f(y).result(), v * 4)
 
 
-def test_pythons_switch_interval_is_short_while_a_controller_has_threads_and_restored_after_the_last(
+def test_pythons_settings_are_others_while_a_controller_has_threads_and_restored_after_the_last(
     fresh_python,
 ) -> None:
     done = fresh_python(
         """
-        import sys, pathways_nb as pw
+        import gc, sys, pathways_nb as pw
         sys.setswitchinterval(4e-3)
+        usual = gc.get_threshold()
+        seldom = (20_000, *usual[1:])
         def use(c): return c, pw.put(1.0, on=pw.virtual_slice(1)).result()
         outer, _ = use(pw.attach("cpu", islands=1, devices_per_island=1))
-        assert sys.getswitchinterval() == 5e-4
+        assert (sys.getswitchinterval(), gc.get_threshold()) == (5e-4, seldom)
         with pw.attach("cpu", islands=1, devices_per_island=2) as inner:
             use(inner)
             inner.reset()
             assert sys.getswitchinterval() == 5e-4
-        assert sys.getswitchinterval() == 5e-4, "the outer one has it still"
+        assert (sys.getswitchinterval(), gc.get_threshold()) == (5e-4, seldom), "the outer one has them still"
         outer.close()
         outer.close()
-        assert sys.getswitchinterval() == 4e-3
+        assert (sys.getswitchinterval(), gc.get_threshold()) == (4e-3, usual)
         last, _ = use(pw.attach("cpu", islands=1, devices_per_island=1))
         sys.setswitchinterval(2e-3)
         last.close()
         assert sys.getswitchinterval() == 2e-3, "what somebody has set meanwhile stays"
+        assert gc.get_threshold() == usual
         with pw.attach("sim:tpu_v3:1x2"):
-            assert sys.getswitchinterval() == 2e-3
+            assert (sys.getswitchinterval(), gc.get_threshold()) == (2e-3, usual)
+        for chosen in ((0, 10, 10), (90_000, 5, 5)):
+            gc.set_threshold(*chosen)
+            with pw.attach("cpu", islands=1, devices_per_island=1) as other:
+                use(other)
+                assert gc.get_threshold() == chosen, "switched off, or seldom enough"
+            assert gc.get_threshold() == chosen
         """
     )
     assert done.returncode == 0, done.stderr
