@@ -113,6 +113,24 @@ def test_islands_of_a_tpu_are_boxes_of_its_grid() -> None:
     )
 
 
+def test_an_island_of_several_slices_has_a_grid_for_each() -> None:
+    """Hosts are numbered in each slice by themselves; a box is within a slice or made of whole ones."""
+    two = [
+        tpu(10 * number + at, x, y, 0, slice_index=number, virtual_task_index=y // 2)
+        for number in (4, 2)
+        for at, (x, y) in enumerate((x, y) for x in range(2) for y in range(4))
+    ]
+    (island,) = accelerators.attach_accelerators("tpu", two, 1).islands
+    assert island.about == ", tpu_v5e in a 2-slice, 2 × 4 grid"
+    assert island.grid is not None
+    assert island.grid.host == (1, 2, 2, 1)
+    assert {size: len(boxes) for size, boxes in island.grid.boxes.items()} == {1: 16, 2: 8, 4: 4, 8: 2, 16: 1}
+    assert [device.id // 10 for device in island.devices] == [2] * 8 + [4] * 8
+    (mapped,) = accelerators.attach_accelerators("tpu", two, [[0, 8, 1, 9]]).islands
+    assert mapped.grid is not None
+    assert list(mapped.grid.boxes) == [1, 4], "a box is a run of the user's own order"
+
+
 def test_a_users_map_of_a_tpu_keeps_its_order() -> None:
     (island,) = accelerators.attach_accelerators("tpu", GRID, [[5, 4, 1, 0]]).islands
     assert [device.id for device in island.devices] == [85, 86, 89, 90]
