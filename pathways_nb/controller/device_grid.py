@@ -96,10 +96,12 @@ class DeviceGrid:
         return tuple(max(axis) - min(axis) + 1 for axis in zip(*self.cells, strict=True))
 
     @property
-    def shape_text(self) -> str:
-        """Its sides in words, such as ``4 × 4`` or ``2-slice, 4 × 4``; axes of length 1 are left out."""
-        sides = self.sides[self.by_slice :]
-        return f"{self.sides[0]}-slice, " * self.by_slice + (" × ".join(str(side) for side in sides if side > 1) or "1")
+    def words(self) -> str:
+        """It in words, such as ``a 4 × 4 grid of tpu_v5e`` or ``2 slices, each a row of 4 tpu_v5e``."""
+        sides = [side for side in self.sides[self.by_slice :] if side > 1]  # axes of length 1 are left out
+        text = " × ".join(map(str, sides))
+        one = f"a {text} grid of {self.unit}" if len(sides) > 1 else f"a row of {text or 1} {self.unit}"
+        return f"{self.sides[0]} slices, each {one}" if self.by_slice else one
 
     def firsts(self, count: int) -> list[int]:
         """Return the positions at which a box of so many devices begins."""

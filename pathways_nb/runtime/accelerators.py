@@ -58,11 +58,12 @@ def _asked(kind: Kind, groups: Groups, each: int | None) -> str:
 
 def _by_map(asked: str, devices: Sequence[Any], groups: Sequence[Sequence[int]], each: int | None) -> list[list[Any]]:
     flat = [position for group in groups for position in group]
-    wrong = [p for p in flat if not 0 <= p < len(devices) or flat.count(p) > 1]
-    if wrong:
-        raise PlaceError(
-            f"{asked}: device {wrong[0]} is named twice or is not one of the {len(devices)} devices, numbered from 0."
-        )
+    for position in flat:
+        if not 0 <= position < len(devices):
+            have = counted(len(devices), "device")
+            raise PlaceError(f"{asked}: {position} is none of the positions 0 to {len(devices) - 1} of the {have}.")
+        if flat.count(position) > 1:
+            raise PlaceError(f"{asked}: device {position} is named twice, and a device is part of one island.")
     if not groups or not all(groups):
         raise PlaceError(f"{asked}: every island needs at least one device.")
     if each is not None and any(len(group) != each for group in groups):
@@ -133,7 +134,7 @@ def _fitting(kind: Kind, slices: Sequence[Sequence[Any]]) -> str:
     if grid is not None:
         sizes = list(grid.boxes)
         return (
-            f" A {grid.shape_text} grid of {grid.unit} has aligned boxes of {', '.join(map(str, sizes))}: write "
+            f" Aligned boxes of {grid.words} have {', '.join(map(str, sizes))} devices: write "
             f"devices_per_island={sizes[-2] if len(sizes) > 1 else sizes[-1]}, or a map, islands=[[0, 1, …], …]."
         )
     most = len(slices[0])
@@ -145,8 +146,7 @@ def _island(kind: Kind, index: int, devices: Sequence[Any], is_map: bool) -> Loc
     grid, name = _grid(kind, devices, is_map), facts.chip_name(devices) if kind != "cpu" else ""
     if grid is not None and not is_map:
         devices = _in_boxes(devices, grid)
-    shape = f" in a {grid.shape_text} grid" if grid is not None and len(devices) > 1 else ""
-    return LocalIsland(index, tuple(devices), grid=grid, chip=f"{name}{shape}".strip())
+    return LocalIsland(index, tuple(devices), grid=grid, chip=name if grid is None or len(devices) < 2 else grid.words)
 
 
 def _in_boxes(devices: Sequence[Any], grid: DeviceGrid) -> list[Any]:

@@ -91,12 +91,12 @@ def test_a_box_is_within_a_slice_or_made_of_whole_ones() -> None:
     assert {size: [grid.cells[at][0] for at in boxes] for size, boxes in grid.boxes.items() if size > 2} == {
         4: [0, 0, 1, 1, 2, 2], 8: [0, 1, 2], 16: [0], 24: [0],
     }  # fmt: skip
-    assert grid.shape_text == "3-slice, 2 × 4"
+    assert grid.words == "3 slices, each a 2 × 4 grid of TPU"
 
 
 def test_a_mesh_takes_whole_slices_one_after_another() -> None:
     grid = grid_of([(number, x, y) for number in (0, 1) for x, y in cells_of(2, 4)], by_slice=True)
-    assert grid.shape_text == "2-slice, 2 × 4"
+    assert grid.words == "2 slices, each a 2 × 4 grid of TPU"
     along = [grid.cells[at] for at in grid.arranged(0, 16, (2, 2, 4))]
     assert along == cells_of(2, 2, 4)
     for shape in ((16,), (4, 4), (2, 8), (1, 16)):
@@ -115,7 +115,7 @@ def test_several_slices_are_drawn_one_below_another() -> None:
     with pytest.raises(pw.PlaceError) as error:
         resources.place([pw.virtual_slice(6, name="all")])
     assert str(error.value).endswith(
-        "a 2-slice, 2 × 2 grid of TPU, of which a program may have an aligned box: 1, 2, 4, 8 devices. Ask for 4 or 8."
+        "2 slices, each a 2 × 2 grid of TPU, of which a program may have an aligned box: 1, 2, 4, 8 devices. Ask for 4 or 8."
         "\n  slice 0:\n  A A\n  A A\n  slice 1:\n  - -\n  - -\n  (A ann, - free)"
     )
 
