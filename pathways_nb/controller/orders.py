@@ -43,12 +43,17 @@ class OrderCheck:
         gangs: how many different gangs, or collectives, are in them.
         cycle: gangs that wait for each other; empty if the orders are compatible.
         difference: of traces, the first collective that is not the same on all ranks; None if there is none.
+        groups: of traces, how many groups of ranks have collectives.
+        between: of traces, collectives of several groups that ranks called in opposite orders: they wait for each other
+            unless the devices run those of different groups at the same time. None if the traces do not tell the order.
     """
 
     orders: int
     gangs: int
     cycle: tuple[Before, ...] = ()
     difference: OrderDifference | None = None
+    groups: int = 1
+    between: tuple[Before, ...] | None = ()
 
     def __bool__(self) -> bool:
         return not self.cycle and self.difference is None
@@ -57,7 +62,14 @@ class OrderCheck:
         if self.difference is not None:
             return f"<{self.difference}>"
         if not self.cycle:
-            return f"<{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together>"
+            fit = f"{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together"
+            if self.between:
+                return (
+                    f"<{fit} within each group; but {', '.join(map(str, self.between))}: they hang unless collectives "
+                    f"of these groups run at the same time>"
+                )
+            untold = f" within each of {self.groups} groups; the order between groups is not told"
+            return f"<{fit}{untold if self.groups > 1 and self.between is None else ''}>"
         other = "other" if len(self.cycle) == 2 else "next"
         return f"<{', '.join(map(str, self.cycle))}: each waits for the {other} for ever>"
 

@@ -91,6 +91,9 @@ def open_trace(path: Path, kinds: Mapping[str, str] | None = None) -> Run:
     devices = [device for island in found.devices for device in island]
     run.about = {"options": {"kind": devices[0].split()[0].lower()}}
     run.about["trace"] = {"tool": recorded.tool, "devices": devices, "rank": recorded.rank}
+    if recorded.collectives:
+        ordered = sorted(recorded.collectives, key=lambda one: one.start)
+        run.about["collectives"] = [tuple(one._replace(start=one.start - found.began)) for one in ordered]
     if recorded.unread:
         run.about["unread"] = dict(recorded.unread)
     return run

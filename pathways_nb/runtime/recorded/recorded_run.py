@@ -41,12 +41,14 @@ class RecordedRun(NamedTuple):
         devices: names of the devices, island by island.
         events: on devices, and the calls that sent them; in seconds since the first.
         ops: the same on devices, as the operations of launches.
+        began: when the first of them began, in seconds on the clock of the trace.
     """
 
     islands: tuple[int, ...]
     devices: tuple[tuple[str, ...], ...]
     events: Events
     ops: Ops
+    began: float
 
 
 def recorded_run(
@@ -93,7 +95,7 @@ def recorded_run(
     names: list[list[str]] = [[] for _ in range(len({island for island, _ in places.values()}))]
     for (kind, number), (island, _) in places.items():
         names[island].append(f"{kind} {number}")
-    return RecordedRun(tuple(map(len, names)), tuple(map(tuple, names)), events, ops)
+    return RecordedRun(tuple(map(len, names)), tuple(map(tuple, names)), events, ops, begin)
 
 
 def _places(labels: Mapping[TaskLabel, int]) -> dict[tuple[str, int], tuple[int, int]]:

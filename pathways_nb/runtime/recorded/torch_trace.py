@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 
 from pathways_nb.runtime.recorded.chrome_planes import ChromeEvents, ChromeLabel, Thread
-from pathways_nb.runtime.recorded.recorded_tasks import UNKNOWN, MarkedStep, RecordedTasks, TaskLabel
+from pathways_nb.runtime.recorded.recorded_tasks import UNKNOWN, HostCollective, MarkedStep, RecordedTasks, TaskLabel
 
 _TASKS = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "concurrent_kernel"})
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "runtime", "driver"})
@@ -25,6 +25,9 @@ _BESIDE = frozenset(
 """Categories that say something of the host, or say again what kernels say."""
 _EXCHANGE = re.compile(r"(gloo|mpi|ucc|xccl|nccl):")
 """How a back end calls a collective in the thread that carries it out."""
+_CALLED = "record_param_comms"
+"""How PyTorch notes the call of a collective, with its group; a kernel that waits for ever is in no trace."""
+_NO_COLLECTIVES = ("wait", "init", "")
 _STEP = re.compile(r"(ProfilerStep)#(\d+)$")
 _SIZES = (("float8", 1), ("bfloat16", 2), ("half", 2), ("short", 2), ("double", 8), ("long", 8), ("int64", 8),
           ("float16", 2), ("float64", 8), ("float", 4), ("int", 4), ("complex", 8))  # fmt: skip
@@ -42,12 +45,15 @@ def torch_tasks(events: ChromeEvents) -> RecordedTasks:
     labels, rows = list(events.labels), events.rows
     categories = [label.category.lower() for label in labels]
     of_labels = [_task_label(label) if label.category.lower() in _TASKS else None for label in labels]
+    called = [_host_collective(label) for label in labels]
     unread: Counter[int] = Counter()
     columns = zip(rows.label, rows.start, rows.end, rows.call, strict=True)
     for number, start, end, call in columns:
         task, category = of_labels[number], categories[number]
         if task is not None:
             made.add(task, start, end, call)
+        elif (one := called[number]) is not None:
+            made.collectives.append(one._replace(start=start))
         elif category in _CALLS:
             if call != UNKNOWN:
                 made.add_call(labels[number].name, start, end, call)
@@ -82,6 +88,14 @@ def _task_label(label: ChromeLabel) -> TaskLabel:
         ("GPU", device if isinstance(device, int) else 0), f"stream {stream}", label.name,
         label.category.lower(), bytes=size, group=group, detail=detail,
     )  # fmt: skip
+
+
+def _host_collective(label: ChromeLabel) -> HostCollective | None:
+    """Return the collective that events with a label call; ``None`` if they call none."""
+    if label.name != _CALLED or str(dict(label.args).get("Collective name", "")) in _NO_COLLECTIVES:
+        return None
+    said = _task_label(label)
+    return HostCollective(said.group, said.detail, said.bytes, 0.0)
 
 
 def _size_of(element: str) -> int:
