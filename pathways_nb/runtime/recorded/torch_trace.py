@@ -25,8 +25,11 @@ _BESIDE = frozenset(
 """Categories that say something of the host, or say again what kernels say."""
 _EXCHANGE = re.compile(r"(gloo|mpi|ucc|xccl|nccl):")
 """How a back end calls a collective in the thread that carries it out."""
-_CALLED = "record_param_comms"
-"""How PyTorch notes the call of a collective, with its group; a kernel that waits for ever is in no trace."""
+_CALLED = re.compile(r"record_param_comms$"), re.compile(r"c10d::(?=\w)"), re.compile(r"[nr]ccl:(?=\w)")
+"""How PyTorch notes the call of a collective: newer versions with its group, others by its name alone.
+
+The calls count because a kernel that waits for ever is in no trace.
+"""
 _NO_COLLECTIVES = ("wait", "init", "")
 _STEP = re.compile(r"(ProfilerStep)#(\d+)$")
 _SIZES = (("float8", 1), ("bfloat16", 2), ("half", 2), ("short", 2), ("double", 8), ("long", 8), ("int64", 8),
@@ -45,7 +48,8 @@ def torch_tasks(events: ChromeEvents) -> RecordedTasks:
     labels, rows = list(events.labels), events.rows
     categories = [label.category.lower() for label in labels]
     of_labels = [_task_label(label) if label.category.lower() in _TASKS else None for label in labels]
-    called = [_host_collective(label) for label in labels]
+    of_forms = ([_host_collective(label, form) for label in labels] for form in _CALLED)
+    called = next((found for found in of_forms if any(found)), [None] * len(labels))
     unread: Counter[int] = Counter()
     columns = zip(rows.label, rows.start, rows.end, rows.call, strict=True)
     for number, start, end, call in columns:
@@ -90,12 +94,15 @@ def _task_label(label: ChromeLabel) -> TaskLabel:
     )  # fmt: skip
 
 
-def _host_collective(label: ChromeLabel) -> HostCollective | None:
-    """Return the collective that events with a label call; ``None`` if they call none."""
-    if label.name != _CALLED or str(dict(label.args).get("Collective name", "")) in _NO_COLLECTIVES:
+def _host_collective(label: ChromeLabel, form: re.Pattern[str]) -> HostCollective | None:
+    """Return the collective that events with a label call; ``None`` if they call none, or another form tells it."""
+    if label.category.lower() in _TASKS or (match := form.match(label.name)) is None:
+        return None
+    told = label.name[match.end() :] or str(dict(label.args).get("Collective name", ""))
+    if told in _NO_COLLECTIVES:
         return None
     said = _task_label(label)
-    return HostCollective(said.group, said.detail, said.bytes, 0.0)
+    return HostCollective(said.group, said.detail or f"; {told}", said.bytes, 0.0)
 
 
 def _size_of(element: str) -> int:

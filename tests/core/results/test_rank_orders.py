@@ -177,3 +177,14 @@ def test_a_rank_of_another_group_is_not_waited_for(tmp_path) -> None:
     apart = nccl("AllReduce", 0.0, 1.0, 8, "tp", "[0, 2]")
     assert pw.check_orders(ranks(tmp_path, [apart], [kernel("gemm", 0.0, 1.0)], [apart]))
     assert not pw.check_orders(ranks(tmp_path, [apart], [kernel("gemm", 0.0, 1.0)], [kernel("gemm", 0.0, 1.0)]))
+
+
+@pytest.mark.parametrize("form", ["c10d::{}_", "nccl:{}"])
+def test_calls_of_older_versions_tell_their_names(tmp_path, form) -> None:
+    def old(*names: str) -> list[dict]:
+        told = [host("cpu_op", form.format(name), 10.0 * at, 1.0) for at, name in enumerate(names)]
+        return [kernel("ncclKernel_SendRecv_RING(x)", 0.0, 1.0), *told]
+
+    assert pw.check_orders(ranks(tmp_path, old("alltoall", "barrier"), old("alltoall", "barrier"))).gangs == 2
+    found = pw.check_orders(ranks(tmp_path, old("alltoall", "allreduce"), old("alltoall", "allgather")))
+    assert "collective 1 of all ranks: on rank 1 it is allgather" in repr(found)
