@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -152,13 +153,16 @@ def _from_json(reader: TraceJson) -> RecordedTasks | None:
     if is_torch(events):
         recorded = torch_tasks(events)
         distributed = reader.beside.get("distributedInfo")
-        rank = distributed.get("rank") if isinstance(distributed, dict) else None
-        recorded.rank = rank if isinstance(rank, int) else UNKNOWN
+        rank = str(distributed.get("rank")) if isinstance(distributed, dict) else ""
+        recorded.rank = int(rank) if re.fullmatch(r"\d{1,9}", rank) else UNKNOWN
     else:
         recorded = _planes(ChromeProfile(events.planes), "a trace of XProf")
+    if events.unended:
+        recorded.unread["events without an end"] += events.unended
     if not len(recorded.tasks):
-        names = first_ones(list(dict.fromkeys(events.processes.values())), _NAMED) or "none"
-        raise DamagedError(f"nothing in it ran on a device, as XProf and PyTorch name them; its processes are {names}")
+        names = first_ones(list(dict.fromkeys(events.processes.values())), _NAMED)
+        have = f"its processes are {names}" if names else "it names no processes"
+        raise DamagedError(f"nothing in it ran on a device, as XProf and PyTorch name them; {have}")
     return recorded
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 
+from pathways_nb.errors import is_index
 from pathways_nb.runtime.recorded.chrome_planes import ChromeEvents, ChromeLabel, Thread
 from pathways_nb.runtime.recorded.recorded_tasks import UNKNOWN, HostCollective, MarkedStep, RecordedTasks, TaskLabel
 
@@ -89,7 +90,7 @@ def _task_label(label: ChromeLabel) -> TaskLabel:
     detail = "; ".join(str(args.get(one, "")) for one in ("dtype", "Collective name")).removesuffix("; ")
     size = size if isinstance(size, int) and 0 <= size < 2**53 else 0
     return TaskLabel(
-        ("GPU", device if isinstance(device, int) else 0), f"stream {stream}", label.name,
+        ("GPU", device if is_index(device) else 0), f"stream {stream}", label.name,
         label.category.lower(), bytes=size, group=group, detail=detail,
     )  # fmt: skip
 
