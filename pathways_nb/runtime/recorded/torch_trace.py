@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,8 @@ def torch_tasks(events: ChromeEvents) -> RecordedTasks:
 def _task_label(label: ChromeLabel) -> TaskLabel:
     args = dict(label.args)
     process, thread = label.thread
-    device, stream = args.get("device", process), args.get("stream", thread)
+    device: Any = args.get("device", process)
+    stream = args.get("stream", thread)
     size, group = args.get("bytes", 0), ""
     if "Collective name" in args:
         counts = [args.get(name, 0) for name in ("In msg nelems", "Out msg nelems")]
