@@ -21,6 +21,7 @@ from pathways_nb.controller.device_grid import Cell
 from pathways_nb.errors import UsageError, size
 from pathways_nb.runtime.local_islands import Kind
 from pathways_nb.util.fallbacks import fall_back
+from pathways_nb.util.progress import tell_reader
 
 _PROXY = "proxy"
 """JAX's name of the backend of Pathways on Cloud."""
@@ -70,6 +71,10 @@ def start_pathways() -> None:
         if pathwaysutils not in _started:
             _started.append(pathwaysutils)
             pathwaysutils.initialize()
+            tell_reader(
+                f"asking Pathways' proxy at {_target() or 'JAX_BACKEND_TARGET'} for its devices; where nobody answers "
+                f"it gives up after two minutes (PATHWAYS_PROXY_CONNECTION_TIMEOUT_SECS sets another time)"
+            )
 
 
 _started: list[object] = []
@@ -83,6 +88,11 @@ def uses_proxy() -> bool:
 def _platforms() -> str:
     """Return the platforms that JAX is told to use, as in ``JAX_PLATFORMS``; empty if it chooses."""
     return str(getattr(jax.config, "jax_platforms", None) or "")
+
+
+def _target() -> str:
+    """Return the address of the proxy that JAX is told; empty if none."""
+    return os.environ.get("JAX_BACKEND_TARGET", "")
 
 
 _PLUGINS = {
@@ -117,9 +127,8 @@ def _cannot_start(why: str) -> str:
             f"attach: {asked}, but the package pathwaysutils, which brings that backend, is not installed ({why}). "
             f"Run: pip install 'pathways_nb[pathways]'."
         )
-    target = os.environ.get("JAX_BACKEND_TARGET", "")
     return (
-        f"attach: {asked}, but the proxy of Pathways does not answer at JAX_BACKEND_TARGET={target!r} ({why}). "
+        f"attach: {asked}, but the proxy of Pathways does not answer at JAX_BACKEND_TARGET={_target()!r} ({why}). "
         f"Give the address of its server, such as grpc://127.0.0.1:29000."
     )
 

@@ -253,7 +253,9 @@ def test_several_processes_are_refused_with_what_to_use(monkeypatch: pytest.Monk
     )
 
 
-def test_pathways_utilities_are_initialized_once_if_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pathways_utilities_are_initialized_once_if_they_are_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[str] = []
     fake = SimpleNamespace(
         initialize=lambda: calls.append("initialize"), __spec__=SimpleNamespace(name="pathwaysutils")
@@ -265,6 +267,8 @@ def test_pathways_utilities_are_initialized_once_if_they_are_there(monkeypatch: 
     for _ in range(2):
         device_facts.start_pathways()
     assert calls == ["initialize"]
+    said = capsys.readouterr().err
+    assert said.count("asking Pathways' proxy at JAX_BACKEND_TARGET for its devices; where nobody answers") == 1
 
 
 def test_a_backend_that_does_not_start_is_told_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
