@@ -114,6 +114,7 @@ def test_tpus_count_their_launches_by_themselves(tmp_path, launches, found) -> N
     run = pw.load(tmp_path / "t.xplane.pb")
     assert len(np.unique(run.ops["run"])) == found
     assert not run.about.get("unread")
+    assert run.idle().seconds["dispatch"] == 0, "nothing tells who sent what"
     assert set(run.events.of_kind("transfer")["name"]) == {"slice-done.4"}
     (label,) = {run.events.labels[one].basis for one in run.events.of_kind("collective").label}
     assert label == "replica groups [1,2]<=[2]; bf16[8,2]"
