@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import NamedTuple
 
 from pathways_nb.controller.order_difference import OrderDifference
@@ -85,13 +86,19 @@ def check_gangs(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
         A true value if all gangs can run; else a false value that names a cycle of gangs and has it as ``cycle``.
 
     Raises:
-        UsageError: ``orders`` is no dictionary, or an island has the same gang twice.
+        UsageError: ``orders`` is no dictionary, or an island has a text, or the same gang twice.
     """
     if not isinstance(orders, Mapping):
         raise UsageError(
             f"check_orders({orders!r}): a dictionary is needed, with the gangs of each island in order, such as "
             f"pw.check_orders({{0: ['a', 'b'], 1: ['b', 'a']}})."
         )
+    for island, order in orders.items():
+        if isinstance(order, (str, PathLike)):
+            raise UsageError(
+                f"check_orders: {island!r} has {str(order)!r}, and a list of gangs is needed; or a run: that of a trace "
+                f"is pw.load({str(order)!r})."
+            )
     gangs = {gang for order in orders.values() for gang in order}
     return OrderCheck(len(orders), len(gangs), tuple(find_cycle(orders) or ()))
 

@@ -99,7 +99,8 @@ def _task_label(label: ChromeLabel) -> TaskLabel:
 
 def _host_collective(label: ChromeLabel, form: re.Pattern[str]) -> HostCollective | None:
     """Return the collective that events with a label call; ``None`` if they call none, or another form tells it."""
-    if label.category.lower() in _TASKS or (match := form.match(label.name)) is None:
+    on_device = label.category.lower() in _TASKS or label.category.lower().startswith("gpu_")
+    if on_device or (match := form.match(label.name)) is None:
         return None
     told = label.name[match.end() :] or str(dict(label.args).get("Collective name", ""))
     if told in _NO_COLLECTIVES:

@@ -69,6 +69,18 @@ def test_what_there_is_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert parts.machine() == parts.Machine("gpu", 2, "2 × NVIDIA H100 80GB HBM3")
 
 
+@pytest.mark.parametrize(
+    ("slices", "each"),
+    [((8,), 4), ((6,), 2), ((2,), 1), ((16, 16), 16), ((16, 16, 16), 16), ((4,) * 5, 4), ((6, 4), 4)],
+)
+def test_two_places_are_as_large_as_a_power_of_two(
+    controller: pw.Controller, monkeypatch: pytest.MonkeyPatch, slices: tuple[int, ...], each: int
+) -> None:
+    devices = [FakeDevice(0, more={"slice_index": at}) for at, count in enumerate(slices) for _ in range(count)]
+    monkeypatch.setattr(device_facts, "found_devices", lambda: ("gpu", devices))
+    assert [(place.size, place.island) for place in parts._two_places()] == [(each, 0), (each, 1)]
+
+
 def test_benches_get_accelerators_where_there_are_so_many(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
