@@ -96,8 +96,8 @@ def check_gangs(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
     for island, order in orders.items():
         if isinstance(order, (str, PathLike)):
             raise UsageError(
-                f"check_orders: {island!r} has {str(order)!r}, and a list of gangs is needed; or a run: that of a trace "
-                f"is pw.load({str(order)!r})."
+                f"check_orders: {island!r} has {str(order)!r}, and a list of gangs is needed; or a run: that of a "
+                f"trace is pw.load({str(order)!r})."
             )
     gangs = {gang for order in orders.values() for gang in order}
     return OrderCheck(len(orders), len(gangs), tuple(find_cycle(orders) or ()))
