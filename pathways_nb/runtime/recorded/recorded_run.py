@@ -81,16 +81,18 @@ def recorded_run(
         "run": np.concatenate([run, runs_of_calls, np.full(len(waiting), -1)]),
     }
     count = len(stored["label"])
-    stored |= {name: np.full(count, value) for name, value in UNKNOWN.items()}
-    stored |= {"quality": np.full(count, QUALITIES.index("exact")), "status": np.zeros(count)}
+    alike = {**UNKNOWN, "quality": QUALITIES.index("exact"), "status": 0}
+    stored |= {name: np.full(count, value, STORED[name]) for name, value in alike.items()}
     known = np.flatnonzero(sent >= 0)
     stored["why"][known] = MESSAGE
     stored["released_label"][known] = calls.label[sent[known]] + len(made)
     stored["released_run"][known] = runs_of_calls[sent[known]]
-    columns: dict[str, np.ndarray] = {name: stored[name].astype(dtype) for name, dtype in STORED.items()}
-    # By start, so that positions are in the order of time.
-    by_start = np.argsort(columns["start"], kind="stable")
-    events = Events([*made, *calls.labels], {name: one[by_start] for name, one in columns.items()}, np.arange(count))
+    # By start, so that positions are in the order of time; one column after another, as there may be millions of rows.
+    by_start = np.argsort(stored["start"], kind="stable")
+    columns: dict[str, np.ndarray] = {
+        name: stored.pop(name).astype(dtype, copy=False)[by_start] for name, dtype in STORED.items()
+    }
+    events = Events([*made, *calls.labels], columns, np.arange(count))
     ops = _ops(labels, made, kinds, modules, {"label": label, "start": start - begin, "end": end - begin, "run": run})
     names: list[list[str]] = [[] for _ in range(len({island for island, _ in places.values()}))]
     for (kind, number), (island, _) in places.items():

@@ -14,6 +14,7 @@ import pathways_nb as pw
 from pathways_datasets import recorded, recorded_files
 from pathways_nb.program.emit import module_of
 from pathways_nb.runtime.local.profiler import Profiler
+from pathways_nb.runtime.recorded import xspace_pieces
 from pathways_nb.trace.exact_stamps import matched
 from pathways_nb.trace.record import Record
 from pathways_nb.trace.rows import Label, Row
@@ -129,6 +130,30 @@ def test_launches_of_tpus_get_exact_stamps_though_each_counts_by_itself() -> Non
         record.add(Row(Label("compute", "step", island=0, devices=2), at, at + 1.0))
     match = matched(record, spans, [[0, 1]], module_of)
     assert {row: [span.device for span in on] for row, on in match.spans.items()} == {at: [0, 1] for at in range(3)}
+
+
+def test_a_profile_is_read_in_pieces_as_it_is_as_a_whole(h200, monkeypatch) -> None:
+    """JAX's own reader takes eight times a file's size, so it gets some events at a time."""
+    data = recorded("h200_plain_step.xplane.pb")
+    told: list[float] = []
+    monkeypatch.setattr(xspace_pieces, "PIECE", 1000)
+    pieced = xspace_pieces.PiecedProfile(memoryview(data), told.append).planes
+    whole = list(ProfileData.from_serialized_xspace(data).planes)
+
+    def seen(planes):
+        return [
+            (plane.name, list(plane.stats), [(line.name, [_event(one) for one in line.events]) for line in plane.lines])
+            for plane in planes
+        ]
+
+    assert seen(pieced) == seen(whole)
+    assert len(told) > 20
+    assert told == sorted(told)
+    assert told[-1] <= 1
+
+
+def _event(one):
+    return one.name, one.start_ns, one.duration_ns, list(one.stats)
 
 
 def test_launches_without_ops_are_the_tasks(tmp_path) -> None:
