@@ -132,6 +132,7 @@ def test_launches_of_tpus_get_exact_stamps_though_each_counts_by_itself() -> Non
     assert {row: [span.device for span in on] for row, on in match.spans.items()} == {at: [0, 1] for at in range(3)}
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as an error it aborts the process in jaxlib
 def test_a_profile_is_read_in_pieces_as_it_is_as_a_whole(h200, monkeypatch) -> None:
     """JAX's own reader takes eight times a file's size, so it gets some events at a time."""
     data = recorded("h200_plain_step.xplane.pb")

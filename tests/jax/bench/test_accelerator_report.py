@@ -78,7 +78,9 @@ def test_two_places_are_as_large_as_a_power_of_two(
 ) -> None:
     devices = [FakeDevice(0, more={"slice_index": at}) for at, count in enumerate(slices) for _ in range(count)]
     monkeypatch.setattr(device_facts, "found_devices", lambda: ("gpu", devices))
-    assert [(place.size, place.island) for place in parts._two_places()] == [(each, 0), (each, 1)]
+    found = parts._two_places()
+    pw.attach("cpu", islands=1, devices_per_island=1)  # these devices are none that a later test could use
+    assert [(place.size, place.island) for place in found] == [(each, 0), (each, 1)]
 
 
 def test_benches_get_accelerators_where_there_are_so_many(
