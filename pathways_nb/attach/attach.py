@@ -32,6 +32,8 @@ from pathways_nb.util import forks, interrupts, limits
 from pathways_nb.util.option_names import checked_options
 
 KINDS = ("auto", "cpu", "gpu", "tpu", "sim", "ray")
+_PLATFORMS = {"cuda": "gpu", "rocm": "gpu", "metal": "gpu", "proxy": "auto", "pathways": "auto"}
+"""What other tools call such devices, and the kind that attaches them."""
 
 
 @checked_options()
@@ -133,6 +135,8 @@ def attach(
     per_host = None if on_hosts else devices_per_host
     simulated = SimulatorOptions(chip, network, per_host, shape, noise, seed, values, compiler, host)
     if not simulator.is_simulated(kind):
+        if isinstance(kind, str) and (meant := _PLATFORMS.get(kind.lower())) is not None:
+            raise UsageError(f'attach({kind!r}): those devices are attached by pw.attach("{meant}").')
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)
     _refuse_elsewhere(kind, address=address, name=name, transfers=transfers, unresponsive_after=unresponsive_after)

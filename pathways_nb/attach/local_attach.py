@@ -188,6 +188,8 @@ def _position(islands: Any, device: Any, every: Sequence[Any]) -> int:
         TypeError: it is neither.
     """
     if not hasattr(device, "device_kind"):
+        if not is_index(device):
+            raise TypeError
         return operator.index(device)
     if device not in every:
         raise PlaceError(f"attach(islands={islands!r}): {device!r} is none of the {len(every)} devices that JAX lists.")

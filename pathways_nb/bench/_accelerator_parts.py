@@ -86,7 +86,12 @@ def _two_places() -> tuple[pw.VirtualSlice, pw.VirtualSlice]:
     if here.devices < 2:
         _attach(here.kind)
         return pw.virtual_slice(1, name="left"), pw.virtual_slice(1, name="right")
-    each = 4 if here.is_rehearsal else here.devices // 2
+    each = 4
+    if not here.is_rehearsal:
+        # A power of two: it divides what the parts compute, and a TPU has boxes of it.
+        slices = _attach(here.kind).islands
+        most = min(slices) if len(slices) > 1 else slices[0] // 2
+        each = 1 << most.bit_length() - 1
     _attach(here.kind, islands=2, devices_per_island=each)
     return pw.virtual_slice(each, island=0, name="left"), pw.virtual_slice(each, island=1, name="right")
 

@@ -89,19 +89,19 @@ def _in_this_process(name: str, out: Path) -> None:
     (out / "part.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def page(devices: str, is_rehearsal: bool, parts: Sequence[Part], out: Path) -> str:
+def page(devices: str, missing: str, parts: Sequence[Part], out: Path) -> str:
     """Return the page.
 
     Args:
         devices: their names and numbers.
-        is_rehearsal: whether they are virtual.
+        missing: why they are virtual, and how to get others; empty if they are not.
         parts: as they ended.
         out: folder of the pictures.
     """
     note = (
         "<p class=note><b>This is a rehearsal on virtual CPU devices:</b> JAX lists no accelerator here. It shows that "
-        "the parts run; their times say nothing of a GPU or TPU.</p>"
-        if is_rehearsal
+        f"the parts run; their times say nothing of a GPU or TPU. {html.escape(missing)}</p>"
+        if missing
         else ""
     )
     rows = "".join(
@@ -157,22 +157,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(done.stderr, file=sys.stderr)  # noqa: T201
         return 1
     about = json.loads(done.stdout.strip().splitlines()[-1])
+    if about["missing"]:
+        print(f"JAX lists no accelerator here: a rehearsal on virtual CPU devices. {about['missing']}")  # noqa: T201
     ended: list[Part] = []
     for number, (name, what) in enumerate(about["parts"].items(), 1):
         print(f"[{number}/{len(about['parts'])}] {name}", end=" … ", flush=True)  # noqa: T201
         ended.append(run_part(name, what, asked.out))
         print(f"{ended[-1].seconds:.1f} s{', failed' if ended[-1].failed else ''}", flush=True)  # noqa: T201
     written = asked.out / "report.html"
-    written.write_text(page(about["devices"], about["is_rehearsal"], ended, asked.out), encoding="utf-8")
+    written.write_text(page(about["devices"], about["missing"], ended, asked.out), encoding="utf-8")
     print(f"the report: {written}")  # noqa: T201
     return int(any(part.failed for part in ended))
 
 
 def describe(parts: Any) -> None:
     """Print what ``main`` needs to know of the devices and the parts, as JSON."""
+    from pathways_nb.runtime import device_facts  # late: ``main`` itself must start no JAX
+
     here = parts.machine()
     what = {name: (part.__doc__ or "").strip() for name, part in parts.PARTS.items()}
-    print(json.dumps({"devices": here.names, "is_rehearsal": here.is_rehearsal, "parts": what}))  # noqa: T201
+    why = dict.fromkeys(device_facts.why_none(kind).strip() for kind in ("gpu", "tpu"))
+    missing = " ".join(why) if here.is_rehearsal else ""
+    print(json.dumps({"devices": here.names, "missing": missing, "parts": what}))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -140,10 +140,11 @@ class Comparison(ShowsItself):
         """Return both makespans, their devices, and the largest difference, in one line."""
         # The name ends with a parenthesis, into which the devices are put.
         names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
-        line = comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
-        if not (len(self.a.ops) and len(self.b.ops)):
+        ops = self.op_difference if len(self.a.ops) and len(self.b.ops) else None
+        has_ops = ops is not None and len(ops) > 0
+        line = comparison_line(names, self.a.events, self.b.events, (self.a.islands, self.b.islands), has_ops)
+        if ops is None:
             return line
-        ops = self.op_difference
         matched = f"{counted(len(ops), 'op')} matched, {ops.only_a} and {ops.only_b} without partner"
         return " · ".join([line, matched, *self._worst(ops)])
 

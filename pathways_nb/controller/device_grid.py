@@ -2,7 +2,8 @@
 
 A TPU runs a program on an aligned box of its torus and not on any set of devices. Repeated halving of the grid gives
 such boxes. Devices are kept in the order in which halving meets them, so that each box is a run of positions: a
-placement stays a range (``plan.Placement``), and only the ranges that are boxes are offered.
+placement stays a range (``plan.Placement``), and only the ranges that are boxes are offered. An island of several
+slices has a torus for each: the slice is the first coordinate, and a box is within one slice or made of whole ones.
 
 Islands of GPUs and of virtual devices have no grid: any run of positions is as good as another.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,14 +40,15 @@ class GridBox(NamedTuple):
     sides: Cell
 
 
-def in_boxes(cells: Sequence[Cell], host: Cell = ()) -> list[int]:
+def in_boxes(cells: Sequence[Cell], host: Cell = (), by_slice: bool = False) -> list[int]:
     """Return the positions of cells in an order in which each box of the grid is a run.
 
     Args:
         cells: coordinates of each device, all different.
         host: chips of a host along each axis; empty if there is one host.
+        by_slice: whether the first coordinate is the slice.
     """
-    halves = _halves(cells, range(len(cells)), host)
+    halves = _halves(cells, range(len(cells)), host, by_slice)
     return [members[0] for members, _, _ in halves if len(members) == 1]
 
 
@@ -58,19 +61,25 @@ class DeviceGrid:
         host: chips of a host along each axis; a box is within one host or made of whole ones. Empty: no such rule.
         unit: what a device is called, such as ``"tpu_v5e"``.
         keeps_order: whether meshes take the devices in the order in which they are, which is a user's own.
+        by_slice: whether the first coordinate is the slice.
     """
 
     cells: tuple[Cell, ...]
     host: Cell = ()
     unit: str = "TPU"
     keeps_order: bool = False
+    by_slice: bool = False
 
     @cached_property
     def boxes(self) -> dict[int, dict[int, GridBox]]:
         """The boxes by number of devices, then by first position."""
         found: dict[int, dict[int, GridBox]] = {}
-        for members, low, sides in _halves(self.cells, range(len(self.cells)), self.host):
-            first, count, whole = min(members), len(members), len(members) == len(self.cells)
+        of_slice = Counter(cell[0] for cell in self.cells) if self.by_slice else {}
+        for members, low, sides in _halves(self.cells, range(len(self.cells)), self.host, self.by_slice):
+            first, count = min(members), len(members)
+            # Of slices those that it touches, else the whole island.
+            most = sum(of_slice[low[0] + at] for at in range(sides[0])) if self.by_slice else len(self.cells)
+            whole = count == most
             aligned = whole or all(at % side == 0 for at, side in zip(low, sides, strict=True))
             is_run = max(members) - first + 1 == count
             if math.prod(sides) == count and aligned and is_run and (whole or self._keeps_hosts_whole(sides)):
@@ -87,9 +96,12 @@ class DeviceGrid:
         return tuple(max(axis) - min(axis) + 1 for axis in zip(*self.cells, strict=True))
 
     @property
-    def shape_text(self) -> str:
-        """Its sides in words, such as ``4 × 4``; axes of length 1 are left out."""
-        return " × ".join(str(side) for side in self.sides if side > 1) or "1"
+    def words(self) -> str:
+        """It in words, such as ``a 4 × 4 grid of tpu_v5e`` or ``2 slices, each a row of 4 tpu_v5e``."""
+        sides = [side for side in self.sides[self.by_slice :] if side > 1]  # axes of length 1 are left out
+        text = " × ".join(map(str, sides))
+        one = f"a {text} grid of {self.unit}" if len(sides) > 1 else f"a row of {text or 1} {self.unit}"
+        return f"{self.sides[0]} slices, each {one}" if self.by_slice else one
 
     def firsts(self, count: int) -> list[int]:
         """Return the positions at which a box of so many devices begins."""
@@ -110,6 +122,11 @@ class DeviceGrid:
         here = range(first, first + count)
         if box is None or self.keeps_order:
             return list(here)
+        if self.by_slice and (slices := box.sides[0]) > 1:
+            # The network between slices is the slow one: a mesh takes whole slices, one after another.
+            each = count // slices
+            inner = [shape[0] // slices, *shape[1:]] if shape[0] % slices == 0 else [each]
+            return [at for one in range(first, first + count, each) for at in self.arranged(one, each, inner)]
         at = {self.cells[position]: position for position in here}
         low = tuple(map(min, zip(*at, strict=True)))
         axes = [axis for axis, side in enumerate(box.sides) if side > 1]
@@ -131,6 +148,9 @@ class DeviceGrid:
         Returns:
             The lines, of which a hole has a dot; empty for a grid that is too large to read.
         """
+        if self.by_slice:
+            parts = [self._picture_of_slice(number, mark) for number in sorted({cell[0] for cell in self.cells})]
+            return "\n".join(parts) if all(parts) else ""
         low = tuple(map(min, zip(*self.cells, strict=True)))
         marks = {cell: mark(position) for position, cell in enumerate(self.cells)}
         width = max(map(len, marks.values()))
@@ -145,6 +165,11 @@ class DeviceGrid:
                 found = [marks.get(tuple(a + b for a, b in zip(low, cell, strict=True)), "·") for cell in cells]
                 lines.append("  " + " ".join(one.ljust(width) for one in found).rstrip())
         return "\n".join(lines)
+
+    def _picture_of_slice(self, number: int, mark: Callable[[int], str]) -> str:
+        mine = [position for position, cell in enumerate(self.cells) if cell[0] == number]
+        shown = DeviceGrid(tuple(self.cells[position][1:] for position in mine)).picture(lambda at: mark(mine[at]))
+        return f"  slice {number}:\n{shown}" if shown else ""
 
 
 def ring(sides: Sequence[int]) -> list[Cell]:
@@ -190,7 +215,9 @@ def _placed(cell: Cell, axes: Sequence[int], rank: int) -> Cell:
     return tuple(where.get(axis, 0) for axis in range(rank))
 
 
-def _halves(cells: Sequence[Cell], members: Sequence[int], host: Cell) -> Iterator[tuple[Sequence[int], Cell, Cell]]:
+def _halves(
+    cells: Sequence[Cell], members: Sequence[int], host: Cell, by_slice: bool
+) -> Iterator[tuple[Sequence[int], Cell, Cell]]:
     """Yield the boxes of repeated halving that have a device: its members, its lowest corner, its sides.
 
     A box comes before its parts, and the parts in the order of their coordinates.
@@ -203,13 +230,14 @@ def _halves(cells: Sequence[Cell], members: Sequence[int], host: Cell) -> Iterat
         return
     # Hosts stay whole as long as there are several.
     hosts = [math.ceil(side / of) for side, of in zip(sides, host or (1,) * len(sides), strict=True)]
-    axis = max(range(len(sides)), key=lambda at: (hosts[at], sides[at], at in _HALVED_FIRST, -_rank(at)))
+    axis = max(range(by_slice, len(sides)), key=lambda at: (hosts[at], sides[at], -_rank(at - by_slice)))
+    axis = 0 if by_slice and sides[0] > 1 else axis
     cut = max(range(low[axis] + 1, high[axis]), key=lambda at: at & -at)  # the roundest number in between
     for part in (
         [one for one in members if cells[one][axis] < cut],
         [one for one in members if cells[one][axis] >= cut],
     ):
-        yield from _halves(cells, part, host)
+        yield from _halves(cells, part, host, by_slice)
 
 
 def _rank(axis: int) -> int:

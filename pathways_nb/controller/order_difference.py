@@ -66,12 +66,17 @@ class OrderDifference(NamedTuple):
         odd = self.odd
         agree = [rank for rank in self.sent if rank not in odd]
         usual, others = self.sent[agree[0]], first_ones(list(map(str, agree)), _NAMED)
-        said = "; ".join(f"on rank {rank} it is {self._words(self.sent[rank])}" for rank in odd[:_NAMED])
+        said = "; ".join(f"on {rank_words(rank)} it is {self._words(self.sent[rank])}" for rank in odd[:_NAMED])
         at = f"collective {self.position} of {self.group}"
         return f"{at}: {said}; on the others ({others}) it is {self._words(usual)}"
 
     def _words(self, one: SentCollective | None) -> str:
         return "none, as it sent no more or its trace ends" if one is None else f"{one} at {one.start:.6f} s"
+
+
+def rank_words(rank: Hashable) -> str:
+    """Return a rank in words, which the user may have named so."""
+    return str(rank) if str(rank).startswith("rank") else f"rank {rank}"
 
 
 def known_of(one: SentCollective | None) -> tuple[str, int, str] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import NamedTuple
 
 from pathways_nb.controller.order_difference import OrderDifference
@@ -43,12 +44,17 @@ class OrderCheck:
         gangs: how many different gangs, or collectives, are in them.
         cycle: gangs that wait for each other; empty if the orders are compatible.
         difference: of traces, the first collective that is not the same on all ranks; None if there is none.
+        groups: of traces, how many groups of ranks have collectives.
+        between: of traces, collectives of several groups that ranks called in opposite orders: they wait for each other
+            unless the devices run those of different groups at the same time. None if the traces do not tell the order.
     """
 
     orders: int
     gangs: int
     cycle: tuple[Before, ...] = ()
     difference: OrderDifference | None = None
+    groups: int = 1
+    between: tuple[Before, ...] | None = ()
 
     def __bool__(self) -> bool:
         return not self.cycle and self.difference is None
@@ -57,7 +63,14 @@ class OrderCheck:
         if self.difference is not None:
             return f"<{self.difference}>"
         if not self.cycle:
-            return f"<{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together>"
+            fit = f"{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together"
+            if self.between:
+                return (
+                    f"<{fit} within each group; but {', '.join(map(str, self.between))}: they hang unless collectives "
+                    f"of these groups run at the same time>"
+                )
+            untold = f" within each of {self.groups} groups; the order between groups is not told"
+            return f"<{fit}{untold if self.groups > 1 and self.between is None else ''}>"
         other = "other" if len(self.cycle) == 2 else "next"
         return f"<{', '.join(map(str, self.cycle))}: each waits for the {other} for ever>"
 
@@ -73,13 +86,19 @@ def check_gangs(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
         A true value if all gangs can run; else a false value that names a cycle of gangs and has it as ``cycle``.
 
     Raises:
-        UsageError: ``orders`` is no dictionary, or an island has the same gang twice.
+        UsageError: ``orders`` is no dictionary, or an island has a text, or the same gang twice.
     """
     if not isinstance(orders, Mapping):
         raise UsageError(
             f"check_orders({orders!r}): a dictionary is needed, with the gangs of each island in order, such as "
             f"pw.check_orders({{0: ['a', 'b'], 1: ['b', 'a']}})."
         )
+    for island, order in orders.items():
+        if isinstance(order, (str, PathLike)):
+            raise UsageError(
+                f"check_orders: {island!r} has {str(order)!r}, and a list of gangs is needed; or a run: that of a "
+                f"trace is pw.load({str(order)!r})."
+            )
     gangs = {gang for order in orders.values() for gang in order}
     return OrderCheck(len(orders), len(gangs), tuple(find_cycle(orders) or ()))
 

@@ -281,7 +281,7 @@ class Resources:
         legend = [f"{letter} {by_serial(serial).label}" for serial, letter in letters.items() if is_alive(serial)]
         legend += ["- free", *(["x lost"] if self._lost[island].total else [])]
         legend += ["· no device"] if math.prod(grid.sides) > len(grid.cells) else []
-        what = f"Island {island} is a {grid.shape_text} grid of {grid.unit}, of which"
+        what = f"Island {island} is {grid.words}, of which"
         if slice_.size in grid.boxes:
             why = f"{what} every box of {slice_.size} has lost a device"
             fix = f"Give back what was lost: controller.add(island={island})"

@@ -26,6 +26,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.parallel.pipelines.token_context import Context
 from pathways_nb.program.signature import Deferred, aval_of
+from pathways_nb.session import default_controller
 from pathways_nb.util.progress import Progress
 from pathways_nb.util.words import a_type_of, counted, first_ones
 
@@ -124,13 +125,17 @@ def estimated(calls: Sequence[BlockCall], chip: Hardware) -> tuple[list[float], 
 
 
 def measured(calls: Sequence[BlockCall]) -> tuple[list[float], str]:
-    """Return the measured seconds of each block on JAX's default device, and how they were found."""
+    """Return the measured seconds of each block on one device, and how they were found.
+
+    The device is the first accelerator that is attached, else the one that JAX computes on by itself: the threads of
+    virtual CPU devices step back behind others.
+    """
     distinct = {one.key: one for one in calls}
-    starts = {}
+    starts, device = {}, default_controller.accelerator() or jax.devices()[0]
     with Progress() as progress:
         for number, (key, one) in enumerate(distinct.items(), 1):
             progress.tell(f"blocks: compiling {number} of {len(distinct)}")
-            starts[key] = _ready(one)
+            starts[key] = _ready(one, device)
         found: dict[Hashable, list[float]] = {key: [] for key in starts}
         keys, order = list(starts), np.random.default_rng(0)
         for number in range(_MOST):
@@ -140,7 +145,7 @@ def measured(calls: Sequence[BlockCall]) -> tuple[list[float], str]:
                 progress.tell(f"blocks: round {number + 1} of {_MOST} at most")
                 found[keys[index]].append(seconds_of(starts[keys[index]]))
     rounds = counted(len(next(iter(found.values()))), "round")
-    basis = f"forward and backward pass, measured on {jax.devices()[0].device_kind}: the median of {rounds}"
+    basis = f"forward and backward pass, measured on {device.device_kind}: the median of {rounds}"
     return [median(found[one.key]) for one in calls], basis
 
 
@@ -180,13 +185,13 @@ def _arguments(call: BlockCall) -> tuple[list[Any], list[Any]]:
     return jax.tree.leaves((_structs(call.params), call.x)), [leaf for leaf in jax.tree.leaves(call.y) if _flows(leaf)]
 
 
-def _ready(call: BlockCall) -> Callable[[], Any]:
-    """Return both passes of a block, compiled, with their arguments on the default device."""
+def _ready(call: BlockCall, device: Any) -> Callable[[], Any]:
+    """Return both passes of a block, compiled, with their arguments on a device."""
     values, gradient = _arguments(call)
     given = [*jax.tree.leaves(call.params), *jax.tree.leaves(call.x)]
     random = np.random.default_rng(0)
-    arrays = [_array(leaf, struct, random) for leaf, struct in zip(given, values, strict=True)]
-    gradients = [_array(struct, struct, random) for struct in gradient]
+    filled = [_array(leaf, struct, random) for leaf, struct in zip(given, values, strict=True)]
+    arrays, gradients = jax.device_put((filled, [_array(struct, struct, random) for struct in gradient]), device)
     compiled = jax.jit(_passes(call)).lower(arrays, gradients).compile()
 
     def start() -> Any:
@@ -195,16 +200,16 @@ def _ready(call: BlockCall) -> Callable[[], Any]:
     return start
 
 
-def _array(leaf: Any, struct: jax.ShapeDtypeStruct, random: np.random.Generator) -> jax.Array:
-    """Return a leaf's own values on the default device; for a struct random floats, and zeros of other types."""
+def _array(leaf: Any, struct: jax.ShapeDtypeStruct, random: np.random.Generator) -> Any:
+    """Return a leaf's own values; for a struct random floats, and zeros of other types."""
     if isinstance(leaf, Deferred):
         leaf = leaf.result()
     if isinstance(leaf, jax.ShapeDtypeStruct):
         if jax.dtypes.issubdtype(struct.dtype, jax.dtypes.prng_key):
             return jax.random.split(jax.random.key(0), struct.shape)
         values = random.normal(size=struct.shape) if _flows(struct) else np.zeros(struct.shape)
-        return jax.numpy.asarray(values, struct.dtype)
-    return jax.device_put(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, struct.dtype), jax.devices()[0])
+        return np.asarray(values, struct.dtype)
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, struct.dtype)
 
 
 def _flows(leaf: Any) -> bool:

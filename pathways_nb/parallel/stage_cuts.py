@@ -142,8 +142,8 @@ def stages(
             function may occur many times.
         count: number of stages.
         cost: a number for each block; ``"estimated"``, from the jaxpr of its forward and backward pass on ``chip``; or
-            ``"measured"``, timed on JAX's default device, with progress after two seconds. Left out: estimated if
-            ``params`` and ``x`` are given, else equal for all blocks.
+            ``"measured"``, timed on the first accelerator that is attached, else on JAX's default device, with progress
+            after two seconds. Left out: estimated if ``params`` and ``x`` are given, else equal for all blocks.
         params: a tree of arrays or ``jax.ShapeDtypeStruct`` for each block.
         x: input of the first block, likewise.
         chip: for estimates: a name, a ``pw.chip``, or ``pw.calibration()`` for this machine's own rates.

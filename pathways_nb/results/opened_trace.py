@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import mmap
+import re
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from pathways_nb.errors import UsageError
 from pathways_nb.results.chrome_trace import from_chrome
@@ -23,6 +23,7 @@ from pathways_nb.runtime.recorded.task_kinds import kinds_table
 from pathways_nb.runtime.recorded.torch_trace import is_torch, torch_tasks
 from pathways_nb.runtime.recorded.trace_json import TraceJson
 from pathways_nb.runtime.recorded.xspace_bytes import modules_in
+from pathways_nb.runtime.recorded.xspace_pieces import PiecedProfile
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.json_text import DamagedError, said
 from pathways_nb.util.progress import Progress
@@ -70,13 +71,16 @@ def open_trace(path: Path, kinds: Mapping[str, str] | None = None) -> Run:
         )
     try:
         with Progress() as progress:
+
+            def tell(share: float) -> None:
+                progress.tell(lambda: f"reading {path.name}: {share:.0%}")
+
             if path.name.endswith(_JSON):
-                reader = TraceJson(path, lambda share: progress.tell(lambda: f"reading {path.name}: {share:.0%}"))
-                recorded, modules = _from_json(reader), dict[str, bytes]()
+                recorded, modules = _from_json(TraceJson(path, tell)), dict[str, bytes]()
                 if recorded is None:
                     return _own(path)
             else:
-                recorded, modules = _from_profile(path)
+                recorded, modules = _from_profile(path, tell)
             progress.tell(f"{path.name}: putting {len(recorded.tasks):,} tasks on lanes")
             ran = {label.module for label in recorded.labels}
             known = module_ops({name: proto for name, proto in modules.items() if name in ran})
@@ -91,32 +95,33 @@ def open_trace(path: Path, kinds: Mapping[str, str] | None = None) -> Run:
     devices = [device for island in found.devices for device in island]
     run.about = {"options": {"kind": devices[0].split()[0].lower()}}
     run.about["trace"] = {"tool": recorded.tool, "devices": devices, "rank": recorded.rank}
+    if recorded.collectives:
+        ordered = sorted(recorded.collectives, key=lambda one: one.start)
+        run.about["collectives"] = [tuple(one._replace(start=one.start - found.began)) for one in ordered]
     if recorded.unread:
         run.about["unread"] = dict(recorded.unread)
     return run
 
 
-def _from_profile(path: Path) -> tuple[RecordedTasks, dict[str, bytes]]:
+def _from_profile(path: Path, tell: Callable[[float], object]) -> tuple[RecordedTasks, dict[str, bytes]]:
     """Return the tasks of a profile, and its compiled modules.
 
     Raises:
         DamagedError: it is no profile, or nothing ran on devices.
     """
     with path.open("rb") as file:
-        data = file.read()
+        # What is read lies in the file as long as it is not packed.
+        data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise DamagedError(f"it cannot be unpacked ({said(error)})") from None
-    modules = modules_in(data)
+    view = memoryview(data)
+    modules = modules_in(view)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # as an error it would abort the process in jaxlib
-        try:
-            profile = jax.profiler.ProfileData.from_serialized_xspace(data)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise DamagedError(said(error)) from None
-        recorded = _planes(profile, "a profile of JAX")
+        recorded = _planes(PiecedProfile(view, tell), "a profile of JAX")
     if not len(recorded.tasks):
         raise DamagedError("nothing in it ran on a device")
     return recorded, modules
@@ -149,13 +154,16 @@ def _from_json(reader: TraceJson) -> RecordedTasks | None:
     if is_torch(events):
         recorded = torch_tasks(events)
         distributed = reader.beside.get("distributedInfo")
-        rank = distributed.get("rank") if isinstance(distributed, dict) else None
-        recorded.rank = rank if isinstance(rank, int) else UNKNOWN
+        rank = str(distributed.get("rank")) if isinstance(distributed, dict) else ""
+        recorded.rank = int(rank) if re.fullmatch(r"\d{1,9}", rank) else UNKNOWN
     else:
         recorded = _planes(ChromeProfile(events.planes), "a trace of XProf")
+    if events.unended:
+        recorded.unread["events without an end"] += events.unended
     if not len(recorded.tasks):
-        names = first_ones(list(dict.fromkeys(events.processes.values())), _NAMED) or "none"
-        raise DamagedError(f"nothing in it ran on a device, as XProf and PyTorch name them; its processes are {names}")
+        names = first_ones(list(dict.fromkeys(events.processes.values())), _NAMED)
+        have = f"its processes are {names}" if names else "it names no processes"
+        raise DamagedError(f"nothing in it ran on a device, as XProf and PyTorch name them; {have}")
     return recorded
 
 

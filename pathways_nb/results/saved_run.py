@@ -45,6 +45,9 @@ _ABOUT: dict[str, Callable[[Field], object]] = {
     "source": Field.text,
     "shares": Field.text,
     "trace": Field.table,
+    "collectives": list_of(
+        row(tuple, Field.text, Field.text, Field.whole, partial(Field.number, low=-MOST_SECONDS))
+    ).read,
     "unread": lambda field: [field[name].whole() for name in field.table()],
     "opened": record(dict, summary=Field.text).read,
     "taken_as_placed": row(tuple, Field.whole, partial(Field.whole, high=MOST_EVENTS * LARGEST)).read,  # of all calls

@@ -58,11 +58,12 @@ def _asked(kind: Kind, groups: Groups, each: int | None) -> str:
 
 def _by_map(asked: str, devices: Sequence[Any], groups: Sequence[Sequence[int]], each: int | None) -> list[list[Any]]:
     flat = [position for group in groups for position in group]
-    wrong = [p for p in flat if not 0 <= p < len(devices) or flat.count(p) > 1]
-    if wrong:
-        raise PlaceError(
-            f"{asked}: device {wrong[0]} is named twice or is not one of the {len(devices)} devices, numbered from 0."
-        )
+    for position in flat:
+        if not 0 <= position < len(devices):
+            have = counted(len(devices), "device")
+            raise PlaceError(f"{asked}: {position} is none of the positions 0 to {len(devices) - 1} of the {have}.")
+        if flat.count(position) > 1:
+            raise PlaceError(f"{asked}: device {position} is named twice, and a device is part of one island.")
     if not groups or not all(groups):
         raise PlaceError(f"{asked}: every island needs at least one device.")
     if each is not None and any(len(group) != each for group in groups):
@@ -123,7 +124,7 @@ def _cut(kind: Kind, devices: list[Any], each: int) -> list[list[Any]]:
     grid = _grid(kind, devices)
     if grid is None:
         return [devices[at : at + each] for at in range(0, len(devices) - each + 1, each)] if each else []
-    in_order = [devices[at] for at in in_boxes(_cells(devices) or (), grid.host)]
+    in_order = _in_boxes(devices, grid)
     return [in_order[first : first + each] for first in grid.firsts(each)]
 
 
@@ -133,7 +134,7 @@ def _fitting(kind: Kind, slices: Sequence[Sequence[Any]]) -> str:
     if grid is not None:
         sizes = list(grid.boxes)
         return (
-            f" A {grid.shape_text} grid of {grid.unit} has aligned boxes of {', '.join(map(str, sizes))}: write "
+            f" Aligned boxes of {grid.words} have {', '.join(map(str, sizes))} devices: write "
             f"devices_per_island={sizes[-2] if len(sizes) > 1 else sizes[-1]}, or a map, islands=[[0, 1, …], …]."
         )
     most = len(slices[0])
@@ -144,9 +145,13 @@ def _fitting(kind: Kind, slices: Sequence[Sequence[Any]]) -> str:
 def _island(kind: Kind, index: int, devices: Sequence[Any], is_map: bool) -> LocalIsland:
     grid, name = _grid(kind, devices, is_map), facts.chip_name(devices) if kind != "cpu" else ""
     if grid is not None and not is_map:
-        devices = [devices[at] for at in in_boxes(_cells(devices) or (), grid.host)]
-    shape = f" in a {grid.shape_text} grid" if grid is not None and len(devices) > 1 else ""
-    return LocalIsland(index, tuple(devices), grid=grid, chip=f"{name}{shape}".strip())
+        devices = _in_boxes(devices, grid)
+    return LocalIsland(index, tuple(devices), grid=grid, chip=name if grid is None or len(devices) < 2 else grid.words)
+
+
+def _in_boxes(devices: Sequence[Any], grid: DeviceGrid) -> list[Any]:
+    """Return the devices of an island in the order of its grid."""
+    return [devices[at] for at in in_boxes(_cells(devices) or (), grid.host, grid.by_slice)]
 
 
 def _grid(kind: Kind, devices: Sequence[Any], is_map: bool = False) -> DeviceGrid | None:
@@ -154,17 +159,20 @@ def _grid(kind: Kind, devices: Sequence[Any], is_map: bool = False) -> DeviceGri
     cells = _cells(devices) if kind == "tpu" else None
     if cells is None:
         return None
-    host = _host_sides(devices, cells)
-    order = list(range(len(cells))) if is_map else in_boxes(cells, host)
+    host, by_slice = _host_sides(devices, cells), len(set(map(facts.slice_index, devices))) > 1
+    order = list(range(len(cells))) if is_map else in_boxes(cells, host, by_slice)
     unit = facts.chip_name(devices) or str(getattr(devices[0], "device_kind", "TPU"))
-    return DeviceGrid(tuple(cells[at] for at in order), host, unit, is_map)
+    return DeviceGrid(tuple(cells[at] for at in order), host, unit, is_map, by_slice)
 
 
 def _cells(devices: Sequence[Any]) -> list[Cell] | None:
-    """Return the cell of each device in its slice's torus; ``None`` if none is told, or there are several slices."""
+    """Return the cell of each device in its slice's torus, of several slices behind its slice; ``None`` if not told."""
     found = [cell for cell in map(facts.cell_of, devices) if cell is not None]
-    if len(found) < len(devices) or len(set(map(facts.slice_index, devices))) > 1:
+    if len(found) < len(devices):
         return None
+    slices = sorted(set(map(facts.slice_index, devices)))
+    if len(slices) > 1:
+        found = [(slices.index(facts.slice_index(one)), *cell) for one, cell in zip(devices, found, strict=True)]
     if len(set(found)) < len(found):  # several devices of a chip
         found = [(*cell, facts.core_of(device)) for cell, device in zip(found, devices, strict=True)]
     return found if len(set(found)) == len(found) and len(set(map(len, found))) == 1 else None
@@ -172,7 +180,7 @@ def _cells(devices: Sequence[Any]) -> list[Cell] | None:
 
 def _host_sides(devices: Sequence[Any], cells: Sequence[Cell]) -> Cell:
     """Return the chips of a host along each axis; empty where all devices have one host."""
-    hosts = list(map(facts.host_of, devices))
+    hosts = [(facts.slice_index(device), facts.host_of(device)) for device in devices]
     if len(set(hosts)) == 1:
         return ()
     mine = [cell for cell, host in zip(cells, hosts, strict=True) if host == hosts[0]]

@@ -21,6 +21,7 @@ from pathways_nb.controller.device_grid import Cell
 from pathways_nb.errors import UsageError, size
 from pathways_nb.runtime.local_islands import Kind
 from pathways_nb.util.fallbacks import fall_back
+from pathways_nb.util.progress import tell_reader
 
 _PROXY = "proxy"
 """JAX's name of the backend of Pathways on Cloud."""
@@ -70,6 +71,10 @@ def start_pathways() -> None:
         if pathwaysutils not in _started:
             _started.append(pathwaysutils)
             pathwaysutils.initialize()
+            tell_reader(
+                f"asking Pathways' proxy at {_target() or 'JAX_BACKEND_TARGET'} for its devices; where nobody answers "
+                f"it gives up after two minutes (PATHWAYS_PROXY_CONNECTION_TIMEOUT_SECS sets another time)"
+            )
 
 
 _started: list[object] = []
@@ -83,6 +88,11 @@ def uses_proxy() -> bool:
 def _platforms() -> str:
     """Return the platforms that JAX is told to use, as in ``JAX_PLATFORMS``; empty if it chooses."""
     return str(getattr(jax.config, "jax_platforms", None) or "")
+
+
+def _target() -> str:
+    """Return the address of the proxy that JAX is told; empty if none."""
+    return os.environ.get("JAX_BACKEND_TARGET", "")
 
 
 _PLUGINS = {
@@ -117,9 +127,8 @@ def _cannot_start(why: str) -> str:
             f"attach: {asked}, but the package pathwaysutils, which brings that backend, is not installed ({why}). "
             f"Run: pip install 'pathways_nb[pathways]'."
         )
-    target = os.environ.get("JAX_BACKEND_TARGET", "")
     return (
-        f"attach: {asked}, but the proxy of Pathways does not answer at JAX_BACKEND_TARGET={target!r} ({why}). "
+        f"attach: {asked}, but the proxy of Pathways does not answer at JAX_BACKEND_TARGET={_target()!r} ({why}). "
         f"Give the address of its server, such as grpc://127.0.0.1:29000."
     )
 
@@ -129,13 +138,17 @@ def _cannot_start(why: str) -> str:
 
 def kind_of(device: Any) -> Kind:
     """Return the kind of a device, whatever its platform calls itself."""
-    platform, name = str(device.platform).lower(), str(getattr(device, "device_kind", ""))
+    platform, name = str(device.platform).lower(), _kind_name(device)
     if platform == "cpu":
         return "cpu"
     # Pathways' proxy may stand for GPUs, too; of devices without a name that tells, it has TPUs.
     told = f"{platform} {name}".lower()
     is_tpu = "tpu" in told or (_PROXY in platform and not re.search(r"nvidia|cuda|amd|rocm|gpu", told))
     return "tpu" if is_tpu or "pathways" in platform else "gpu"
+
+
+def _kind_name(device: Any) -> str:
+    return str(getattr(device, "device_kind", ""))
 
 
 def slice_index(device: Any) -> int:
@@ -165,7 +178,7 @@ def core_of(device: Any) -> int:
 
 def chip_name(devices: Sequence[Any]) -> str:
     """Return the name that the table of chips has for the chips of devices; empty if it has none."""
-    chip = chip_of_kind(str(getattr(devices[0], "device_kind", "")))
+    chip = chip_of_kind(_kind_name(devices[0]))
     return "" if chip is None else chip.name
 
 
@@ -175,8 +188,9 @@ def stats_of(device: Any) -> dict[str, int] | None:
     Raises:
         Exception: of whatever class, by a backend that refuses.
     """
-    found = device.memory_stats()
-    return dict(found) if found and found.get("bytes_limit") else None
+    said = device.memory_stats() or {}
+    found = {name: int(value) for name, value in said.items() if isinstance(value, (int, float))}
+    return found if found.get("bytes_limit", 0) > 0 else None
 
 
 def capacity_of(devices: Sequence[Any]) -> int:
@@ -192,7 +206,7 @@ def capacity_of(devices: Sequence[Any]) -> int:
             return min(one["bytes_limit"] for one in told if one)
     except Exception as error:  # of whatever class a backend without it raises
         refused = error
-    chip = chip_of_kind(str(getattr(devices[0], "device_kind", "")))
+    chip = chip_of_kind(_kind_name(devices[0]))
     if chip is not None:
         return int(chip.device.hbm_bytes)
     if refused is not None:
@@ -206,13 +220,18 @@ def capacity_of(devices: Sequence[Any]) -> int:
 
 
 def memory_note(devices: Sequence[Any], budget: int) -> str:
-    """Return a line about a budget that devices do not report; empty if they do, or there is none."""
+    """Return a line about a budget that devices do not report; empty if they do, or a warning has told it."""
     try:
         is_told = all(map(stats_of, devices))
     except Exception:  # of whatever class a backend without it raises
-        is_told = False
-    if is_told or not budget:
+        is_told = not budget
+    if is_told or (not budget and devices[0].platform == "cpu"):  # in place of accelerators, to try the proxy
         return ""
+    if not budget:
+        return (
+            f"The devices do not report their memory, and the table of chips has no {_kind_name(devices[0])!r}: no "
+            "limit is kept. hbm= sets one."
+        )
     return (
         f"The devices do not report their memory: counted are {size(budget)} each, by the table of chips "
         f"({chip_name(devices)}), less the arrays of this process. hbm= sets another size."

@@ -8,6 +8,7 @@ previous controller is kept until the next use of either shows which of the two 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
@@ -82,6 +83,14 @@ def topology(model: CostModel) -> Topology | None:
     if not isinstance(driver, SimDriver) or driver.model is not model:
         return None
     return driver.attachment.islands[0].topology
+
+
+def accelerator() -> Any:
+    """Return the first device of the attached accelerators; ``None`` if none are attached."""
+    session = peek()
+    if session is None or session.attach_options.kind not in ("gpu", "tpu"):
+        return None
+    return session.driver.attachment.islands[0].devices[0]
 
 
 def allow_default(attach: Callable[[], Session]) -> None:

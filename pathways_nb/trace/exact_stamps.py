@@ -1,8 +1,9 @@
 """Exact stamps instead of estimated ones: launches of a record are matched with what a profiler saw.
 
 A profiler knows devices, modules and times but not which call a launch belongs to; a record knows calls and the order
-of dispatch. Launches of one module on one set of devices run in the order of dispatch, so the n-th launch seen is the
-n-th recorded. Where the counts differ nothing is guessed: a wrong match would call a wrong stamp exact.
+of dispatch. Launches of one module on one device run in the order of dispatch, so the n-th launch seen is the n-th
+recorded. Where the counts differ nothing is guessed: a wrong match would call a wrong stamp exact. Devices are matched
+one by one, because a TPU numbers its launches by itself: no number says which of them are one launch.
 
 ``runtime.local.profiler`` reads profiles; this module needs no device.
 """
@@ -10,7 +11,7 @@ n-th recorded. Where the counts differ nothing is guessed: a wrong match would c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, duration
 from pathways_nb.trace.record import Events, Record
+
+_Sequence = tuple[int, str]
+"""A device and a module, whose launches there are in order."""
 
 
 class OpSpan(NamedTuple):
@@ -40,8 +44,6 @@ class Span(NamedTuple):
 
     device: int
     module: str
-    launch: Hashable
-    """Equal on all devices of one launch."""
     start: float
     end: float
     ops: tuple[OpSpan, ...] = ()
@@ -99,13 +101,21 @@ def matched(
         devices: for each island, the profiler's number of each device.
         module_of: returns the profiler's name of a node with this name.
     """
-    seen, launched = _seen(spans), _launched(record.events(), devices, module_of)
-    found: dict[int, list[Span]] = {}
-    for key, indices in launched.items():
+    seen = defaultdict[_Sequence, list[Span]](list)
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        seen[span.device, span.module].append(span)
+    launched = _launched(record.events(), devices, module_of)
+    expected = defaultdict[_Sequence, list[int]](list)
+    for row, on in launched.items():
+        for key in on:
+            expected[key].append(row)
+    found = defaultdict[int, list[Span]](list)
+    for key, rows in expected.items():
         # Otherwise launches are missing on one side, and which ones is not known.
-        if len(seen.get(key, ())) == len(indices):
-            found |= dict(zip(indices, seen[key], strict=True))
-    return Matched(sum(map(len, launched.values())), found)
+        if len(seen[key]) == len(rows):
+            for row, span in zip(rows, seen[key], strict=True):
+                found[row].append(span)
+    return Matched(len(launched), {row: on for row, on in found.items() if len(on) == len(launched[row])})
 
 
 def make_exact(record: Record, match: Matched) -> Stamps:
@@ -151,39 +161,25 @@ def _ends(spans: Sequence[Span]) -> tuple[float, float]:
     return min(span.start for span in spans), max(span.end for span in spans)
 
 
-def _seen(spans: Sequence[Span]) -> dict[Hashable, list[list[Span]]]:
-    """Return the launches that the profiler saw, each on all of its devices, by devices and module, in order."""
-    launches: dict[Hashable, list[Span]] = defaultdict(list)
-    for span in spans:
-        # Two modules may number their launches alike, so the module is part of the key.
-        launches[span.module, span.launch].append(span)
-    found: dict[Hashable, list[list[Span]]] = defaultdict(list)
-    for parts in launches.values():
-        found[frozenset(span.device for span in parts), parts[0].module].append(parts)
-    return {key: sorted(each, key=_ends) for key, each in found.items()}
-
-
 def _launched(
     events: Events, devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
-) -> dict[Hashable, list[int]]:
-    """Return the launches of the record, by devices and module, in order of dispatch on each island.
+) -> dict[int, list[_Sequence]]:
+    """Return the launches of the record by their rows, in order of dispatch on each island: each one's sequences.
 
     What failed without a duration failed before it was launched, so no profiler saw it.
     """
-    labels = [
-        (frozenset(devices[label.island][label.device : label.device + label.devices]), module_of(label.name))
+    of_labels = [
+        [
+            (device, module_of(label.name))
+            for device in devices[label.island][label.device : label.device + label.devices]
+        ]
         if label.kind in BUSY
-        else None
+        else []
         for label in events.labels
     ]
-    found: dict[Hashable, list[int]] = defaultdict(list)
     launched = ~events.is_("status", "failed") | (events["end"] > events["start"])
-    for row, label in enumerate(events.label):
-        key = labels[label]
-        # Rows are in the order of recording, which for one island is the order of dispatch.
-        if key is not None and launched[row]:
-            found[key].append(row)
-    return found
+    # Rows are in the order of recording, which for one island is the order of dispatch.
+    return {row: of_labels[label] for row, label in enumerate(events.label) if launched[row] and of_labels[label]}
 
 
 def _error_sizes(errors: np.ndarray) -> tuple[float, float]:

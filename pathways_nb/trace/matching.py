@@ -123,7 +123,9 @@ def beginning(events: Events) -> float:
     return float(spans["start"].min()) if len(spans) else 0.0
 
 
-def comparison_line(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
+def comparison_line(
+    names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]], has_ops: bool = False
+) -> str:
     """Return both makespans, their ratio and the largest differences in one line.
 
     Args:
@@ -131,14 +133,16 @@ def comparison_line(names: Sequence[str], first: Events, second: Events, islands
         first: events of the first record.
         second: events of the second record.
         islands: for each record, the number of devices of each island.
+        has_ops: whether operations of both were matched: where no event is, these alone are what fits.
     """
     a, b = (summarise(events, count) for events, count in zip((first, second), islands, strict=True))
     difference = compare_events(first, second)
     ratio = f"{b.makespan / a.makespan:.2f} times as long" if a.makespan else "nothing to compare"
     words = [f"{names[0]} {duration(a.makespan)}", f"{names[1]} {duration(b.makespan)} ({ratio})"]
-    words.append(
-        f"{counted(len(difference), 'event')} matched, {difference.only_a} and {difference.only_b} without partner"
-    )
+    if len(difference) or not has_ops:
+        words.append(
+            f"{counted(len(difference), 'event')} matched, {difference.only_a} and {difference.only_b} without partner"
+        )
     return " · ".join([*words, *difference.worst(3)])
 
 

@@ -92,7 +92,8 @@ class Summary:
             counted(self.launches, "launch", "es"),
         ]
         if self.transfers:
-            words.append(f"{counted(self.transfers, 'transfer')} of {size(self.transfer_bytes)} in all")
+            moved = f" of {size(self.transfer_bytes)} in all" if self.transfer_bytes else ""  # a trace may not tell it
+            words.append(f"{counted(self.transfers, 'transfer')}{moved}")
         if self.taken:
             words.append(
                 f"taken as already in place: {counted(self.taken, 'abstract argument')}, {size(self.taken_bytes)}"

@@ -8,6 +8,7 @@ user drops an array.
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -47,8 +48,13 @@ class ForeignMemory(threading.Thread):
 
     def run(self) -> None:
         """Measure while something waits, until stopped."""
+        collected = False
         while not self._stopped.wait(_EVERY):
-            if self._machine.admission.blocked:
+            waits = bool(self._machine.admission.blocked)
+            if waits and not collected and any(memory.others for memory in self._machine.memory.islands):
+                gc.collect()  # arrays in cycles of objects keep their memory until then
+            collected = waits
+            if waits:
                 self._event_loop.safely(self._measure)
 
     def stop(self) -> None:

@@ -88,7 +88,16 @@ class LocalDriver(Driver):
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
     ) -> CompiledPlan:
         """Return a plan with executables, compiling what is not compiled yet."""
-        made = PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
+        compiler = PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables)
+        try:
+            made = compiler.lower(record, say)
+        except jax.errors.JaxRuntimeError as cause:
+            step = plan.steps[compiler.waits_for]
+            where = plan.placements[step.place]
+            error = self.explain(where, f"{compiler.nodes[step.node].name} cannot be compiled for {where}", cause)
+            if error is None:
+                raise
+            raise error from cause
         for action in made.actions:
             (slot,) = action.step.inputs if action.step.kind == "move" else (None,)
             if slot is not None and HOST not in (made.shardings[slot], action.target):
@@ -194,6 +203,8 @@ class LocalDriver(Driver):
 
     def _restored(self, island: int) -> None:
         self._dispatchers[island].runner.lost_devices = set()
+        if self._losses is not None:
+            self._losses.lost.discard(island)  # given back by hand it may be lost once more
 
     def _joined(self, island: int) -> None:
         self._dispatchers.append(self._dispatcher(self.attachment.islands[island]))

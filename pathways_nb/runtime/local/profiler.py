@@ -125,9 +125,9 @@ class Profiler:
         def at(time: float) -> float:
             return float(offset + time * 1e-9)
 
-        for (device, module, launch), seen in found.items():
+        for (device, module, _), seen in found.items():
             ops = tuple(OpSpan(name, at(start), at(end)) for name, start, end in seen.ops)
-            yield Span(device, module, launch, at(seen.low), at(seen.high), ops)
+            yield Span(device, module, at(seen.low), at(seen.high), ops)
 
 
 def _cannot_start(error: Exception) -> str:

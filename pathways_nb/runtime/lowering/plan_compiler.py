@@ -60,6 +60,8 @@ class PlanCompiler:
         self.repeats: dict[Any, Promise[Executable]] = {}
         self.compiling: dict[int, Promise[Executable]] = {}
         """The executable of each launch, by step."""
+        self.waits_for = -1
+        """The step whose executable is waited for: of a compilation that fails, the one that failed."""
         self.made_by: dict[int, int] = {}
         """The step that makes each slot."""
         self.labels: dict[int, Label] = {}
@@ -154,7 +156,7 @@ class PlanCompiler:
 
     def _executable(self, index: int) -> Executable:
         """Return the executable of a launch, waiting in short steps so that an interrupt is heard."""
-        compiling = self.compiling[index]
+        compiling, self.waits_for = self.compiling[index], index
         while True:
             self.progress.tell(lambda: self._under_way(index))
             try:

@@ -82,7 +82,7 @@ class ChromeEvents:
             self.marks += 1
 
     def _begin(self, event: Mapping[str, Any], phase: str) -> None:
-        category = event.get("cat") or ""
+        category = str(event.get("cat") or "")
         if category in _LEFT_OUT:
             self.marks += 1
             return
@@ -95,24 +95,25 @@ class ChromeEvents:
             elif key in _NUMBERS:
                 numbers[_NUMBERS[key]] = _whole(value)
         thread = _thread_of(event)
-        label = ChromeLabel(thread, str(event.get("name", "")), str(category), tuple(kept))
+        label = ChromeLabel(thread, str(event.get("name", "")), category, tuple(kept))
         number, start = self.labels.setdefault(label, len(self.labels)), self._time(event)
         if phase == "B":
             self._open.setdefault(thread, []).append((number, start, numbers["call"], numbers["launch"]))
         else:
-            lasts = event.get("dur", 0.0)
-            if not _is_number(lasts):
-                raise DamagedError(f"an event has the duration {shortened(lasts)}")
+            lasts = _number(event.get("dur", 0.0), "duration")
             self.rows.add(number, start, start + max(lasts, 0.0) * 1e-6, numbers["call"], numbers["launch"])
 
     def _time(self, event: Mapping[str, Any]) -> float:
         """Return the time of an event in seconds since the first: microseconds since 1970 have few digits left."""
-        time: Any = event.get("ts")
-        if not _is_number(time):
-            raise DamagedError(f"an event has the time {shortened(time)}")
+        time = _number(event.get("ts"), "time")
         if self._first is None:
             self._first = time
         return float(time - self._first) * 1e-6
+
+    @property
+    def unended(self) -> int:
+        """How many events began and never ended."""
+        return sum(map(len, self._open.values()))
 
     @property
     def planes(self) -> list[ChromePlane]:
@@ -138,8 +139,19 @@ def _whole(value: Any) -> int:
     return number if abs(number) < 2**63 else UNKNOWN
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST_MICROSECONDS
+def _number(value: Any, what: str) -> int | float:
+    """Return a time in microseconds; some tools write it as text.
+
+    Raises:
+        DamagedError: it is none.
+    """
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if not isinstance(number, (int, float)) or isinstance(number, bool) or not abs(number) < _MOST_MICROSECONDS:
+        raise DamagedError(f"an event has the {what} {shortened(value)}")
+    return number
 
 
 def _thread_of(event: Mapping[str, Any]) -> Thread:

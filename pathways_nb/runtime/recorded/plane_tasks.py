@@ -11,6 +11,10 @@ from pathways_nb.runtime.recorded.xplane import PlaneLaunch, PlaneReader, PlaneT
 _CONTROL = re.compile(r"(while|conditional|call)(\.\d+)?$")
 """Operations of XLA that only run others, which are tasks of their own."""
 _SIZE = re.compile(r"\b(?:size|num_bytes):(\d+)")
+_GROUPS = re.compile(r"\breplica_groups=(\{(?:\{[\d,]*\},?)*\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)")
+_OPCODE = re.compile(r" [a-z][\w-]*\(")
+_ARRAY = re.compile(r"\b[a-z]\w*\[[\d,]*\]")
+"""Of the line of an op in HLO text: the groups of a collective, the end of its type, an array of its type."""
 _NO_SOURCE = ("XlaModule:", "")
 
 
@@ -51,9 +55,20 @@ def _add(made: RecordedTasks, task: PlaneTask, launches: dict[PlaneLaunch, int])
     # XProf calls it "name" on GPUs and "tf_op" on TPUs.
     source = next((str(said[key]) for key in ("name", "tf_op") if said.get(key, "") not in _NO_SOURCE), "")
     size = _SIZE.search(str(said.get("memcpy_details", "")))
+    group, detail = _exchanged(str(said.get("long_name", "")))
     label = TaskLabel(
         task.device, task.stream, task.name, str(said.get("hlo_category", "")), task.op,
         launch.module if launch else "", source.rstrip(":"), str(said.get("source", "")), int(size[1]) if size else 0,
+        group, detail,
     )  # fmt: skip
     call = int(said.get("correlation_id", UNKNOWN))
     made.add(label, task.start * 1e-9, task.end * 1e-9, call, number)
+
+
+def _exchanged(text: str) -> tuple[str, str]:
+    """Return the groups of a collective and the arrays that it makes, by its line of HLO text; empty of other ops."""
+    groups = _GROUPS.search(text)
+    if groups is None:
+        return "", ""
+    made = _OPCODE.split(text.partition(" = ")[2], 1)[0]
+    return f"replica groups {groups[1]}", ", ".join(_ARRAY.findall(made))

@@ -41,12 +41,14 @@ class RecordedRun(NamedTuple):
         devices: names of the devices, island by island.
         events: on devices, and the calls that sent them; in seconds since the first.
         ops: the same on devices, as the operations of launches.
+        began: when the first of them began, in seconds on the clock of the trace.
     """
 
     islands: tuple[int, ...]
     devices: tuple[tuple[str, ...], ...]
     events: Events
     ops: Ops
+    began: float
 
 
 def recorded_run(
@@ -79,21 +81,23 @@ def recorded_run(
         "run": np.concatenate([run, runs_of_calls, np.full(len(waiting), -1)]),
     }
     count = len(stored["label"])
-    stored |= {name: np.full(count, value) for name, value in UNKNOWN.items()}
-    stored |= {"quality": np.full(count, QUALITIES.index("exact")), "status": np.zeros(count)}
+    alike = {**UNKNOWN, "quality": QUALITIES.index("exact"), "status": 0}
+    stored |= {name: np.full(count, value, STORED[name]) for name, value in alike.items()}
     known = np.flatnonzero(sent >= 0)
     stored["why"][known] = MESSAGE
     stored["released_label"][known] = calls.label[sent[known]] + len(made)
     stored["released_run"][known] = runs_of_calls[sent[known]]
-    columns: dict[str, np.ndarray] = {name: stored[name].astype(dtype) for name, dtype in STORED.items()}
-    # By start, so that positions are in the order of time.
-    by_start = np.argsort(columns["start"], kind="stable")
-    events = Events([*made, *calls.labels], {name: one[by_start] for name, one in columns.items()}, np.arange(count))
+    # By start, so that positions are in the order of time; one column after another, as there may be millions of rows.
+    by_start = np.argsort(stored["start"], kind="stable")
+    columns: dict[str, np.ndarray] = {
+        name: stored.pop(name).astype(dtype, copy=False)[by_start] for name, dtype in STORED.items()
+    }
+    events = Events([*made, *calls.labels], columns, np.arange(count))
     ops = _ops(labels, made, kinds, modules, {"label": label, "start": start - begin, "end": end - begin, "run": run})
     names: list[list[str]] = [[] for _ in range(len({island for island, _ in places.values()}))]
     for (kind, number), (island, _) in places.items():
         names[island].append(f"{kind} {number}")
-    return RecordedRun(tuple(map(len, names)), tuple(map(tuple, names)), events, ops)
+    return RecordedRun(tuple(map(len, names)), tuple(map(tuple, names)), events, ops, begin)
 
 
 def _places(labels: Mapping[TaskLabel, int]) -> dict[tuple[str, int], tuple[int, int]]:

@@ -71,6 +71,22 @@ class MarkedStep(NamedTuple):
     end: float
 
 
+class HostCollective(NamedTuple):
+    """A collective that a process called, which may still wait for the other ranks where the trace ends.
+
+    Args:
+        group: the ranks that take part, in words; empty if unknown.
+        detail: the type of its elements, and the tool's word for it.
+        bytes: 0 if unknown.
+        start: in seconds on the clock of the trace.
+    """
+
+    group: str
+    detail: str
+    bytes: int
+    start: float
+
+
 class TaskColumns:
     """Rows of numbers: for each task or call its label, its start and end in seconds, its call and its launch."""
 
@@ -112,6 +128,8 @@ class RecordedTasks:
     """The calls of the host that sent tasks to devices; ``label`` is a position in ``call_names``."""
     call_names: dict[str, int] = field(default_factory=dict)
     steps: list[MarkedStep] = field(default_factory=list)
+    collectives: list[HostCollective] = field(default_factory=list)
+    """Those that the host called, as far as the trace says of which ranks."""
     unread: Counter[str] = field(default_factory=Counter)
     """What was not understood: planes, lines or categories, and how many events each has."""
     modules: dict[str, str] = field(default_factory=dict)

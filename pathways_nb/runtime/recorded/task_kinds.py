@@ -20,8 +20,8 @@ TaskKind = Literal["compute", "collective", "transfer"]
 """Kinds of events that tasks of a trace become."""
 TASK_KINDS: tuple[tuple[str, TaskKind], ...] = (
     (r"^mem(ory )?cpy|^copy(device|host)to|rocclr_copy|^(hip|cu(da)?)memcpy", "transfer"),
-    (r"^(copy-(start|done)|infeed|outfeed)(\.\d+)?$", "transfer"),
-    (r"(nccl|rccl)(dev)?kernel|^(nccl|rccl|c10d|gloo|mpi|ucc|xccl):|oneccl|mscclpp", "collective"),
+    (r"^((copy|slice)-(start|done)|infeed|outfeed)(\.\d+)?$", "transfer"),
+    (r"[nr]ccl\w{0,9}kernel|^(nccl|rccl|c10d|gloo|mpi|ucc|xccl):|oneccl|msccl", "collective"),
     (r"nvshmem|rocshmem|deep_ep::|cross_device_reduce|multimem_(all|one|two)|symm_mem", "collective"),
     (r"all[-_ ]?(reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter|collective[-_ ]?(permute|broadcast)", "collective"),
 )  # fmt: skip

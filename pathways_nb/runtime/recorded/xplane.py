@@ -4,8 +4,8 @@ A plane has lines, a line has events, an event has a name, times in nanoseconds 
 has that form, and so has a trace.json in ``chrome_planes``. On CPU, ops are on the host's plane, and say their launch,
 their module and their device. A GPU has a line for each stream, whose kernels carry the number of the call that sent
 them; the call lies within its launch on the host (seen with JAX 0.11 on an H200). A TPU has a line of modules and lines
-of ops; that is written from XLA's public description of its profiles (``xplane.proto``, ``xplane_schema.cc``) and has
-not been tried on a device.
+of ops, and counts its launches by itself (seen in traces that XProf made of two TPUs; their ``.xplane.pb`` is read as
+XLA's ``xplane.proto`` and ``xplane_schema.cc`` describe it).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pathways_nb.runtime.recorded.recorded_tasks import MarkedStep
@@ -26,10 +26,10 @@ _STREAM = re.compile(r"Stream #(\d+)")
 _DERIVED = frozenset(
     {
         *("XLA TraceMe", "Framework Ops", "Framework Name Scope", "TensorFlow Ops", "TensorFlow Name Scope"),
-        *("Source code", "Source Code", "Launch Stats", "Step", "HLO Ops", "Module"),
+        *("Source code", "Source Code", "Launch Stats", "Step", "HLO Ops", "Module", "_counters_"),
     }
 )
-"""Lines that say again, in other words, what the lines of modules, ops and streams say."""
+"""Lines that say again, in other words, what the lines of modules, ops and streams say, and counters."""
 _GRAPH = "command_buffer"
 """What a kernel calls its op if a CUDA graph of many ops has launched it; then its own name says more."""
 
@@ -39,7 +39,7 @@ class PlaneLaunch(NamedTuple):
 
     Args:
         module: its name.
-        number: equal on all devices of one launch; ``None`` if the profile does not tell.
+        number: equal on all devices of one launch, as far as that can be told; ``None`` if launches are not told apart.
     """
 
     module: str
@@ -68,6 +68,10 @@ class PlaneTask(NamedTuple):
     end: float
     launch: PlaneLaunch | None
     stats: dict[str, Any]
+
+
+_Begun = tuple[float, float, PlaneLaunch]
+"""Start and end of a launch in nanoseconds of the profile, and the launch."""
 
 
 class HostCall(NamedTuple):
@@ -111,13 +115,17 @@ class PlaneReader:
                 yield from self._host(plane)
             else:
                 self._not_understood(plane.name, plane.lines)
-        for plane, device in devices:
-            # Of a plane with streams, its other lines are derived from them.
-            streams = [line for line in plane.lines if _STREAM.match(line.name)]
+        # Of a plane with streams, its other lines are derived from them.
+        streams_of = [[line for line in plane.lines if _STREAM.match(line.name)] for plane, _ in devices]
+        modules = [
+            [] if streams else list(_events(plane, _MODULES))
+            for (plane, _), streams in zip(devices, streams_of, strict=True)
+        ]
+        for (plane, device), streams, begun in zip(devices, streams_of, _launched(modules), strict=True):
             for line in streams:
                 yield from self._stream(line, device)
             if not streams:
-                yield from self._accelerator(plane, device)
+                yield from self._accelerator(plane, device, begun)
             known = {_MODULES, _STEPS, *_OPS} | _DERIVED | {line.name for line in streams}
             self._not_understood(plane.name, [line for line in plane.lines if line.name not in known])
 
@@ -160,25 +168,22 @@ class PlaneReader:
             start, end = event.start_ns, event.start_ns + event.duration_ns
             yield PlaneTask(device, f"stream {number[1]}", event.name, op, start, end, launch, said)
 
-    def _accelerator(self, plane: Any, device: tuple[str, int]) -> Iterator[PlaneTask]:
+    def _accelerator(self, plane: Any, device: tuple[str, int], begun: list[_Begun]) -> Iterator[PlaneTask]:
         """Yield the launches on one accelerator, and the ops, each with the launch during which it began.
 
-        A launch number counted here instead could be wrong. An accelerator runs one module at a time.
+        An accelerator runs one module at a time.
         """
-        begun: list[tuple[float, float, PlaneLaunch]] = []
-        for event in _events(plane, _MODULES):
-            launch = PlaneLaunch(event.name.split("(")[0], dict(event.stats).get("run_id"))
-            start, end = event.start_ns, event.start_ns + event.duration_ns
-            begun.append((start, end, launch))
+        for start, end, launch in begun:
             yield PlaneTask(device, "", "", "", start, end, launch, {})
-        begun.sort(key=lambda one: one[0])
         for name in _OPS:
             for event in _events(plane, name):
                 start = event.start_ns
                 at = bisect(begun, start, key=lambda one: one[0]) - 1
                 within = begun[at][2] if at >= 0 and start < begun[at][1] else None
                 end, op = start + event.duration_ns, _op_name(event.name)
-                yield PlaneTask(device, name, op, op, start, end, within, dict(event.stats))
+                yield PlaneTask(
+                    device, name, op, op, start, end, within, {"long_name": event.name, **dict(event.stats)}
+                )
         for number, event in enumerate(_events(plane, _STEPS)):
             said = int(event.name) if event.name.isascii() and event.name.isdigit() else number
             self.steps.append(MarkedStep("step", said, event.start_ns, event.start_ns + event.duration_ns))
@@ -188,6 +193,31 @@ class PlaneReader:
         for line in lines:
             if count := sum(1 for _ in line.events):
                 self.unread[f"{plane}, line {line.name!r}"] += count
+
+
+def _launched(devices: Sequence[Sequence[Any]]) -> list[list[_Begun]]:
+    """Return the launches on each accelerator in order, numbered so that those of one launch have one number.
+
+    The numbers of the profile are those of a device. All devices of a module run its launches in the same order, so
+    where all have equally many, the n-th of one is the n-th of the others; else nobody can tell which are one launch.
+
+    Args:
+        devices: the events of modules on each.
+    """
+    ordered = [sorted(events, key=lambda event: event.start_ns) for events in devices]
+    counts = [Counter(event.name for event in events) for events in ordered]
+    found: list[list[_Begun]] = []
+    for device, events in enumerate(ordered):
+        seen, mine = Counter[str](), list[_Begun]()
+        for event in events:
+            at, run = seen[event.name], dict(event.stats).get("run_id")
+            seen[event.name] += 1
+            alike = len({count[event.name] for count in counts if event.name in count}) == 1
+            number = (event.name, at) if alike else (device, run)
+            launch = PlaneLaunch(event.name.split("(")[0], None if run is None else number)
+            mine.append((event.start_ns, event.start_ns + event.duration_ns, launch))
+        found.append(mine)
+    return found
 
 
 def _events(plane: Any, name: str) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What JAX's own reader does not tell of an ``.xplane.pb``: whether it is one, and the compiled modules in it.
+"""What JAX's own reader does not tell of an ``.xplane.pb``: whether it is one, the compiled modules in it, its parts.
 
 The file is a protobuf message: fields, each a number with its kind and a value. Here only lengths are followed, and
 only the plane that holds modules is looked into.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pathways_nb.util.json_text import DamagedError
 
-_PLANE, _LAST_FIELD = 1, 4
+PLANE, _LAST_FIELD = 1, 4
 """Fields of the whole: planes, errors, warnings, names of hosts."""
 _NAME, _METADATA = 2, 4
 """Fields of a plane, and of what it says of an event: the name, and the table of what is said."""
@@ -19,17 +19,17 @@ _VALUE, _STATS, _BYTES = 2, 5, 6
 _MODULES = b"/host:metadata"
 
 
-def modules_in(data: bytes) -> dict[str, bytes]:
+def modules_in(data: memoryview) -> dict[str, bytes]:
     """Return the compiled modules of a profile, each as a serialised ``HloProto``, by name without number.
 
     Raises:
         DamagedError: this is no profile, or it ends in the middle.
     """
-    view, found, planes = memoryview(data), dict[str, bytes](), 0
-    for number, value in _fields(view):
+    found, planes = dict[str, bytes](), 0
+    for number, value in _fields(data):
         if not 1 <= number <= _LAST_FIELD or not isinstance(value, memoryview):
             raise DamagedError(f"it has a field {number}, which no profile has")
-        if number != _PLANE:
+        if number != PLANE:
             continue
         planes += 1
         if any(name == _MODULES for name in _texts(value, _NAME)):
@@ -47,7 +47,7 @@ def _modules_of(plane: memoryview) -> dict[str, bytes]:
         for field, value in _fields(entry):
             if field == _VALUE and isinstance(value, memoryview):
                 name = next(_texts(value, _NAME), b"").decode(errors="replace").partition("(")[0]
-                protos = [bytes(one) for stat in _parts(value, _STATS) for one in _parts(stat, _BYTES)]
+                protos = [bytes(one) for stat in parts(value, _STATS) for one in parts(stat, _BYTES)]
                 if name and protos:
                     found[name] = protos[0]
     return found
@@ -58,35 +58,41 @@ def first_part(data: bytes, wanted: int) -> bytes:
     return next(_texts(memoryview(data), wanted), b"")
 
 
-def _parts(view: memoryview, wanted: int) -> Iterator[memoryview]:
+def parts(view: memoryview, wanted: int) -> Iterator[memoryview]:
     """Yield the values of one field that are messages, texts or bytes."""
     return (value for number, value in _fields(view) if number == wanted and isinstance(value, memoryview))
 
 
 def _texts(view: memoryview, wanted: int) -> Iterator[bytes]:
-    return (bytes(value) for value in _parts(view, wanted))
+    return (bytes(value) for value in parts(view, wanted))
 
 
 def _fields(view: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Yield number and value of each field of a message.
+    """Yield number and value of each field of a message; see ``spans``."""
+    return ((number, value) for number, value, _, _ in spans(view))
+
+
+def spans(view: memoryview) -> Iterator[tuple[int, memoryview | int, int, int]]:
+    """Yield number and value of each field of a message, and where it begins and ends.
 
     Raises:
         DamagedError: it is none.
     """
     at, end = 0, len(view)
     while at < end:
+        first = at
         key, at = _varint(view, at)
         kind = key & 7
         if kind == 0:
             value, at = _varint(view, at)
-            yield key >> 3, value
+            yield key >> 3, value, first, at
             continue
         size, at = (8, at) if kind == 1 else (4, at) if kind == 5 else _varint(view, at) if kind == 2 else (-1, at)
         if size < 0 or not key >> 3:
             raise DamagedError(f"byte {at} begins nothing that a profile has")
         if at + size > end:
             raise DamagedError(f"it ends in the middle: a part of {size} bytes has {end - at}")
-        yield key >> 3, view[at : at + size]
+        yield key >> 3, view[at : at + size], first, at + size
         at += size
 
 

@@ -143,5 +143,7 @@ class Dag:
         dispatch, transfer, other = (CAUSES.index(word) for word in ("dispatch", "transfer", "other"))
         # If what it waited for was the controller's work, the rest of the wait is the controller's as well.
         sent_late = ~self.on_devices | (waited_for < 0) | ~self.on_devices[waited_for]
+        # A trace of devices alone tells nothing of who sent their work.
+        sent_late &= not self.on_devices.all()
         moved = self.events.is_("kind", "transfer")  # a network that was busy
         return np.where(sent_late, dispatch, np.where(moved, transfer, other))

@@ -21,7 +21,8 @@ def cells_of(*sides: int) -> list[tuple[int, ...]]:
 
 
 def grid_of(cells: list[tuple[int, ...]], **more: object) -> DeviceGrid:
-    return DeviceGrid(tuple(cells[at] for at in in_boxes(cells, more.get("host", ()))), **more)
+    order = in_boxes(cells, more.get("host", ()), more.get("by_slice", False))
+    return DeviceGrid(tuple(cells[at] for at in order), **more)
 
 
 def bounds(cells: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -70,6 +71,53 @@ def test_boxes_of_known_slices() -> None:
     # Two cores on each chip are halved last.
     v3 = grid_of([(x, y, 0, core) for x, y, core in cells_of(2, 2, 2)])
     assert next(iter(v3.boxes[2].values())).sides == (1, 1, 1, 2)
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=3))
+@examples(30)
+def test_of_sides_that_are_powers_of_two_every_size_is_offered(powers: list[int]) -> None:
+    """An aligned box has such sides, too, so no other size can be one."""
+    grid = grid_of(cells_of(*(2**power for power in powers)))
+    assert list(grid.boxes) == [2**power for power in range(sum(powers) + 1)]
+    for size, boxes in grid.boxes.items():
+        assert len(boxes) == len(grid.cells) // size
+        for box in boxes.values():
+            low = tuple(map(min, zip(*grid.cells[box.first : box.first + size], strict=True)))
+            assert all(at % side == 0 for at, side in zip(low, box.sides, strict=True))
+
+
+def test_a_box_is_within_a_slice_or_made_of_whole_ones() -> None:
+    grid = grid_of([(number, x, y) for number in range(3) for x, y in cells_of(2, 4)], by_slice=True)
+    assert {size: [grid.cells[at][0] for at in boxes] for size, boxes in grid.boxes.items() if size > 2} == {
+        4: [0, 0, 1, 1, 2, 2], 8: [0, 1, 2], 16: [0], 24: [0],
+    }  # fmt: skip
+    assert grid.words == "3 slices, each a 2 × 4 grid of TPU"
+
+
+def test_a_mesh_takes_whole_slices_one_after_another() -> None:
+    grid = grid_of([(number, x, y) for number in (0, 1) for x, y in cells_of(2, 4)], by_slice=True)
+    assert grid.words == "2 slices, each a 2 × 4 grid of TPU"
+    along = [grid.cells[at] for at in grid.arranged(0, 16, (2, 2, 4))]
+    assert along == cells_of(2, 2, 4)
+    for shape in ((16,), (4, 4), (2, 8), (1, 16)):
+        found = [grid.cells[at] for at in grid.arranged(0, 16, shape)]
+        assert sorted(found) == cells_of(2, 2, 4)
+        assert [cell[0] for cell in found] == [0] * 8 + [1] * 8
+    within = [grid.cells[at] for at in grid.arranged(8, 8, (8,))]
+    assert {cell[0] for cell in within} == {1}
+    assert all(abs(a[1] - b[1]) + abs(a[2] - b[2]) == 1 for a, b in itertools.pairwise(within))
+
+
+def test_several_slices_are_drawn_one_below_another() -> None:
+    resources = Resources((8,), grids=[grid_of(cells_of(2, 2, 2), by_slice=True)])
+    ann = pw.virtual_slice(4, name="ann")
+    resources.place([ann])
+    with pytest.raises(pw.PlaceError) as error:
+        resources.place([pw.virtual_slice(6, name="all")])
+    assert str(error.value).endswith(
+        "2 slices, each a 2 × 2 grid of TPU, of which a program may have an aligned box: 1, 2, 4, 8 devices. Ask for 4 or 8."
+        "\n  slice 0:\n  A A\n  A A\n  slice 1:\n  - -\n  - -\n  (A ann, - free)"
+    )
 
 
 def test_a_box_is_within_a_host_or_made_of_whole_ones() -> None:

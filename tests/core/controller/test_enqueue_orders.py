@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,9 @@ def test_a_gang_is_enqueued_once() -> None:
         pw.check_orders(["a"])  # type: ignore[arg-type]
     with pytest.raises(pw.UsageError, match=r"check_orders: 0 has 'a' twice\. .* such as \('a', 0\) and \('a', 1\)"):
         pw.check_orders({0: ["a", "b", "a"]})
+    for path in ("rank0.json.gz", Path("rank0.json.gz")):
+        with pytest.raises(pw.UsageError, match=r"0 has 'rank0.json.gz', .* of a trace is pw\.load\('rank0.json.gz'\)"):
+            pw.check_orders({0: path})  # type: ignore[dict-item]
 
 
 def test_long_orders_take_time_in_proportion() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pathways_nb as pw
-from tests.support.kineto_trace import kernel, nccl, write
+from tests.support.kineto_trace import host, kernel, nccl, write
 
 
 def ranks(tmp_path, *each) -> dict[int, pw.Run]:
@@ -31,7 +31,9 @@ def test_equal_orders_fit_whenever_they_ran(tmp_path) -> None:
     found = pw.check_orders(ranks(tmp_path, usual(), usual(3.0), usual(900.0)))
     assert found
     assert (found.orders, found.gangs, found.difference) == (3, 4, None)
-    assert repr(found) == "<4 gangs in 3 orders, which fit together>"
+    assert repr(found) == (
+        "<4 gangs in 3 orders, which fit together within each of 2 groups; the order between groups is not told>"
+    )
 
 
 def test_the_collective_that_differs_is_named(tmp_path) -> None:
@@ -119,3 +121,71 @@ def test_runs_without_collectives_say_so(tmp_path) -> None:
                 tmp_path, [kernel("gemm", 0.0, 1.0)], [nccl("SendRecv", 0.0, 1.0, 3) | {"name": "ncclKernel_SendRecv"}]
             )
         )
+
+
+def calls(*sent: tuple[str, str, int], waits_for: int | None = None) -> list[dict]:
+    """What a process called, in order: collective, group and elements; from ``waits_for`` on no kernel has ended."""
+    events = [kernel("gemm", 0.0, 1.0)]
+    for at, (what, group, elements) in enumerate(sent):
+        made = nccl(what, 10.0 * at + 5, 4.0, elements, group, "[0, 1]")
+        call = host("cpu_op", "record_param_comms", 10.0 * at, 2.0)
+        call["args"] |= made["args"]
+        events += [call, host("cpu_op", "record_param_comms", 10.0 * at + 3, 1.0)]
+        events[-1]["args"]["Collective name"] = "wait"
+        events += [made] if waits_for is None or at < waits_for else []
+    return events
+
+
+def test_a_collective_that_never_ended_is_told_by_its_call(tmp_path) -> None:
+    """What waits on a device for ever has no kernel in a trace; its call is there."""
+    one = calls(("AllReduce", "0", 8), ("AllReduce", "0", 16), waits_for=1)
+    other = calls(("AllReduce", "0", 8), ("AllGather", "0", 16), waits_for=1)
+    assert pw.check_orders(ranks(tmp_path, one, one)).gangs == 2
+    found = pw.check_orders(ranks(tmp_path, one, other))
+    assert repr(found) == (
+        "<collective 1 of process group 0, ranks [0, 1]: on rank 1 it is allgather of 64 B Float at 0.000010 s; on the "
+        "others (0) it is allreduce of 64 B Float at 0.000010 s>"
+    )
+    for rank, run in ranks(tmp_path, one, other).items():
+        run.save(tmp_path / f"{rank}.run")
+    assert repr(pw.check_orders({rank: pw.load(tmp_path / f"{rank}.run") for rank in (0, 1)})) == repr(found)
+
+
+def test_opposite_orders_of_two_groups_are_named_and_are_no_certain_hang(tmp_path) -> None:
+    a, b = ("AllReduce", "a", 8), ("AllGather", "b", 8)
+    assert pw.check_orders(ranks(tmp_path, calls(a, b, b), calls(a, b, b))).between == ()
+    found = pw.check_orders(ranks(tmp_path, calls(a, a, b), calls(a, b, a)))
+    assert found
+    assert repr(found) == (
+        "<3 gangs in 2 orders, which fit together within each group; but rank 0 has allreduce 1 of process group a, ranks "
+        "[0, 1] before allgather 0 of process group b, ranks [0, 1], rank 1 has allgather 0 of process group b, ranks "
+        "[0, 1] before allreduce 1 of process group a, ranks [0, 1]: they hang unless collectives of these groups run at "
+        "the same time>"
+    )
+
+
+@pytest.mark.parametrize("names", [(0, 1), ("0", "1"), ("rank 0", "rank 1")])
+def test_a_rank_that_sent_none_is_named(tmp_path, names) -> None:
+    with_rank = ranks(tmp_path, calls(("AllReduce", "0", 8)), [kernel("gemm", 0.0, 1.0)])
+    for run in with_rank.values():
+        run.about["trace"]["rank"] = -1
+    found = pw.check_orders(dict(zip(names, with_rank.values(), strict=True)))
+    assert "on rank 1 it is none, as it sent no more or its trace ends" in repr(found)
+
+
+def test_a_rank_of_another_group_is_not_waited_for(tmp_path) -> None:
+    apart = nccl("AllReduce", 0.0, 1.0, 8, "tp", "[0, 2]")
+    assert pw.check_orders(ranks(tmp_path, [apart], [kernel("gemm", 0.0, 1.0)], [apart]))
+    assert not pw.check_orders(ranks(tmp_path, [apart], [kernel("gemm", 0.0, 1.0)], [kernel("gemm", 0.0, 1.0)]))
+
+
+@pytest.mark.parametrize("form", ["c10d::{}_", "nccl:{}"])
+def test_calls_of_older_versions_tell_their_names(tmp_path, form) -> None:
+    def old(*names: str) -> list[dict]:
+        told = [host("cpu_op", form.format(name), 10.0 * at, 1.0) for at, name in enumerate(names)]
+        again = [one | {"cat": "gpu_user_annotation", "pid": 0, "tid": 7} for one in told]  # what it was called for
+        return [kernel("ncclKernel_SendRecv_RING(x)", 0.0, 1.0), *told, *again]
+
+    assert pw.check_orders(ranks(tmp_path, old("alltoall", "barrier"), old("alltoall", "barrier"))).gangs == 2
+    found = pw.check_orders(ranks(tmp_path, old("alltoall", "allreduce"), old("alltoall", "allgather")))
+    assert "collective 1 of all ranks: on rank 1 it is allgather" in repr(found)

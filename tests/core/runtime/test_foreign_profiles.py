@@ -8,9 +8,16 @@ import json
 
 import numpy as np
 import pytest
+from jax.profiler import ProfileData
 
 import pathways_nb as pw
 from pathways_datasets import recorded, recorded_files
+from pathways_nb.program.emit import module_of
+from pathways_nb.runtime.local.profiler import Profiler
+from pathways_nb.runtime.recorded import xspace_pieces
+from pathways_nb.trace.exact_stamps import matched
+from pathways_nb.trace.record import Record
+from pathways_nb.trace.rows import Label, Row
 from pathways_widgets.timeline.op_view import OpTimeline
 from tests.support.xspace import MadeEvent, MadePlane, encoded
 
@@ -83,6 +90,71 @@ def test_planes_of_a_tpu_as_xla_documents_them(tmp_path) -> None:
         "/device:TPU:0 SparseCore 1, line 'XLA Ops'": 1,
         "/device:TPU:0, line 'Barrier Cores'": 1,
     }
+
+
+def counted_by_itself(number: int, first: int, launches: int = 3) -> MadePlane:
+    """A TPU as XProf's traces of two of them have it: it numbers its own launches, and has counters beside."""
+    modules, ops = [], []
+    for at in range(launches):
+        begin = (100 * at + number) * US
+        modules.append(MadeEvent("jit_pw_step(77)", begin, 90 * US, {"run_id": first + at}))
+        reduce = "%all-reduce.1 = bf16[8,2]{1,0:T(8,128)S(1)} all-reduce(bf16[8,2]{1,0} %p), replica_groups=[1,2]<=[2]"
+        ops += [
+            MadeEvent("%slice-done.4 = s8[64]{0} async-done(%s)", begin, US, {"hlo_category": "async-done"}),
+            MadeEvent(reduce, begin + 10 * US, 20 * US),
+        ]
+    lines = {"XLA Modules": modules, "XLA Ops": ops, "_counters_": [MadeEvent("P state", 0, 1, {"P State": "3"})]}
+    return MadePlane(f"/device:TPU:{number}", lines)
+
+
+@pytest.mark.parametrize(("launches", "found"), [((3, 3), 3), ((3, 2), 5)])
+def test_tpus_count_their_launches_by_themselves(tmp_path, launches, found) -> None:
+    """Where all have equally many the n-th is the n-th; else nobody can tell which are one launch."""
+    planes = [counted_by_itself(0, 850, launches[0]), counted_by_itself(1, 247, launches[1])]
+    (tmp_path / "t.xplane.pb").write_bytes(encoded(*planes))
+    run = pw.load(tmp_path / "t.xplane.pb")
+    assert len(np.unique(run.ops["run"])) == found
+    assert not run.about.get("unread")
+    assert run.idle().seconds["dispatch"] == 0, "nothing tells who sent what"
+    assert set(run.events.of_kind("transfer")["name"]) == {"slice-done.4"}
+    (label,) = {run.events.labels[one].basis for one in run.events.of_kind("collective").label}
+    assert label == "replica groups [1,2]<=[2]; bf16[8,2]"
+
+
+def test_launches_of_tpus_get_exact_stamps_though_each_counts_by_itself() -> None:
+    when = MadePlane("Task Environment", {}, {"profile_start_time": 0})
+    data = encoded(counted_by_itself(0, 850), counted_by_itself(1, 247), when)
+    spans = list(Profiler(lambda: 0.0)._read(ProfileData.from_serialized_xspace(data)))
+    record = Record()
+    for at in range(3):
+        record.add(Row(Label("compute", "step", island=0, devices=2), at, at + 1.0))
+    match = matched(record, spans, [[0, 1]], module_of)
+    assert {row: [span.device for span in on] for row, on in match.spans.items()} == {at: [0, 1] for at in range(3)}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # as an error it aborts the process in jaxlib
+def test_a_profile_is_read_in_pieces_as_it_is_as_a_whole(h200, monkeypatch) -> None:
+    """JAX's own reader takes eight times a file's size, so it gets some events at a time."""
+    data = recorded("h200_plain_step.xplane.pb")
+    told: list[float] = []
+    monkeypatch.setattr(xspace_pieces, "PIECE", 1000)
+    pieced = xspace_pieces.PiecedProfile(memoryview(data), told.append).planes
+    whole = list(ProfileData.from_serialized_xspace(data).planes)
+
+    def seen(planes):
+        return [
+            (plane.name, list(plane.stats), [(line.name, [_event(one) for one in line.events]) for line in plane.lines])
+            for plane in planes
+        ]
+
+    assert seen(pieced) == seen(whole)
+    assert len(told) > 20
+    assert told == sorted(told)
+    assert told[-1] <= 1
+
+
+def _event(one):
+    return one.name, one.start_ns, one.duration_ns, list(one.stats)
 
 
 def test_launches_without_ops_are_the_tasks(tmp_path) -> None:

@@ -109,6 +109,8 @@ def test_the_table_of_kinds_can_be_extended(tmp_path) -> None:
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "collective"),
         ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", "collective"),
         ("void deep_ep::internode::dispatch<false, 8>(int4*)", "collective"),
+        ("mscclKernel_Sum_half_SIMPLE_false", "collective"),
+        ("ncclSymkDevKernel_AllGather_LL(ncclSymkDevWorkArgs4K)", "collective"),
         ("Memcpy DtoD (Device -> Device)", "transfer"),
         ("Memcpy PtoP (Device -> Device)", "transfer"),
         ("__amd_rocclr_copyBuffer.kd", "transfer"),
@@ -150,7 +152,7 @@ def test_files_that_are_no_traces_of_devices_are_refused_in_a_line(tmp_path) -> 
     (tmp_path / "a.json").write_text(
         '{"traceEvents": [{"ph": "X", "name": "paint", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'
     )
-    assert "nothing in it ran on a device, as XProf and PyTorch name them; its processes are none" in refused(
+    assert "nothing in it ran on a device, as XProf and PyTorch name them; it names no processes" in refused(
         tmp_path / "a.json"
     )
     (tmp_path / "b.json").write_text("{}")
@@ -241,3 +243,20 @@ def test_a_large_trace_is_smaller_in_memory_than_its_file(tmp_path) -> None:
         tracemalloc.stop()
     assert len(run.events) == 40_001
     assert most < 1.5 * path.stat().st_size
+
+
+def test_odd_events_of_other_writers_are_read_or_named(tmp_path) -> None:
+    """Numbers as text, a category that is a list, what begins and never ends, a rank as text."""
+    begins = kernel("waits", 90.0, 0.0) | {"ph": "B"}
+    texts = kernel("text", 50.0, 5.0)
+    texts |= {"ts": f"{texts['ts']}", "dur": "5.0"}
+    odd = kernel("odd", 60.0, 1.0) | {"cat": ["kernel"]}
+    path = write(tmp_path / "a.json", [kernel("first", 0.0, 1.0), texts, odd, begins], distributedInfo={"rank": "3"})
+    run = pw.load(path)
+    assert run.events["name"].tolist() == ["first", "text"]
+    assert run.events["end"] == pytest.approx([1e-6, 55e-6])
+    assert run.about["trace"]["rank"] == 3
+    assert run.about["unread"] == {"category \"['kernel']\"": 1, "events without an end": 1}
+    for wrong in ("soon", None, True, 1e300):
+        with pytest.raises(pw.UsageError, match="this trace cannot be read: an event has the time"):
+            pw.load(write(tmp_path / "b.json", [kernel("first", 0.0, 1.0) | {"ts": wrong}]))

@@ -102,7 +102,7 @@ def test_events_that_run_side_by_side_do_not_wait_for_each_other() -> None:
     rows = [Row(f, 0, 4, 0), Row(gather, 1, 9, 0), Row(g, 4, 8, 0)]
     path = critical_path(Events.from_rows(rows))
     assert [s.name for s in path.segments] == ["gather", "gather"], "not f, which goes on while it begins"
-    assert [s.cause for s in path.segments] == ["dispatch", "collective"]
+    assert [s.cause for s in path.segments] == ["other", "collective"]
 
 
 @pytest.mark.parametrize(("reason", "cause"), [("memory of island 0 held by bob", "memory"), ("waits its turn", "scheduling")])  # fmt: skip

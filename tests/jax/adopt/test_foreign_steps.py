@@ -43,6 +43,7 @@ matched = predicted.op_difference
 assert len(matched) > 10 * matched.only_a, (len(matched), matched.only_a, matched.only_b)
 assert len(predicted.b.events) == 1 and predicted.b.events["name"].tolist() == ["train_step"]
 assert "ops matched" in predicted.summary_line()
+assert "0 events matched" not in predicted.summary_line(), "its launch has another name and program"
 beside = pw.compare(own, foreign)
 matched = beside.op_difference
 assert len(matched) > 10 * max(matched.only_a, matched.only_b), (len(matched), matched.only_a, matched.only_b)

@@ -89,7 +89,9 @@ def test_the_host_of_a_device_of_pathways_is_read_where_it_says_it() -> None:
         (EIGHT, [[0, 1], [2]], 2, "islands=[[0, 1], [2]], devices_per_island=2): the map has islands of 2 + 1 devices. "
                                   "Leave devices_per_island=2 out."),
         (EIGHT, [[0, 1], []], None, "every island needs at least one device"),
-        (EIGHT, [[0, 8]], None, "device 8 is named twice or is not one of the 8 devices, numbered from 0."),
+        (EIGHT, [[0, 8]], None, "8 is none of the positions 0 to 7 of the 8 devices."),
+        (EIGHT, [[0, -1]], None, "-1 is none of the positions 0 to 7 of the 8 devices."),
+        (EIGHT, [[0, 1], [1]], None, "device 1 is named twice, and a device is part of one island."),
     ],
 )  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused_with_both(devices: Any, groups: Any, each: Any, text: str) -> None:
@@ -102,15 +104,33 @@ def test_islands_of_a_tpu_are_boxes_of_its_grid() -> None:
     made = accelerators.attach_accelerators("tpu", GRID, None, 4)
     corners = [sorted(tuple(device.coords[:2]) for device in island.devices) for island in made.islands]
     assert corners == [[(x + a, y + b) for a in (0, 1) for b in (0, 1)] for x in (0, 2) for y in (0, 2)]
-    assert [island.about for island in made.islands] == [", tpu_v5e in a 2 × 2 grid"] * 4
+    assert [island.about for island in made.islands] == [", a 2 × 2 grid of tpu_v5e"] * 4
     (whole,) = accelerators.attach_accelerators("tpu", GRID, None).islands
-    assert whole.about == ", tpu_v5e in a 4 × 4 grid"
+    assert whole.about == ", a 4 × 4 grid of tpu_v5e"
     with pytest.raises(pw.PlaceError) as error:
         accelerators.attach_accelerators("tpu", GRID, 1, 6)
     assert str(error.value) == (
-        'attach("tpu", islands=1, devices_per_island=6): 16 devices have 0 such boxes of the grid, not 1. A 4 × 4 grid '
-        "of tpu_v5e has aligned boxes of 1, 2, 4, 8, 16: write devices_per_island=8, or a map, islands=[[0, 1, …], …]."
+        'attach("tpu", islands=1, devices_per_island=6): 16 devices have 0 such boxes of the grid, not 1. Aligned '
+        "boxes of a 4 × 4 grid of tpu_v5e have 1, 2, 4, 8, 16 devices: write devices_per_island=8, or a map, islands=[[0, 1, …], …]."
     )
+
+
+def test_an_island_of_several_slices_has_a_grid_for_each() -> None:
+    """Hosts are numbered in each slice by themselves; a box is within a slice or made of whole ones."""
+    two = [
+        tpu(10 * number + at, x, y, 0, slice_index=number, virtual_task_index=y // 2)
+        for number in (4, 2)
+        for at, (x, y) in enumerate((x, y) for x in range(2) for y in range(4))
+    ]
+    (island,) = accelerators.attach_accelerators("tpu", two, 1).islands
+    assert island.about == ", 2 slices, each a 2 × 4 grid of tpu_v5e"
+    assert island.grid is not None
+    assert island.grid.host == (1, 2, 2, 1)
+    assert {size: len(boxes) for size, boxes in island.grid.boxes.items()} == {1: 16, 2: 8, 4: 4, 8: 2, 16: 1}
+    assert [device.id // 10 for device in island.devices] == [2] * 8 + [4] * 8
+    (mapped,) = accelerators.attach_accelerators("tpu", two, [[0, 8, 1, 9]]).islands
+    assert mapped.grid is not None
+    assert list(mapped.grid.boxes) == [1, 4], "a box is a run of the user's own order"
 
 
 def test_a_users_map_of_a_tpu_keeps_its_order() -> None:
@@ -165,6 +185,8 @@ def test_on_pathways_a_box_keeps_hosts_whole() -> None:
         (FakeDevice(0), 80_000_000_000),
         (FakeDevice(0, stats=refuses), 80_000_000_000),
         (FakeDevice(0, stats=lambda: {}), 80_000_000_000),
+        (FakeDevice(0, stats=lambda: {"bytes_limit": -5}), 80_000_000_000),
+        (FakeDevice(0, stats=lambda: {"bytes_in_use": 1}), 80_000_000_000),
         (FakeDevice(0, "proxy", "TPU v5 lite", refuses), 16_000_000_000),
         (FakeDevice(0, "tpu", "TPU v3"), 34359738368 // 2),  # a device is a core
         (FakeDevice(0, "rocm", "AMD Instinct MI300X"), 0),
@@ -198,7 +220,21 @@ def test_a_line_says_where_a_size_is_from() -> None:
         "arrays of this process. hbm= sets another size."
     )
     told = FakeDevice(0, stats=lambda: {"bytes_limit": 60})
-    assert device_facts.memory_note([told], 60) == device_facts.memory_note([device], 0) == ""
+    assert device_facts.memory_note([told], 60) == ""
+
+
+def test_no_limit_is_told_where_nobody_knows_one(recwarn: pytest.WarningsRecorder) -> None:
+    device = FakeDevice(0, "METAL", "Apple M3")
+    assert device_facts.capacity_of([device]) == 0
+    assert device_facts.memory_note([device], 0) == (
+        "The devices do not report their memory, and the table of chips has no 'Apple M3': no limit is kept. hbm= sets "
+        "one."
+    )
+    assert not recwarn
+    refusing = FakeDevice(0, "METAL", "Apple M3", refuses)
+    with pytest.warns(RuntimeWarning, match="The memory of the attached devices cannot be read"):
+        device_facts.capacity_of([refusing])
+    assert device_facts.memory_note([refusing], 0) == "", "the warning has told it"
 
 
 # ---- what JAX lists
@@ -217,7 +253,9 @@ def test_several_processes_are_refused_with_what_to_use(monkeypatch: pytest.Monk
     )
 
 
-def test_pathways_utilities_are_initialized_once_if_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pathways_utilities_are_initialized_once_if_they_are_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     calls: list[str] = []
     fake = SimpleNamespace(
         initialize=lambda: calls.append("initialize"), __spec__=SimpleNamespace(name="pathwaysutils")
@@ -229,6 +267,8 @@ def test_pathways_utilities_are_initialized_once_if_they_are_there(monkeypatch: 
     for _ in range(2):
         device_facts.start_pathways()
     assert calls == ["initialize"]
+    said = capsys.readouterr().err
+    assert said.count("asking Pathways' proxy at JAX_BACKEND_TARGET for its devices; where nobody answers") == 1
 
 
 def test_a_backend_that_does_not_start_is_told_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +316,7 @@ def test_a_map_may_name_the_devices_themselves(monkeypatch: pytest.MonkeyPatch) 
     assert spelled == local_attach.spelled_out(options(islands=[[0, 1], [7]]))
     with pytest.raises(pw.PlaceError, match=r"FakeDevice\(id=99, .* is none of the 8 devices that JAX lists"):
         local_attach.spelled_out(options(islands=[[FakeDevice(99)]]))
-    for wrong in ("slices", [["a"]], 1.5):
+    for wrong in ("slices", [["a"]], [[True, False]], [[0.0]], 1.5):
         with pytest.raises(pw.PlaceError, match=r"attach\(islands="):
             local_attach.spelled_out(options(islands=wrong))
     for count in (0, True, "4", [4]):

@@ -426,9 +426,9 @@ def test_accelerators_in_one_island_of_unequal_numbers(fresh_python) -> None:
     [
         (3, "8 devices do not divide into 3 islands"),
         (0, "8 devices do not divide into 0 islands"),
-        ([[0, 1], [1, 2]], "device 1 is named twice or is not one of the 8 devices, numbered from 0"),
-        ([[0, 8]], "device 8 is named twice or is not one of the 8 devices"),
-        ([[-1]], "device -1 is named twice or is not one of"),
+        ([[0, 1], [1, 2]], "device 1 is named twice, and a device is part of one island"),
+        ([[0, 8]], "8 is none of the positions 0 to 7 of the 8 devices"),
+        ([[-1]], "-1 is none of the positions 0 to 7 of"),
     ],
 )
 def test_a_map_that_does_not_fit_the_accelerators(groups, text) -> None:
@@ -455,3 +455,9 @@ def test_two_open_controllers_never_hold_the_same_accelerators(fresh_python) -> 
     assert f(1.0).result() == 1
     """)
     assert done.returncode == 0, done.stderr[-1000:]
+
+
+@pytest.mark.parametrize(("said", "meant"), [("cuda", "gpu"), ("ROCm", "gpu"), ("proxy", "auto")])
+def test_names_of_platforms_are_told_as_kinds(said, meant) -> None:
+    with pytest.raises(pw.UsageError, match=rf"attach\('{said}'\): .* pw\.attach\(\"{meant}\"\)\."):
+        pw.attach(said)

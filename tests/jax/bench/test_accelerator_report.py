@@ -40,13 +40,14 @@ def test_a_part_that_fails_is_on_the_page_and_stops_nothing(tmp_path: Path, monk
     assert [part.failed for part in ended] == [True, False]
     assert ended[0].text.endswith("ValueError: no <such> thing")
     assert ended[1].text == "1 : 2.00"
-    page = made.page("virtual CPU devices", True, ended, tmp_path)
+    page = made.page("virtual CPU devices", "Install <it>.", ended, tmp_path)
     assert "This is a rehearsal on virtual CPU devices" in page
+    assert "their times say nothing of a GPU or TPU. Install &lt;it&gt;.</p>" in page
     assert "no &lt;such&gt; thing" in page
     assert "2 parts in" in page
     assert "1 failed" in page
     assert "data:image/svg+xml;base64," in page
-    assert "rehearsal" not in made.page("8 × NVIDIA H200", False, ended, tmp_path)
+    assert "rehearsal" not in made.page("8 × NVIDIA H200", "", ended, tmp_path)
 
 
 def test_a_part_whose_process_dies_has_the_end_of_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +62,25 @@ def test_what_there_is_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     made.describe(parts)
     told = json.loads(capsys.readouterr().out)
     assert told["devices"] == "virtual CPU devices"
-    assert told["is_rehearsal"]
+    assert "start again." in told["missing"] or "For TPUs of this machine: pip install" in told["missing"]
     assert list(told["parts"]) == list(parts.PARTS)
     assert all(told["parts"].values())
     monkeypatch.setattr(device_facts, "found_devices", lambda: ("gpu", [FakeDevice(at) for at in range(2)]))
     assert parts.machine() == parts.Machine("gpu", 2, "2 × NVIDIA H100 80GB HBM3")
+
+
+@pytest.mark.parametrize(
+    ("slices", "each"),
+    [((8,), 4), ((6,), 2), ((2,), 1), ((16, 16), 16), ((16, 16, 16), 16), ((4,) * 5, 4), ((6, 4), 4)],
+)
+def test_two_places_are_as_large_as_a_power_of_two(
+    controller: pw.Controller, monkeypatch: pytest.MonkeyPatch, slices: tuple[int, ...], each: int
+) -> None:
+    devices = [FakeDevice(0, more={"slice_index": at}) for at, count in enumerate(slices) for _ in range(count)]
+    monkeypatch.setattr(device_facts, "found_devices", lambda: ("gpu", devices))
+    found = parts._two_places()
+    pw.attach("cpu", islands=1, devices_per_island=1)  # these devices are none that a later test could use
+    assert [(place.size, place.island) for place in found] == [(each, 0), (each, 1)]
 
 
 def test_benches_get_accelerators_where_there_are_so_many(

@@ -10,7 +10,9 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel import block_costs
+from pathways_nb.runtime import device_facts
 from tests.support.closeness import close
+from tests.support.fake_devices import cpu_devices
 
 F32 = jnp.float32
 
@@ -81,6 +83,20 @@ def test_equal_blocks_are_measured_once(monkeypatch):
     assert len(set(started)) == 3
     assert len(started) == 3 * 25
     assert found.basis == "forward and backward pass, measured on cpu: the median of 25 rounds"
+
+
+def test_blocks_are_measured_on_the_accelerators_that_are_attached(controller, monkeypatch):
+    mine, used = cpu_devices(2), set()
+
+    def seconds_of(start):
+        used.update(*(array.devices() for array in jax.tree.leaves(start())))
+        return 1.0
+
+    monkeypatch.setattr(device_facts, "found_devices", lambda: ("gpu", mine))
+    monkeypatch.setattr(block_costs, "seconds_of", seconds_of)
+    with pw.attach("gpu", islands=[[1]]):
+        pw.stages(BLOCKS, 2, "measured", params=arrays(), x=TOKENS)
+    assert used == {mine[1]}
 
 
 def test_a_measured_block_takes_time_and_futures_are_parameters(left, monkeypatch):

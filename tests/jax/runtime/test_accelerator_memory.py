@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime import device_facts
 from pathways_nb.runtime.local import foreign_memory
 from pathways_nb.runtime.lowering import executables
 from tests.support.fake_devices import backend_error, cpu_devices
-from tests.support.waiting import until
+from tests.support.waiting import until, until_freed
 
 MB = 1 << 20
 BLOCK = np.ones((4, MB // 4), np.float32)  # 1 MiB on each of four devices
@@ -45,11 +46,17 @@ def halved() -> pw.Program:
     return pw.program(lambda x: half(half(x)), name="halved")
 
 
+def until_nothing_is_held(controller: pw.Controller) -> None:
+    """Wait until the controller's ledger is empty, as a run that has ended leaves it a moment later."""
+    until_freed(lambda: not controller.machine.memory.most(Placement(0, 0, 4)))
+
+
 def test_a_program_waits_for_what_others_hold(used: dict[Any, int]) -> None:
     with pw.attach("gpu") as controller:
         assert controller.budgets == (10 * MB,)
         program = halved()
         program(BLOCK).wait()
+        until_nothing_is_held(controller)  # or what is its own would count as the others' less
         used[next(iter(used))] = 9 * MB  # on one device only: a gang needs all
         y = program(BLOCK)
         until(lambda: bool(controller.machine.admission.blocked))
@@ -112,6 +119,7 @@ def test_devices_that_report_nothing_count_the_arrays_of_this_process(
     with pw.attach("gpu") as controller:
         program = halved()
         program(BLOCK).wait()
+        until_nothing_is_held(controller)
         assert "The devices do not report their memory: counted are 10.5 MB each" in capsys.readouterr().out
         mine = jax.device_put(np.ones(9 * MB, np.int8), gpus[2])
         y = program(BLOCK)
@@ -120,6 +128,28 @@ def test_devices_that_report_nothing_count_the_arrays_of_this_process(
         assert "such as arrays of your own (the largest: int8[9437184] 9.44 MB" in waits.reason
         del mine
         np.testing.assert_array_equal(y.result(), BLOCK / 4)
+
+
+def test_arrays_in_cycles_of_objects_are_collected_while_a_program_waits(
+    gpus: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_facts, "stats_of", lambda device: None)
+    monkeypatch.setattr(device_facts, "chip_of_kind", lambda kind: pw.chip("tpu_v5e").replace(hbm_bytes=10.0 * MB))
+
+    class Trainer:
+        """It has an array, and itself."""
+
+    with pw.attach("gpu"):
+        program = halved()
+        program(BLOCK).wait()
+        gc.disable()
+        try:
+            trainer: Any = Trainer()
+            trainer.me, trainer.array = trainer, jax.device_put(np.ones(9 * MB, np.int8), gpus[2])
+            del trainer
+            np.testing.assert_array_equal(program(BLOCK).result(), BLOCK / 4)
+        finally:
+            gc.enable()
 
 
 def test_a_small_program_is_not_measured_for(used: dict[Any, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +219,31 @@ def test_an_allocation_that_fails_is_out_of_memory_with_the_largest_holders(gpus
         assert "BufferAssignment" not in said
         failing.text = ""
         np.testing.assert_array_equal(third(kept).result(), BLOCK / 3)
+
+
+def test_a_compilation_that_needs_too_much_is_out_of_memory_too(
+    gpus: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On TPUs it is the compiler that finds it."""
+    text = "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.54G of 15.48G hbm."
+    with pw.attach("gpu"):
+        third = pw.jit(lambda x: x / 3, on=pw.virtual_slice(4, name="left"), in_shardings=pw.P("x"))
+        with monkeypatch.context() as patched:
+
+            def fails(*args: Any) -> None:
+                raise backend_error(f"RESOURCE_EXHAUSTED: {text}\nProgram hbm requirement 17.54G: …")
+
+            patched.setattr(executables, "_compile", fails)
+            with pytest.raises(pw.OutOfMemoryError) as error:
+                third(BLOCK)
+            assert str(error.value).startswith(
+                f"third cannot be compiled for island 0, dev 0–3: its devices have too little memory left "
+                f"(RESOURCE_EXHAUSTED: {text}). Held there by variables: nothing."
+            )
+            patched.setattr(executables, "_compile", lambda *args: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                third(BLOCK)
+        np.testing.assert_array_equal(third(BLOCK).result(), BLOCK / 3)
 
 
 def test_a_value_that_cannot_be_put_is_out_of_memory_too(gpus: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,21 @@ def test_a_fetch_that_finds_its_devices_gone(backend: Backend, monkeypatch: pyte
         until(lambda: bool(controller.resources.lost))
 
 
+def test_a_slice_that_was_given_back_by_hand_may_be_lost_again(backend: Backend) -> None:
+    with pw.attach("auto") as controller:
+        controller.driver._losses._every = 1e6
+        there = doubled(pw.virtual_slice(2, island=1))
+        there(V).wait()
+        backend.gone = set(backend.devices[2:])
+        for _ in range(2):
+            with pytest.raises(pw.LostError):
+                there(V).result()
+            until(lambda: bool(controller.resources.lost))
+            controller.add(island=1)
+        backend.gone = set()
+        np.testing.assert_array_equal(there(V).result(), V * 2)
+
+
 def test_what_is_asked_and_told() -> None:
     told: list[Any] = []
     living = {"a": True, "b": True}
