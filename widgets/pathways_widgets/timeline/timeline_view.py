@@ -38,11 +38,12 @@ from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
-from pathways_widgets.drawing.legends import Swatch, legend_shapes, named_renderer, shown_swatches
+from pathways_widgets.drawing.legends import Swatch, named_renderer, shown_swatches
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.scene import Shape
-from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
+from pathways_widgets.drawing.still_frame import time_ends
+from pathways_widgets.drawing.still_over_time import begin_over_time, brushed_part
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     TIME_RANGE,
@@ -185,7 +186,7 @@ class Timeline(View):
             width: width of the page in pixels.
             top: pixels above the picture.
         """
-        factor, (left, right) = self.style.factor, time_ends(width)
+        left, right = time_ends(width)
         self._pixels = right - left
         self.update(run, self.window)
         self.properties["timeline_key_arrows"] = arrow_key(self.sources[ARROWS], has_taps=False)
@@ -196,18 +197,17 @@ class Timeline(View):
         # Of what happened only the words of the tags that there are.
         absent = [one for one in HAPPENED_LEGEND if one.text not in self.sources[HAPPENED]["words"]]
         rows = [[one for one in row if one not in absent] for row in rows]
-        shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
-        first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
-        bottom = first + height * self.lanes.pixels
-        span = shown_span(self.properties, self.window)
-        frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (height, 0.0))
-        shapes += [title(self.properties["timeline_title"]["text"], top, width), *frame.time_axis()]
-        shapes += shapes_of(self.marks, self.sources, frame, self.properties)
+        words, span = self.properties["timeline_title"]["text"], shown_span(self.properties, self.window)
+        lanes = self.lanes.bounds[-1], self.lanes.pixels
+        shapes, frame, height = begin_over_time(words, [*rows, clients], span, lanes, width, top)
+        picked = self.picked.among(self.sources, "timeline_boxes", "id", "name")
+        shapes += shapes_of(self.marks, self.sources, frame, self.properties, picked)
+        shapes += brushed_part(frame, self.brushed)
         inner, bounds = _lines(self.lanes)
         shapes += [*frame.rows(inner, "background", _THIN), *frame.rows(bounds, "island")]
         shapes += frame.break_in_time(span, top)
         shapes += frame.names(self.lanes.labels)
-        return shapes, bottom + factor * AXIS - top
+        return shapes, height
 
     def _set_lanes(self, events: Events, is_over: bool) -> None:
         """Add what lanes have none yet, drop what can no longer be on any; then place events anew.
