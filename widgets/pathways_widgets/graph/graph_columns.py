@@ -7,7 +7,6 @@ Python cannot measure the text. Layers and heights come from
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -97,10 +96,13 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
         max_width: width in pixels.
     """
     # From the form that says most to the narrowest. The last stays if none fits.
-    for folded, with_place in itertools.product((False, True), (True, False)):
+    for folded in (False, True):
         nodes, edges = drawn(program, folded)
-        found = _picture(program, colours, nodes, edges, with_place, max_width)
-        if found.width <= widest(max_width):
+        for with_place in (True, False):
+            found = _picture(program, colours, nodes, edges, with_place, max_width)
+            if found.width <= widest(max_width):
+                return found
+        if len(nodes) < len(program.graph.nodes):  # a large graph is folded at once
             break
     return found
 
