@@ -68,7 +68,7 @@ def _is_filter(text: str) -> bool:
     """Return whether a text is the state of a filter, as JSON."""
     try:
         EventFilter.of(**{name: value for name, value in json.loads(text).items() if value is not None})
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return False
     return True
 
