@@ -9,6 +9,7 @@ import pytest
 
 from pathways_widgets import LiveFigure
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.picked_rows import Picked
 from pathways_widgets.drawing.scene import Rect, Text
 from pathways_widgets.drawing.views import Moment
 from pathways_widgets.figures.page import page_of
@@ -112,6 +113,21 @@ def test_what_is_picked_keeps_its_colour_in_a_still_picture_and_the_rest_fades()
         assert some.count(palette.pale(plain)) == whole - some.count(plain) if "pick" in at else True
         assert colours("", "graph") != colours(at, "graph")
     assert colours("pick=none%231", "timeline") == colours("", "timeline"), "nothing is picked, so nothing fades"
+
+
+def test_an_id_of_a_whole_program_stands_for_all_of_its_nodes() -> None:
+    table = {"t": {"ids": ["p#1 p#2", "p#*", "q#1", ""], "names": ["f", "8 events here", "Fg", "f"]}}
+
+    def picked(*ids: str, word: str = "") -> list[bool]:
+        found = Picked(frozenset(ids), word).among(table, "t", "ids", "names")
+        return found["t"].tolist() if found else []
+
+    assert picked("p#2") == [True, True, False, False]
+    assert picked("p#*") == [True, True, False, False]
+    assert picked("q#*") == [False, False, True, False]
+    assert picked("r#1") == picked() == picked(word="no such name") == []
+    assert picked(word="f") == [True, False, True, True]
+    assert Picked(word="f").with_nodes([("Of", "p#3"), ("g", "p#4"), ("f", "")]).ids == {"p#3"}
 
 
 def test_a_brushed_part_is_shaded_in_a_still_picture_with_its_totals_below() -> None:

@@ -38,8 +38,13 @@ class Picked(NamedTuple):
             ids: its column of ids, of which a row may have several, with spaces between them.
             names: its column of names.
         """
-        columns = sources[table]
-        fits = {text: any(map(self._has, text.split())) for text in set(columns[ids])}
+        columns, programs = sources[table], {_program(one) for one in self.ids}
+
+        def has(node: str) -> bool:
+            every = f"{_program(node)}#*"
+            return node in self.ids or every in self.ids or (node == every and _program(node) in programs)
+
+        fits = {text: any(map(has, text.split())) for text in set(columns[ids])}
         # A merged box has the name of none of its events.
         merged = columns.get("quality") or [""] * len(columns[ids])
         rows = [
@@ -48,9 +53,6 @@ class Picked(NamedTuple):
         ]
         return {table: np.array(rows, bool)} if any(rows) else {}
 
-    def _has(self, node: str) -> bool:
-        return node in self.ids or any(_stands_for(one, node) or _stands_for(node, one) for one in self.ids)
 
-
-def _stands_for(whole: str, node: str) -> bool:
-    return whole.endswith("#*") and node.startswith(whole[:-1])
+def _program(node: str) -> str:
+    return node.rpartition("#")[0]
