@@ -25,6 +25,7 @@ CELLS = {
 }
 """By figure: a cell that makes a run, and the one that shows it."""
 _STAGES = 8
+_HAS_RUN = "/\\[\\d+\\]/.test(document.querySelector('.jp-CodeCell .jp-InputPrompt')?.textContent)"
 _RUN_NEXT = "() => { jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
 
 
@@ -66,7 +67,8 @@ def seconds(page: Any, ready: str) -> float:
         ready: JavaScript that is true while the kernel is idle.
     """
     page.evaluate(_RUN_NEXT)
-    page.wait_for_timeout(1000)
+    # A kernel that answers something else meanwhile is idle for a moment, too: the cell's number says that it has run.
+    page.wait_for_function(_HAS_RUN, timeout=300_000)
     page.wait_for_function(ready, timeout=300_000)
     began = time.monotonic()
     page.evaluate(_RUN_NEXT)

@@ -8,6 +8,7 @@ names is called, and a file from elsewhere can at worst give a state that answer
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import json
@@ -69,9 +70,18 @@ def to_json(log: Log) -> dict[str, Any]:
     }
 
 
+_CHECKSUM = b',"checksum":"'
+"""What comes before the checksum at the end of the text of a log."""
+
+
 def as_bytes(log: Log) -> bytes:
-    """Return a log as JSON text."""
-    return json.dumps(to_json(log), separators=(",", ":")).encode()
+    """Return a log as JSON text, with a checksum: a log that lacks an event would show other decisions."""
+    text = json.dumps(to_json(log), separators=(",", ":")).encode()[:-1]
+    return text + _CHECKSUM + _checksum(text) + b'"}'
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode()
 
 
 def of_run(text: bytes, name: str) -> Log:
@@ -90,10 +100,14 @@ def from_bytes(data: bytes) -> Log:
     """Return the log that ``as_bytes`` wrote.
 
     Raises:
-        DamagedError: naming the part that is wrong.
+        DamagedError: naming the part that is wrong, or saying that it was changed after it was written.
     """
     try:
-        return from_json(Field(parse(data.decode())))
+        field, (text, _, found) = Field(parse(data.decode())), data.rpartition(_CHECKSUM)
+        # Logs that were saved before there were checksums have none.
+        if field.get("checksum").value is not None and found != _checksum(text) + b'"}':
+            raise DamagedError("it was changed after it was saved, since its checksum is another one")
+        return from_json(field)
     except DamagedError:
         raise
     except Exception as error:  # of whatever class a part of the wrong shape brings about

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pathways_nb.errors import PolicyError, UsageError, did_you_mean
 from pathways_nb.plan.source_lines import describe, line_of
-from pathways_nb.util.words import a_type_of, counted
+from pathways_nb.util.words import a_type_of, counted, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
 
 def _said(error: BaseException) -> str:
     try:
-        return f": {error}"
+        return f": {visible(str(error))}"
     except Exception:  # the user's own __str__ may raise, too
         return ""
 

@@ -134,6 +134,13 @@ class Graph:
         found = {node.place for node in self.nodes if node.place is not None}
         return tuple(sorted(found, key=lambda place: place.serial))
 
+    @property
+    def sentence(self) -> str:
+        """How many nodes there are, and where they run, in one sentence."""
+        placed = sum(node.place is not None for node in self.nodes)
+        where = f" on {counted(len(self.places), 'virtual slice')}" if self.places else ""
+        return f"{self.name} has {counted(placed, 'node')}{where}"
+
     def __repr__(self) -> str:
         kinds = ", ".join(f"{node.name}@{node.place.label}" for node in self.nodes if node.place is not None)
         return f"<graph {self.name}: {counted(len(self.nodes), 'node')}: {kinds}>"

@@ -99,6 +99,6 @@ def load(
 def show_graph(graph: Graph) -> None:
     """Display a graph of which nothing has run, as IPython does with a traced program."""
     # A run of nothing: so there is one way to draw a graph.
-    run = Run(graph.name, (), note=repr(graph), finished=True)
+    run = Run(graph.name, (), note=graph.sentence, finished=True)
     run.set_programs([ExecutedProgram(graph, {}, {})])
     run.show("graph")

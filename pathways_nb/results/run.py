@@ -301,7 +301,7 @@ class Run(ControllerHistory, RunCauses):
             path: path of the file.
             width: pixels, or a length such as ``"3.3in"``.
             show: the views in it, as for ``show``.
-            at: what is seen of the run, as for ``show``: the part of its time, its filter, hidden kinds and clients.
+            at: what is seen of the run, as for ``show``: all but the visible part of a graph, which is drawn whole.
 
         Raises:
             ValueError: the ending, the length, a view or ``at`` is unknown.

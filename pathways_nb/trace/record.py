@@ -18,15 +18,12 @@ from typing import Any, overload
 import numpy as np
 
 from pathways_nb.timing.waits import WHY
+from pathways_nb.trace.label_columns import LabelColumns
 from pathways_nb.trace.rows import QUALITIES, STATUSES, Cause, Label, Row, RowRange
 from pathways_nb.util.columns import last_before
 from pathways_nb.util.words import counted
 
 _NOT_TOLD = Cause(-1)
-_NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice", "host"), np.int32),
-    **{"bytes": np.int64, "flops": np.float64, "latency": np.float64},
-}
 STORED: dict[str, type] = {  # what is kept for each event
     **{"label": np.int32, "start": np.float64, "end": np.float64, "run": np.int32},
     **{"quality": np.uint8, "status": np.uint8},
@@ -49,10 +46,14 @@ class Events:
         labels: what the events have in common except their stamps.
         stored: for each event its label's number, stamps and codes, by the names in ``STORED``.
         ids: one for each event, in the order in which events were recorded.
+        known: the fields of ``labels``, as far as somebody asked for them before.
     """
 
-    def __init__(self, labels: Sequence[Label], stored: dict[str, np.ndarray], ids: np.ndarray):
+    def __init__(
+        self, labels: Sequence[Label], stored: dict[str, np.ndarray], ids: np.ndarray, known: LabelColumns | None = None
+    ):
         self.labels, self._stored, self._ids = labels, stored, ids
+        self._columns = known or LabelColumns(labels)
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Events:
@@ -107,7 +108,7 @@ class Events:
 
     def by_label(self, name: str) -> np.ndarray:
         """Return column ``name`` of the labels: one value for each of ``labels``, not for each event."""
-        return column([getattr(label, name) for label in self.labels], _NUMBERS.get(name, object))
+        return self._columns.column(name)
 
     def is_(self, name: str, *values: object) -> np.ndarray:
         """Return whether each event has one of ``values`` in column ``name``.
@@ -118,12 +119,13 @@ class Events:
             words = _WORDS[name]
             return np.isin(self._stored[name], [code for code in (*range(len(words)), -1) if words[code] in values])
         # (labels,), spread over the events by their labels' numbers.
-        fits = [getattr(label, name) in values for label in self.labels]
-        return np.array(fits, bool)[self.label]
+        found: np.ndarray = self._columns.fits(name, values)[self.label]
+        return found
 
     def select(self, mask: np.ndarray) -> Events:
         """Return the events for which ``mask`` is true, or those at the given indices."""
-        return Events(self.labels, {name: part[mask] for name, part in self._stored.items()}, self._ids[mask])
+        stored = {name: part[mask] for name, part in self._stored.items()}
+        return Events(self.labels, stored, self._ids[mask], self._columns)
 
     def of_kind(self, *kinds: str) -> Events:
         """Return the events of these kinds."""
@@ -145,13 +147,6 @@ class Events:
         return f"<{counted(len(self), 'event')}: {', '.join(COLUMNS)}>"
 
 
-def column(values: Sequence[Any], dtype: Any = object) -> np.ndarray:
-    """Return a one-dimensional array of ``values``; NumPy itself would make a table of tuples."""
-    made = np.empty(len(values), dtype)
-    made[:] = values
-    return made
-
-
 class Record:
     """Remembers events until it is cleared; ``add`` may be called from any thread and takes under a microsecond.
 
@@ -171,6 +166,7 @@ class Record:
         self._first = self._count = 0
         self._labels: list[Label] = []
         """Only ever grows: columns that were given out refer to positions in it."""
+        self._columns = LabelColumns(self._labels)
         self._numbers: dict[Label, int] = {}
         self._stored: dict[str, np.ndarray] = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
 
@@ -179,6 +175,7 @@ class Record:
         """Return a record of these events."""
         record = cls()
         record._count, record._labels = len(events), list(events.labels)
+        record._columns = LabelColumns(record._labels)
         record._numbers = {label: number for number, label in enumerate(events.labels)}
         record._stored = {name: events.stored(name).copy() for name in STORED}
         return record
@@ -223,7 +220,8 @@ class Record:
             if self.limit is not None and self._count > 2 * self.limit:
                 self._forget(self._count - self.limit)
             ids = np.arange(self._first, self._first + self._count, dtype=np.int64)
-            return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
+            stored = {name: part[: self._count] for name, part in self._stored.items()}
+            return Events(self._labels, stored, ids, self._columns)
 
     def correct(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, quality: str = "exact") -> None:
         """Replace stamps; every event gets a new id.
@@ -266,6 +264,7 @@ class Record:
             self._forget(self._count)
             # New lists: events that were given out still refer to the old one.
             self._labels, self._numbers = [], {}
+            self._columns = LabelColumns(self._labels)
 
     def _count_ranges(self) -> None:
         """Count the events of the ranges that were added; the caller has the lock."""

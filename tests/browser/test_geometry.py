@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pathways_nb.notebook.demo_page import FIGURE
+from pathways_nb.trace.record import STORED, Events
 from pathways_widgets import figure_of, thumbnails
 from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run, training_step, unrolled
 from tests.core.widgets.test_compared_timeline import compared
@@ -37,6 +39,18 @@ def long_names() -> FakeRun:
     run = fake_run()
     run.programs = [training_step("a_training_step_of_a_model_with_a_long_name"), unrolled(), training_step("wide WWW")]
     return run
+
+
+def test_a_name_without_a_space_does_not_make_the_page_wider(opened: Callable[..., Any]) -> None:
+    run, name = shared(), "a_client_" * 40
+    run.name = name
+    labels = [replace(label, client=name + label.client, program=name) for label in run.recorded.labels]
+    run.recorded = Events(labels, {one: run.recorded.stored(one) for one in STORED}, run.recorded["id"])
+    tab = opened(figure_of(run, ("timeline", "memory")))
+    for words in ("details", "as a table"):
+        tab.get_by_text(words).first.click()
+    tab.get_by_role("columnheader", name="program").first.wait_for()
+    assert tab.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -36,18 +36,19 @@ def says(tab: Any, *keys: str) -> list[str]:
 
 
 def test_arrows_go_from_box_to_box_and_from_lane_to_lane(opened: Callable[..., Any]) -> None:
-    tab = opened(figure_of(FakeRun([], Events.from_rows(ROWS)), ("timeline",)))
+    tab = opened(figure_of(FakeRun([], Events.from_rows(ROWS), (4, 4, 1)), ("timeline",)))
     focus(tab, "Timeline")
     assert tab.get_by_role("status").inner_text() == ""
     f = "f, compute, start 0 µs, takes 3 s (estimated, ok). `f` on island 0 came first"
     assert says(tab, "ArrowRight", "ArrowDown", "ArrowRight", "ArrowUp") == [
         f"island 0 · dev 0: {f}", f"island 0 · dev 1: {f}", "Nothing after this on island 0 · dev 1.", f"island 0 · dev 0: {f}",
     ]  # fmt: skip
-    assert says(tab, "ArrowUp", "ArrowUp") == ["controller: nothing here", "No lane further on."]
+    assert says(tab, "ArrowUp") == ["No lane further on."]
     waited = "`g` on island 1 waited 4 s for `f` on island 0 (data, inferred), of which 1 s was its transfer"
-    lanes = says(tab, *["ArrowDown"] * 6)
-    assert lanes[4].startswith("busy: ")
-    assert lanes[5] == f"island 1 · dev 0: g, compute, start 4 s, takes 1 s (estimated, ok). {waited}"
+    lanes = says(tab, *["ArrowDown"] * 10, *["ArrowUp"] * 5)
+    assert lanes[3].startswith("busy: ")
+    assert lanes[9] == "island 2 · dev 0: nothing here"
+    assert lanes[4] == lanes[14] == f"island 1 · dev 0: g, compute, start 4 s, takes 1 s (estimated, ok). {waited}"
     again, none, last, first = says(tab, "ArrowRight", "ArrowRight", "End", "Home")
     assert again.startswith("g, compute, start 5 s")
     assert none == "Nothing after this on island 1 · dev 0."

@@ -75,8 +75,8 @@ def test_what_is_said_and_the_graph_are_as_large_as_the_style_says(opened: Calla
 def test_hover_shows_names_as_text(opened: Callable[..., Any]) -> None:
     tab = opened(figure_of(evil_run(), ("timeline",)), height=800)
     box = tab.locator(".bk-Figure").bounding_box()
-    tab.mouse.move(box["x"] + 400, box["y"] + 130)
-    tab.mouse.move(box["x"] + 402, box["y"] + 130)
+    tab.mouse.move(box["x"] + 400, box["y"] + 80)
+    tab.mouse.move(box["x"] + 402, box["y"] + 80)
     tip = tab.locator(".bk-Tooltip").first
     tip.wait_for()
     tip.locator(".bk-tooltip-row-value, td, span").first.wait_for(state="attached")

@@ -62,7 +62,9 @@ _SHOWN = """() => {
 
 def test_of_many_arrows_the_longest_in_sight_are_shown_or_those_of_a_tapped_box(opened: Callable[..., Any]) -> None:
     tab = opened(figure_of(moving_run(calls=40), ("timeline",)))
-    tab.get_by_role("button", name="from producer to consumer: the 12 longest, or those of a tapped box").wait_for()
+    tab.get_by_role(
+        "button", name="from producer to consumer: the 12 longest; point at a box, or tap it, for its own"
+    ).wait_for()
     see = "(ends) => Bokeh.documents[0].get_model_by_name('timeline_x').setv({start: ends[0], end: ends[1]})"
     tab.evaluate(see, [0, 400])
     assert len(tab.evaluate(_SHOWN)) == 12
@@ -76,6 +78,30 @@ def test_of_many_arrows_the_longest_in_sight_are_shown_or_those_of_a_tapped_box(
     assert len(tab.evaluate(_SHOWN)) == 40, "those of a node, whenever it ran"
     tab.evaluate(select, [])
     assert tab.evaluate(_SHOWN) == shown
+
+
+_CENTRE = """(wanted) => {
+    const doc = Bokeh.documents[0], view = Bokeh.index.find_one(doc.get_model_by_name("timeline"))
+    const {data} = doc.get_model_by_name("timeline_boxes"), box = view.canvas_view.el.getBoundingClientRect()
+    const row = Array.from(data.name).findIndex((name, i) => name === wanted.name && data.left[i] === wanted.left)
+    const middle = (one, other) => (data[one][row] + data[other][row]) / 2
+    return [box.x + view.frame.x_scale.compute(middle("left", "right")), box.y + view.frame.y_scale.compute(middle("top", "bottom"))]
+}"""
+
+
+def test_the_box_under_the_pointer_shows_its_arrows_beside_the_longest(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(moving_run(calls=40), ("timeline",)))
+    tab.evaluate("() => Bokeh.documents[0].get_model_by_name('timeline_x').setv({start: 0, end: 200})")
+    longest = tab.evaluate(_SHOWN)
+    other = next(start for start in range(4, 200, 10) if start not in longest)
+    x, y = tab.evaluate(_CENTRE, {"name": "g", "left": other})
+    tab.mouse.move(x - 40, y + 60)
+    tab.mouse.move(x, y)
+    tab.wait_for_function(f"({_SHOWN})().length > 12")
+    assert set(tab.evaluate(_SHOWN)) - set(longest) == {other}
+    tab.mouse.move(2, 2)
+    tab.wait_for_function(f"({_SHOWN})().length === 12")
+    assert tab.evaluate(_SHOWN) == longest
 
 
 def test_transfers_that_end_at_one_place_are_all_told(opened: Callable[..., Any]) -> None:

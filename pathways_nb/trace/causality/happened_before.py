@@ -23,10 +23,10 @@ from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, makes_span, sent
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import counted
 
-CAUSES = ("dependency", "host", "transfer", "dispatch", "memory", "scheduling", "compile", "other")
-"""What an event can have waited for: work on devices, work on a host, a transfer, its dispatch, memory or
-its turn among other programs (both as the controller recorded them), compiling; *other* is what nothing in the record
-explains."""
+CAUSES = ("dependency", "host", "transfer", "dispatch", "call", "memory", "scheduling", "compile", "other")
+"""What an event can have waited for: work on devices, work on a host, a transfer, its dispatch, the call of its program
+by Python, memory or its turn among other programs (these three as the controller recorded them), compiling; *other* is
+what nothing in the record explains."""
 _SAME = 1e-9
 """Seconds up to which two ends count as equal."""
 
@@ -140,10 +140,12 @@ class Dag:
 
     def causes_of_gaps(self, waited_for: np.ndarray) -> np.ndarray:
         """Return why each event began later than its release by ``waited_for``, as positions in ``CAUSES``."""
-        dispatch, transfer, other = (CAUSES.index(word) for word in ("dispatch", "transfer", "other"))
+        dispatch, call, transfer, other = (CAUSES.index(word) for word in ("dispatch", "call", "transfer", "other"))
         # If what it waited for was the controller's work, the rest of the wait is the controller's as well.
         sent_late = ~self.on_devices | (waited_for < 0) | ~self.on_devices[waited_for]
         # A trace of devices alone tells nothing of who sent their work.
         sent_late &= not self.on_devices.all()
         moved = self.events.is_("kind", "transfer")  # a network that was busy
-        return np.where(sent_late, dispatch, np.where(moved, transfer, other))
+        # Nothing could be dispatched before Python called it.
+        is_call = self.events.is_("kind", "enqueue") & (self.events.stored("why") == CALL)
+        return np.where(is_call, call, np.where(sent_late, dispatch, np.where(moved, transfer, other)))

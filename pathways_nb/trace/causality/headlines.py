@@ -29,6 +29,7 @@ _OTHER_WORK = 1.5
 _WAITS = {
     "transfer": "for transfers",
     "dispatch": "for the controller",
+    "call": "for the next program to be called",
     "host": "for the work of its host",
     "memory": "for memory",
     "scheduling": "for its turn among other programs",
@@ -56,7 +57,7 @@ def run_headline(events: Events, islands: Sequence[int], finished: bool = True) 
         dispatch = _OF_A_HOST if any(label.stream for label in events.labels) else _WAITS["dispatch"]
         if wait := _longest_wait(idle(events, islands), len(islands), dispatch):
             return wait
-    return _busy(summarise(events, islands).utilisation)
+    return _busy(summarise(events, islands).utilisation, "device is" if sum(islands) == 1 else "devices are")
 
 
 def comparison_headline(names: Sequence[str], seconds: Sequence[float]) -> str:
@@ -156,7 +157,7 @@ def _failure(events: Events) -> str:
         return ""
     label = events.labels[int(events.label[failed[0]])]
     where = f" on island {label.island}" if label.island >= 0 else ""
-    more = f", and {len(failed) - 1:,} more events failed" if len(failed) > 1 else ""
+    more = f", and {counted(len(failed) - 1, 'more event')} failed" if len(failed) > 1 else ""
     return f"{label.name} failed{where}{more}"
 
 
@@ -227,10 +228,10 @@ def _longest_wait(found: Idle, islands: int, dispatch: str) -> str:
     return f"{who} waits {_percent(part)} of the time {waits.get(cause, f'for {others}')}"
 
 
-def _busy(shares: Sequence[float]) -> str:
-    """Return how busy islands are."""
+def _busy(shares: Sequence[float], devices: str) -> str:
+    """Return how busy islands are; of a single one, what its devices are called and do."""
     if len(shares) == 1:
-        return f"The devices are busy {_percent(shares[0])} of the time"
+        return f"The {devices} busy {_percent(shares[0])} of the time"
     if max(shares) - min(shares) < 0.05 or len(shares) > 2:
         who = "Both islands are" if len(shares) == 2 else f"{counted(len(shares), 'island')} are"
         return f"{who} busy {_percent(sum(shares) / len(shares))} of the time"

@@ -89,7 +89,8 @@ def why(events: Events, at: float, island: int, device: int = 0) -> Why:
     on_it &= covers | (columns["devices"] == 0)  # 0 means all devices of the island
     if not on_it.any():
         known = sorted({*columns["island"][dag.events.is_("kind", *BUSY)].tolist()})
-        raise UsageError(f"{asked}: nothing ran on that device. Something ran on islands {known}.")
+        where = f"on that device. Something ran on islands {known}" if known else "on any device"
+        raise UsageError(f"{asked}: nothing ran {where}.")
     rows = np.flatnonzero(on_it & (dag.start + dag.durations > at))
     if not len(rows):
         last = float((dag.start + dag.durations)[on_it].max())

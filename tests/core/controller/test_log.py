@@ -26,7 +26,6 @@ from pathways_nb.controller.replayable import why_not
 from pathways_nb.controller.snapshot import Snapshot
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
-from pathways_nb.util.json_text import DamagedError
 from tests.core.controller.imagined_devices import plan_of
 
 LIMIT, SEEN = 3, list[int]()
@@ -232,7 +231,8 @@ def test_a_log_with_the_names_of_earlier_versions_opens_and_replays() -> None:
         book.handle(Submitted(run, "ab"[run % 2], plan, (), (run,), (4,)), 0.0)
     start = book.begin()
     assert Skip(5) in book.handle(Cancelled((5,)), 0.0)
-    text = log_text.as_bytes(book.end(start)).decode()
+    # They had no checksum.
+    text = json.dumps(log_text.to_json(book.end(start)))
     for now, before in (
         ("events_and_instructions", "messages"), ("ContendedTurns", "Turns"), ("CallState", "RunState"),
         ('"ranges"', '"runs"'), ('"calls"', '"runs"'), ('"lost_devices"', '"gone"'),
@@ -345,38 +345,3 @@ def test_a_plan_is_not_kept_alive() -> None:
     assert plans
     assert all(plan() is None for plan in plans)
     assert len(list(book.log().replay())) == len(book.log().entries)
-
-
-def held(log: dict[str, Any], kind: str, attribute: str) -> None:
-    """An object of a class holds something under a name that is none of its data."""
-    (row,) = [row for row in log["objects"] if row[0] == "object" and row[2] == kind]
-    row[3].append([attribute, None])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda log: log.pop("snapshot"),
-        lambda log: log.update(objects=[]),
-        lambda log: log["objects"].__setitem__(0, ["object", "os", "system", []]),
-        lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.util.processes", "this_process", []]),
-        lambda log: log["objects"].__setitem__(0, ["object", "pathways_nb.controller.log", "Logbook", []]),
-        lambda log: log["objects"].__setitem__(
-            0, ["object", "pathways_nb.controller.events_and_instructions", "NamedTuple", []]
-        ),
-        lambda log: log["objects"].__setitem__(0, ["function", "exec", "exec"]),
-        lambda log: held(log, "PutRequests", "withdraw"),
-        lambda log: held(log, "PutRequests", "__getstate__"),
-        lambda log: held(log, "StateMachine", "handle"),
-        lambda log: held(log, "Store", "not a name"),
-        lambda log: log["objects"].__setitem__(0, ["error", "SystemExit", []]),
-        lambda log: log["objects"].__setitem__(0, ["call", "print"]),
-        lambda log: log["entries"].append([0.0]),
-        lambda log: log["entries"].append(["now", [0], "x"]),
-    ],
-)
-def test_a_damaged_log_is_refused(change) -> None:
-    log = log_text.to_json(used().log())
-    change(log)
-    with pytest.raises(DamagedError):
-        log_text.from_bytes(json.dumps(log).encode())

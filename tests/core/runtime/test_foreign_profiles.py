@@ -276,4 +276,7 @@ def test_a_profile_beside_its_prediction(tmp_path) -> None:
     islands = np.array([place.split(", dev")[0][-1] for place in boxes["place"]])
     clients = [set(boxes["client"][islands == number].tolist()) for number in ("0", "1")]
     assert clients == [{1}, {0}], "ops are their own run's, although both count runs alike"
-    assert view.lanes.labels[sorted(view.lanes.labels)[5]] == f"{name} (real) · host"
+    lanes = [text for _, text in sorted(view.lanes.labels.items())]
+    # Nobody called the step that was predicted.
+    assert (lanes[0], lanes[5]) == ("jit_step (simulated) 0 · dev 0", f"{name} (real) 0 · stream 14")
+    assert lanes[4] == f"{name} (real) · host"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pathways_nb.timing.waits import CALL
 from pathways_nb.trace.causality.headlines import (
     MOST_EVENTS,
     comparison_headline,
@@ -14,7 +15,7 @@ from pathways_nb.trace.causality.headlines import (
     sweep_headline,
 )
 from pathways_nb.trace.record import Events
-from pathways_nb.trace.rows import Label, Row
+from pathways_nb.trace.rows import Cause, Label, Row
 from tests.core.widgets.fake_run import many_events
 
 
@@ -23,15 +24,16 @@ def computed(island: int, start: float, end: float, name: str = "f", status: str
     return Row(Label("compute", name, "p", node=island, island=island, devices=2), start, end, 0, status=status)
 
 
-def enqueued(island: int, start: float, end: float) -> Row:
+def enqueued(island: int, start: float, end: float, why: int = -1) -> Row:
     """Its dispatch."""
-    return Row(Label("enqueue", "f", "p", node=island, island=island), start, end)
+    return Row(Label("enqueue", "f", "p", node=island, island=island), start, end, cause=Cause(why))
 
 
 @pytest.mark.parametrize(
     ("rows", "islands", "said"),
     [
         ([computed(0, 0.0, 1.0)], (2,), "The devices are busy 100 % of the time"),
+        ([computed(0, 0.0, 1.0)], (1,), "The device is busy 100 % of the time"),
         ([computed(1, 0.0, 1.0)], (2, 2), "Island 1 is busy 100 % of the time, and the other has nothing to do"),
         ([computed(0, 0.0, 1.0), computed(1, 0.02, 1.0)], (2, 2), "Both islands are busy 99 % of the time"),
         (
@@ -45,9 +47,19 @@ def enqueued(island: int, start: float, end: float) -> Row:
             "The island waits 60 % of the time for the controller",
         ),
         (
+            # Python does something else between two calls, and the controller nothing.
+            [
+                row._replace(run=run)
+                for run, begin in enumerate((0.0, 0.9))
+                for row in (enqueued(0, begin, begin + 0.05, CALL), computed(0, begin + 0.05, begin + 0.1))
+            ],
+            (2,),
+            "The island waits 80 % of the time for the next program to be called",
+        ),
+        (
             [computed(0, 0.0, 1.0), computed(1, 0.0, 0.3, "g", "failed"), computed(1, 0.3, 0.4, "h", "failed")],
             (2, 2),
-            "g failed on island 1, and 1 more events failed",
+            "g failed on island 1, and 1 more event failed",
         ),
         ([Row(Label("compile", "f", "p"), 0.0, 1.0)], (2,), ""),
         ([], (2,), ""),

@@ -49,6 +49,25 @@ def test_islands_without_a_run_have_one_controller() -> None:
     assert Lanes((2,) * 12, tuple(f"mine {i}" for i in range(12))).controllers == (), "the tenth is no first one"
 
 
+def test_two_runs_have_no_lane_that_is_empty_in_both() -> None:
+    work, begins = Label("compute", "f", "p", island=0, devices=2), Label("enqueue", "p", "p")
+    move = Label("transfer", "x", "p", island=0, route="DCN", bytes=1)
+    trace = [Row(work, 0, 1)]
+    run = [Row(begins, 0, 0.1), *trace]
+
+    def lanes(first: list[Row], second: list[Row]) -> list[str]:
+        both = as_one_record(Events.from_rows(first), Events.from_rows(second), 1)
+        view = ComparedTimeline((2, 2), names=("one 0", "two 0"))
+        view.update(FakeRun([], both, (2, 2), ("one 0", "two 0")))
+        return [text for _, text in sorted(view.lanes.labels.items()) if "dev" not in text]
+
+    assert lanes(trace, trace) == ["busy", "busy"]
+    assert lanes(run, trace) == ["one · controller", "busy", "busy"]
+    assert lanes(trace, run) == ["busy", "two · controller", "busy"]
+    assert lanes(trace, [*trace, Row(move, 1, 2)]) == ["busy", "busy", "transfers"]
+    assert lanes(run, run) == ["one · controller", "busy", "two · controller", "busy"]
+
+
 def test_what_one_run_costs_beyond_the_other_is_shaded_in_its_lanes() -> None:
     view = ComparedTimeline((2, 2, 2, 2), names=NAMES)
     view.update(compared())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -60,6 +61,11 @@ def test_every_condition_must_hold(conditions: dict[str, Any], kept: set[int]) -
         ({"programme": "train"}, "programme: there is no such condition; did you mean 'program'?"),
         ({"kind": "colective"}, "no box is of this kind; did you mean 'collective'?"),
         ({"shortest": 2, "longest": 1}, "no duration is between them"),
+        ({"shortest": "2 ms"}, "shortest='2 ms': seconds should stand here."),
+        ({"longest": math.nan}, "longest=nan: seconds should stand here."),
+        ({"text": 3}, "text=3: a part of a name should stand here."),
+        ({"client": 3}, "client=3: names should stand here."),
+        ({"place": [0]}, "place=[0]: names should stand here."),
     ],
 )
 def test_a_filter_that_nothing_fulfils_by_mistake_is_refused(conditions: dict[str, Any], said: str) -> None:

@@ -36,6 +36,12 @@ def test_an_axis_begins_at_the_first_launch_and_says_what_was_before() -> None:
     assert tag["folded"] == [span["start"], span["end"]]
 
 
+def test_a_run_that_would_be_folded_as_a_whole_is_not() -> None:
+    run = run_of(("compute", 1.0, 1.0))
+    assert fold_of(run.events) is None, "of something that took no time at its end, nothing would be left"
+    assert "1000 ms" in {one.text for one in scene_of(run, ["timeline", "memory"]).shapes if isinstance(one, Text)}
+
+
 def test_the_time_in_which_python_prepares_data_is_folded() -> None:
     run = run_of(("wait", 0.5, 1.0), ("compute", 0.75, 1.0))
     words, less = "nothing ran for 750 ms before · show", "hide what was before the first launch"

@@ -135,6 +135,20 @@ def test_arguments_of_repeated_calls_are_one_box_but_those_of_others_are_not() -
     assert [node.title for node in drawn(program)[0]] == ["v ×31", "double ×31", "v_31", "total"]
 
 
+@pytest.mark.parametrize(
+    ("leaves", "titles"), [(7, ["state", *(f"state_{i}" for i in range(1, 7))]), (8, ["state ×8"])]
+)
+def test_the_leaves_of_a_model_are_one_box_once_they_are_many(leaves: int, titles: list[str]) -> None:
+    left, _ = places()
+    values = tuple(Value(i, (256,), "float32", 1024) for i in range(leaves + 3))
+    names = ["state", *(f"state_{i}" for i in range(1, leaves)), "x"]
+    nodes = [Node(i, "argument", name, None, (), (i,)) for i, name in enumerate(names)]
+    nodes.append(Node(leaves + 1, "computation", "step", left, tuple(range(leaves + 1)), (leaves + 1,)))
+    nodes.append(Node(leaves + 2, "computation", "step", left, (leaves + 1,), (leaves + 2,)))
+    program = FakeProgram(Graph("train", tuple(nodes), values), {}, {})
+    assert [node.title for node in drawn(program)[0]] == [*titles, "x", "step", "step"]
+
+
 def test_an_edge_says_under_the_pointer_how_its_values_are_laid_out() -> None:
     step = training_step()
     step.layouts = {(2, 3): "float32[512] as P('x') on left → P() on right"}

@@ -14,7 +14,7 @@ from pathways_widgets.drawing.scene import Rect, Text
 from pathways_widgets.figures.run_still import scene_of
 from pathways_widgets.timeline import happened_columns
 from pathways_widgets.timeline.happened_columns import HAPPENED, LOST
-from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, HAPPENED_HEIGHT, Lanes
+from pathways_widgets.timeline.lanes import HAPPENED_HEIGHT, Lanes
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun
 
@@ -59,11 +59,11 @@ def test_the_lane_is_above_all_others_once_there_is_anything_and_only_what_occur
     view.update(FakeRun([], Events.from_rows([*WORK, changed("lost", 20.0)]), (2, 2)))
     assert view.lanes.bounds[-1] == before + HAPPENED_HEIGHT
     assert view.lanes.labels[HAPPENED_HEIGHT / 2] == "events"
-    assert view.lanes.labels[HAPPENED_HEIGHT + CONTROLLER_HEIGHT / 2] == "controller"
+    assert sorted(view.lanes.labels.items())[1] == (HAPPENED_HEIGHT + 0.5, "island 0 · dev 0")
     assert view.properties["timeline_y"] == {"start": view.lanes.bounds[-1]}, "the figure grows"
     assert list(view.sources[HAPPENED]["words"]) == ["devices are lost"]
     # Boxes move with the lanes.
-    assert (view.sources["timeline_boxes"]["top"] > HAPPENED_HEIGHT + CONTROLLER_HEIGHT).all()
+    assert (view.sources["timeline_boxes"]["top"] > HAPPENED_HEIGHT).all()
 
 
 def test_all_lanes_move_below_it_with_several_runs_too() -> None:

@@ -57,6 +57,7 @@ def test_an_op_is_in_the_lane_of_its_device_and_kind_within_its_launch() -> None
 
 def test_queues_that_occur_have_lanes_of_their_own() -> None:
     view = OpTimeline((1, 2))
+    view.update(run_of(OPS))
     plain = view.lanes.bounds[-1]
     boxes = view.update(run_of([*OPS, *QUEUES]))["timeline_boxes"]
     assert view.lanes.queues == ("compute", "collectives", "copies", "host", "other slices")

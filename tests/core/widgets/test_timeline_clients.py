@@ -82,8 +82,9 @@ def test_the_busy_lane_is_stacked_by_client_and_adds_up_to_the_summary() -> None
 
 def test_overlapping_stamps_of_two_clients_do_not_make_devices_busier_than_they_are() -> None:
     rows = [Row(Label("compute", "f", "p", name, island=0, devices=4), 0.0, 1.0) for name in ("ann", "bob")]
-    columns = drawn(FakeRun([], Events.from_rows(rows)))["timeline_busy"]
-    top, bottom = Timeline((4, 4)).lanes.busy(0)
+    view = Timeline((4, 4))
+    columns = view.update(FakeRun([], Events.from_rows(rows)))["timeline_busy"]
+    top, bottom = view.lanes.busy(0)
     assert columns["top"].min() == pytest.approx(top)
     np.testing.assert_allclose(columns["share"], 0.5)
     np.testing.assert_allclose((columns["bottom"] - columns["top"]), (bottom - top) / 2)

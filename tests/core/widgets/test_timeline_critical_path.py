@@ -14,6 +14,7 @@ from pathways_widgets.drawing.views import Moment
 from pathways_widgets.figures.panel import Panel, check_show
 from pathways_widgets.figures.run_still import scene_of
 from pathways_widgets.timeline.critical_view import ENDS, PATH, CriticalTimeline
+from pathways_widgets.timeline.lanes import Lanes
 from tests.core.widgets.fake_run import FakeRun, fake_run, many_events
 
 
@@ -28,7 +29,7 @@ def test_the_line_goes_from_lane_to_lane_as_the_path_does() -> None:
     g = Label("compute", "g", "p", node=1, island=1, devices=4, parents=(1,))
     rows = [Row(f, 0, 4, 0), Row(move, 5, 6, 0), Row(g, 6, 8, 0)]
     run = FakeRun([], Events.from_rows(rows))
-    lanes = CriticalTimeline(run.islands).lanes
+    lanes = Lanes(run.islands, uncontrolled=(0,))
     first, moves, second = (sum(lanes.band(*where)) / 2 for where in (("compute", 0, 0, 4), ("transfer", 1, 0, 4), ("compute", 1, 0, 4)))  # fmt: skip
     assert line_of(run).T.tolist() == [
         [0, first, 4, first], [4, moves, 5, moves], [5, moves, 6, moves], [6, second, 8, second],

@@ -39,6 +39,27 @@ def test_lanes_are_controller_devices_transfers() -> None:
     assert labels == ["controller", *devices, "transfers"]
 
 
+def test_what_no_controller_ran_has_no_lanes_for_one_and_for_transfers_once_it_is_over() -> None:
+    view, devices = Timeline((1, 1)), ["island 0 · dev 0", "busy", "island 1 · dev 0", "busy"]
+
+    def lanes(*labels: Label, finished: bool = True) -> list[str]:
+        view.update(FakeRun([], Events.from_rows([Row(label, 0, 1) for label in labels]), (1, 1), finished=finished))
+        return [text for _, text in sorted(view.lanes.labels.items())]
+
+    work, move, level = (
+        Label("compute", "f", island=0),
+        Label("transfer", "x", island=1),
+        Label("memory", "x", island=0),
+    )
+    assert lanes() == lanes(work, finished=False) == ["controller", *devices, "transfers"]
+    assert lanes(work, level) == devices, "of a trace or a replay, idle islands included"
+    assert view.properties["timeline_islands_ticks"]["ticks"] == [2.0]
+    assert view.properties["timeline_y"] == {"start": 4.0}
+    assert lanes(work, move) == [*devices, "transfers"]
+    assert lanes(work, Label("enqueue", "f")) == ["controller", *devices, "transfers"], "nothing was moved"
+    assert lanes(work, Label("compute", "g", island=7)) == ["controller", *devices, "transfers"], "of a lost island"
+
+
 def test_many_devices_share_a_lane_per_island() -> None:
     lanes = Lanes((32, 32))
     assert list(lanes.labels.values())[2:] == ["busy", "island 0 · 32 dev", "busy", "island 1 · 32 dev"]
@@ -49,7 +70,7 @@ def test_many_devices_share_a_lane_per_island() -> None:
 def test_a_gang_is_one_box_over_its_devices() -> None:
     columns = boxes_of(one_event(Label("compute", "f", island=1, device=1, devices=2)))
     assert len(columns["left"]) == 1
-    first = CONTROLLER_HEIGHT + 4 + BUSY_HEIGHT + 1
+    first = 4 + BUSY_HEIGHT + 1
     assert first <= columns["top"][0] < first + 0.2
     assert first + 1.8 < columns["bottom"][0] <= first + 2
     assert (columns["left"][0], columns["right"][0]) == (1.0, 3.0)
@@ -62,8 +83,7 @@ def test_host_work_has_a_lane_under_its_islands_devices_once_there_is_any() -> N
     devices = ["island 0 · dev 0", "island 0 · dev 1", "island 0 · host", "busy", "island 1 · dev 0", "busy"]
     assert labels == ["controller", *devices, "transfers"]
     columns = boxes_of(one_event(label))
-    top = CONTROLLER_HEIGHT + 4
-    assert top <= columns["top"][0] < columns["bottom"][0] <= top + 1
+    assert 4 <= columns["top"][0] < columns["bottom"][0] <= 5
     assert (columns["code"][0], columns["place"], columns["kind"]) == (
         palette.CODES["host"], ["left · island 0, host"], ["host"]
     )  # fmt: skip
@@ -74,11 +94,11 @@ def test_the_lane_of_a_host_appears_while_a_run_is_recorded() -> None:
     below = Label("compute", "f", island=1, device=0, devices=4)
     rows = [Row(below, 1, 2), Row(Label("host", "load", island=0), 2, 3), Row(below, 3, 4)]
     view = Timeline((4, 4))
-    first = view.update(FakeRun([], Events.from_rows(rows[:1])))
+    first = view.update(FakeRun([], Events.from_rows(rows[:1]), finished=False))
     assert "timeline_y" not in view.properties
     assert "island 0 · host" not in first["timeline_labels"]["text"]
     before = float(first["timeline_boxes"]["top"][0])
-    second = view.update(FakeRun([], Events.from_rows(rows)))
+    second = view.update(FakeRun([], Events.from_rows(rows), finished=False))
     assert [float(top) for top in second["timeline_boxes"]["top"][[0, 2]]] == pytest.approx([before + 1] * 2)
     assert "island 0 · host" in second["timeline_labels"]["text"]
     assert view.properties["timeline_ticks"]["ticks"] == second["timeline_labels"]["y"]
@@ -107,7 +127,7 @@ def test_a_box_says_why_it_began_as_far_as_it_was_told() -> None:
 
 def test_transfers_have_their_lane_below_all_devices() -> None:
     columns = boxes_of(one_event(Label("transfer", "x", island=1, bytes=1_500_000, route="DCN")))
-    assert columns["top"][0] > CONTROLLER_HEIGHT + 8 + 2 * BUSY_HEIGHT
+    assert columns["top"][0] > 8 + 2 * BUSY_HEIGHT
     assert columns["bytes"][0] == 1_500_000
     assert columns["route"] == ["DCN"]
 

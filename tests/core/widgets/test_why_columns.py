@@ -22,14 +22,14 @@ ROWS = [Row(f, 0, 3, 0), Row(move, 3, 4, 0), Row(g, 4, 5, 0), Row(g, 5, 6, 0)]
 
 def test_each_event_has_its_sentence_and_the_row_of_what_it_waited_for() -> None:
     run = FakeRun([], Events.from_rows(ROWS))
-    columns = Timeline(run.islands).update(run)[WHY]
+    view = Timeline(run.islands)
+    columns = view.update(run)[WHY]
     row = columns["text"].index(
         "`g` on island 1 waited 4 s for `f` on island 0 (data, inferred), of which 1 s was its transfer"
     )
     assert columns["text"][columns["next"][row]] == "`f` on island 0 came first"
     assert (columns["free"][row], columns["left"][row], columns["right"][row]) == (0, 4, 5)
-    lanes = Timeline(run.islands).lanes
-    assert (columns["top"][row], columns["bottom"][row]) == lanes.band("compute", 1, 0, 4)
+    assert (columns["top"][row], columns["bottom"][row]) == view.lanes.band("compute", 1, 0, 4)
 
 
 def test_the_page_says_what_python_says() -> None:

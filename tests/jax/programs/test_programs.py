@@ -69,6 +69,7 @@ def test_a_graph_says_what_it_is(a, b) -> None:
         return b(a(v))
 
     assert repr(chain.graph(v)) == "<graph chain: 4 nodes: double@left, increment@right>"
+    assert chain.graph(v).sentence == "chain has 2 nodes on 2 virtual slices"
     node = chain.graph(v).nodes[1]
     assert node.line.startswith("test_programs.py:")
     assert str(chain.graph(v).values[0]) == "float32[8]"

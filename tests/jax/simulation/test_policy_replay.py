@@ -214,13 +214,13 @@ def test_calls_that_fail_or_are_cancelled_have_no_end(watchdog) -> None:
 
 def test_a_policy_that_fails_is_an_error_and_does_not_look_fast(watchdog) -> None:
     def broken(ready: Any, state: Any) -> Any:
-        raise ValueError("not today")
+        raise ValueError("not\ntoday")
 
     def nothing(ready: Any, state: Any) -> Any:
         return None
 
     run = of_two_clients("fifo")
-    with pytest.raises(UsageError, match=r"after [\d.]+ ms, policy broken raised ValueError: not today \(.*\)\.$"):
+    with pytest.raises(UsageError, match=r"after [\d.]+ ms, policy broken raised ValueError: not\\ntoday \(.*\)\.$"):
         run.replay(broken)
     with pytest.raises(UsageError, match=r"policy nothing \(.*\) returned a NoneType that is not one of"):
         run.replay(nothing)

@@ -44,14 +44,15 @@ class Fold(NamedTuple):
 def fold_of(events: Events, of_one: bool = True) -> Fold | None:
     """Return what is folded: of a loop all but its last calls, else the time before the first launch.
 
-    Nothing is folded where that would be a small part of the run.
+    Nothing is folded where that would be a small part of the run, or all of it.
 
     Args:
         events: of a run.
         of_one: whether they are those of one run, whose calls have numbers.
     """
     found = (_loop(events) if of_one else None) or _before_the_first_launch(events)
-    return found if found and found.until >= _LEAST_FOLDED * last_end(events) else None
+    end = last_end(events)
+    return found if found and _LEAST_FOLDED * end <= found.until < end else None
 
 
 def _before_the_first_launch(events: Events) -> Fold | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,12 @@ from bokeh.models import ColumnDataSource, GlyphRenderer, LinearColorMapper
 from bokeh.models.glyph import Glyph
 from bokeh.plotting import figure
 
-from pathways_widgets.drawing.scene import Shape
+from pathways_widgets.drawing.palette import pale
+from pathways_widgets.drawing.scene import Rect, Shape
 from pathways_widgets.drawing.still_frame import LIGHT, Frame
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.tooltips import Tooltip
-from pathways_widgets.drawing.views import Columns
+from pathways_widgets.drawing.views import Columns, Words
 
 DIMMED_ALPHA = 0.5
 """Opacity of the rows that are not selected while others are."""
@@ -150,6 +151,7 @@ def shapes_of(
     sources: Mapping[str, Columns],
     frame: Frame,
     properties: Mapping[str, Mapping[str, Any]] | None = None,
+    picked: Mapping[str, np.ndarray] | None = None,
 ) -> Iterator[Shape]:
     """Yield the shapes of marks, from back to front.
 
@@ -158,10 +160,35 @@ def shapes_of(
         sources: their tables, by name.
         frame: where they are on the page.
         properties: properties of a view by model name; marks that are not ``visible`` are left out.
+        picked: by the name of a table, which of its rows are picked; the others fade.
     """
     for mark in marks:
-        if (properties or {}).get(mark.renderer, {}).get("visible", True):
-            yield from mark.shapes(sources[mark.source], frame)
+        rows, chosen = sources[mark.source], (picked or {}).get(mark.source)
+        if not (properties or {}).get(mark.renderer, {}).get("visible", True):
+            continue
+        if chosen is None or not mark.is_dimmed:
+            yield from mark.shapes(rows, frame)
+        else:
+            yield from map(_faded, mark.shapes(some_rows(rows, ~chosen), frame))
+            yield from mark.shapes(some_rows(rows, chosen), frame)
+
+
+def _faded(shape: Shape) -> Shape:
+    """Return a shape as it is while others are picked; text stays readable."""
+    if not isinstance(shape, Rect):
+        return shape
+    return replace(shape, fill=shape.fill and pale(shape.fill), line=shape.line and pale(shape.line))
+
+
+def some_rows(columns: Columns, mask: np.ndarray) -> Columns:
+    """Return the rows of a table for which ``mask`` is true."""
+    return {name: _some(column, mask) for name, column in columns.items()}
+
+
+def _some(column: Any, mask: np.ndarray) -> Any:
+    if isinstance(column, Words):
+        return Words(column.words, column.numbers[mask])
+    return column[mask] if isinstance(column, np.ndarray) else [column[row] for row in np.flatnonzero(mask).tolist()]
 
 
 def pixels(value: float | Column, factor: float) -> Any:

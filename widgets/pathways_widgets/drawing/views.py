@@ -23,6 +23,7 @@ from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.op_graph import OpGraph
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing import style
+from pathways_widgets.drawing.picked_rows import Picked
 from pathways_widgets.drawing.scene import Shape
 
 Columns = dict[str, Any]
@@ -245,6 +246,10 @@ class View(Drawing):
 
     window: Window | None = None
     """The part of the time axis that its still picture shows; ``None`` for that on which a picture opens."""
+    picked: Picked = Picked()
+    """What does not fade in its still picture."""
+    brushed: Window | None = None
+    """The part of the time axis that is shaded in its still picture, since its totals are told."""
 
     @abstractmethod
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:

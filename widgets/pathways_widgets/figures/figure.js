@@ -233,7 +233,7 @@ const told = (head, host, mayFold) => {
   const numbers = document.createElement("div"), summary = document.createElement("div"), totals = document.createElement("div")
   const details = document.createElement("details"), word = document.createElement("summary")
   head.className = "pathways-headline"
-  numbers.style.cssText = "flex: 1 1 16em"
+  numbers.style.cssText = "flex: 1 1 16em; min-width: 0"
   word.textContent = "details"
   word.style.cursor = "pointer"
   summary.style.whiteSpace = totals.style.whiteSpace = "pre-wrap"
@@ -263,6 +263,7 @@ const mount = async (Bokeh, item, element, {link: given = null, home = () => ite
   host.setAttribute("role", "figure")
   foot.style.cssText = `font: ${sized(12)} sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; flex-wrap: wrap; gap: 3px 12px`
   say({headline: item.headline, summary: item.summary, description: item.description})
+  element.style.overflowWrap = "anywhere"  // a long name must not make the page wider
   element.classList.remove("pathways-figure")
   element.replaceChildren(head, host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]

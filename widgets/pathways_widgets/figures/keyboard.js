@@ -46,12 +46,11 @@ const lanesOf = (figure, view) => {
   const axis = figure.left[0], ticks = axis?.visible && figure.name !== "memory" ? [...axis.ticker.ticks ?? []] : []
   const at = ticks.map((tick) => view.frame.y_scale.compute(tick)), order = ticks.map((_, i) => i).sort((a, b) => at[a] - at[b])
   const texts = axis?.formatter.doFormat(ticks, {loc: 0}) ?? []
-  return order.map((i, n) => ({
-    text: texts[i],
-    middle: at[i],
-    from: n ? (at[order[n - 1]] + at[i]) / 2 : -Infinity,
-    to: n + 1 < order.length ? (at[order[n + 1]] + at[i]) / 2 : Infinity,
-  }))
+  return order.map((i, n) => {
+    const toward = (other) => other === undefined ? NaN : (at[other] - at[i]) / 2, above = toward(order[n - 1]), below = toward(order[n + 1])
+    // The outermost reach as far outwards as to their neighbours: a box of all devices fills a part of each of their lanes.
+    return {text: texts[i], middle: at[i], from: at[i] + (above || -below || -Infinity), to: at[i] + (below || -above || Infinity)}
+  })
 }
 
 // Along a lane in the order of time, and to what there is at the same time in the lane above or below: the box, if there is

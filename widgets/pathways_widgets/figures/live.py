@@ -134,7 +134,7 @@ class LiveFigure(Figure):
         # A trait for each table, so that a table that did not change is not sent again.
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
-        super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line(), _at=at)
+        super().__init__(self._panel.item(data=False), _sources=names, _at=at)
         self._has_page = True
         self.on_msg(self._send_page)
         answer_while_busy(self.comm)

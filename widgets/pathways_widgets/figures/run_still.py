@@ -32,17 +32,21 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
         run: what to draw.
         show: names of views.
         width: width in pixels.
-        at: the view: its part of the time axis, its filter, and the kinds and clients that it hides.
+        at: the view: its part of the time axis, its filter, the kinds and clients that it hides, what is picked or
+            found, and the brushed part with its totals. A graph is drawn whole.
     """
-    moment, window = seen_at(Moment.of(run), at)
+    seen = seen_at(Moment.of(run), at)
+    moment = seen.moment
     scene = Scene(width, 0.0, LIGHT["background"])
     write_lines(scene, moment.headline(), HEADLINE * style.current().factor, "text")
     for name in check_show(show):
         view = VIEWS[name](moment.islands, moment.island_names)
-        view.window = window
+        view.window, view.picked, view.brushed = seen.window, seen.picked, seen.brushed
         shapes, height = view.still(moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
+    for line in filter(None, seen.totals.split("\n")):
+        write_lines(scene, line, style.current().font, "text")
     write_lines(scene, moment.summary_line(), style.current().font, "soft")
     scene.height += 4
     return scene

@@ -14,6 +14,7 @@ const tables = (doc, Bokeh) => {
   details.append(word, place)
   details.addEventListener("toggle", () => {
     const found = details.open ? figuresOf(doc).flatMap((figure) => tablesOf(figure, Bokeh)) : []
+    details.parentElement.style.flexBasis = details.open ? "100%" : "16em"  // all of the page for its columns
     place.replaceChildren(...(found.length ? found : ["No boxes are drawn."]))
   })
   return details
@@ -40,7 +41,7 @@ const tableOf = (name, boxes, Bokeh) => {
     return row
   }
   const more = boxes.length > MOST_ROWS ? ` (the first ${MOST_ROWS} of ${boxes.length})` : ""
-  table.style.cssText = "border-collapse: collapse; font: inherit"
+  table.style.cssText = "border-collapse: collapse; font: inherit; overflow-wrap: normal"  // it has a scroll bar
   table.createCaption().textContent = name + more
   table.caption.style.cssText = "text-align: left; font-weight: bold; padding: 4px 0"
   table.append(cells("th", labels.map((label) => label || "what")), ...rows.map((row) => cells("td", labels.map((label) => row.get(label) ?? ""))))

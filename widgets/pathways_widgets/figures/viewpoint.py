@@ -8,15 +8,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from pathways_nb.trace.rows import GAUGE_KINDS
 from pathways_nb.util.json_text import shortened
-from pathways_widgets.drawing.views import Moment, Window
+from pathways_widgets.drawing.picked_rows import Picked
+from pathways_widgets.drawing.views import Moment, Window, node_id
+from pathways_widgets.figures.selected_events import Selection
 from pathways_widgets.timeline.event_filter import EventFilter, is_hidden
+
+
+class StillView(NamedTuple):
+    """What a view shows of a run in a picture that nobody can zoom or click.
+
+    Args:
+        moment: with the events that the filter and the legend leave.
+        window: the visible part of the time axis; ``None`` for that on which a picture opens.
+        picked: what does not fade.
+        brushed: the part of the time axis whose totals are told; ``None`` for none.
+        totals: of the brushed part, or of what the filter leaves, in lines.
+    """
+
+    moment: Moment
+    window: Window | None = None
+    picked: Picked = Picked()
+    brushed: Window | None = None
+    totals: str = ""
 
 
 class ViewPart(NamedTuple):
@@ -48,7 +68,7 @@ def _is_filter(text: str) -> bool:
     """Return whether a text is the state of a filter, as JSON."""
     try:
         EventFilter.of(**{name: value for name, value in json.loads(text).items() if value is not None})
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return False
     return True
 
@@ -72,28 +92,38 @@ PLAYER = ("step", "rule", "client")
 """What is set in a player of decisions, and not in the figure."""
 
 
-def seen_at(moment: Moment, at: str) -> tuple[Moment, Window | None]:
-    """Return what a view leaves of a moment, for a picture that cannot be zoomed.
+def seen_at(moment: Moment, at: str) -> StillView:
+    """Return what a view shows of a moment in a still picture: all but the visible part and the level of its graph.
 
     Args:
         moment: a run.
         at: the view, as ``split_view`` returns it.
-
-    Returns:
-        The moment with the events that the filter and the legend leave, and the visible part of the time axis; ``None``
-        for that on which a picture opens.
     """
     parts = parse_qsl(at)
-    chosen = [EventFilter.of_state(json.loads(value)) for name, value in parts if name == "filter"]
-    hidden = {value for name, value in parts if name == "hide"}
-    windows = [sorted(map(float, value.split(","))) for name, value in parts if name == "time"]
-    window = (windows[0][0], windows[0][1]) if windows and windows[0][0] < windows[0][1] else None
-    if not chosen and not hidden:
-        return moment, window
-    events, conditions = moment.events, chosen[0] if chosen else EventFilter()
-    is_level = events.is_("kind", *GAUGE_KINDS)
-    kept = conditions.keeps(events, moment.island_names) & ~is_hidden(events, hidden)
-    return replace(moment, events=events.select(kept | is_level)), window
+    given = dict(parts)
+    hidden, ids = ({value for name, value in parts if name == which} for which in ("hide", "pick"))
+    picked = Picked(frozenset(ids), given.get("find", "").strip().lower()).with_nodes(_nodes(moment))
+    chosen = EventFilter.of_state(json.loads(given["filter"])) if "filter" in given else EventFilter()
+    window, brushed = (_span(given.get(name, "")) for name in ("time", "brush"))
+    totals = str(Selection.of(moment, brushed, chosen)) if brushed or chosen != EventFilter() else ""
+    if chosen != EventFilter() or hidden:
+        events = moment.events
+        kept = chosen.keeps(events, moment.island_names) & ~is_hidden(events, hidden)
+        moment = replace(moment, events=events.select(kept | events.is_("kind", *GAUGE_KINDS)))
+    return StillView(moment, window, picked, brushed, totals)
+
+
+def _span(text: str) -> Window | None:
+    """Return a part of the time axis that is written as two times; ``None`` if there is nothing between them."""
+    start, end = sorted(map(float, text.split(","))) if text else (0.0, 0.0)
+    return (start, end) if start < end else None
+
+
+def _nodes(moment: Moment) -> Iterator[tuple[str, str]]:
+    """Yield name and id of what has boxes in graphs and timelines."""
+    for program in moment.programs:
+        yield from ((node.name, node_id(program.graph.name, node.id)) for node in program.graph.nodes)
+    yield from ((label.name, node_id(label.program, label.node)) for label in moment.events.labels)
 
 
 def split_view(at: str) -> tuple[str, dict[str, str]]:

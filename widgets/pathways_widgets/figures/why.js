@@ -26,34 +26,14 @@ const whyPanel = (doc) => {
     panel.firstChild.setAttribute("aria-label", "Close")
     panel.style.display = "block"
   }
-  // A chain grows by a step with each "why?", or to its beginning at once.
-  const chain = (row, gap) => {
-    const list = document.createElement("ol"), rows = [], more = document.createElement("div")
-    list.style.cssText = "margin: 2px 0; padding-left: 2em; max-height: 16em; overflow: auto"
-    const add = () => {
-      const item = document.createElement("li"), {data} = table, at = rows.length ? data.next[rows.at(-1)] : row
-      rows.push(at)
-      explain(item, data.text[at])
-      list.append(item)
-      if (data.next[at] < 0) more.replaceChildren()
-    }
-    const show = () => { outline(rows, gap); list.scrollTop = list.scrollHeight }
-    more.append(button("and why that?", "One step back", () => { add(); show() }),
-      button("back to the beginning", "All steps", () => { while (more.children.length) add(); show() }))
-    add()
-    show()
-    return [list, more]
-  }
   onTaps(figure, ({x, y}) => {
-    const {data} = table, count = data.left?.length ?? 0
-    if (!count) { if (table.tags.length) open(lineOf(table.tags[0])); return }
-    const lane = Array.from({length: count}, (_, i) => i).filter((i) => data.top[i] - LANE_MARGIN <= y && y <= data.bottom[i] + LANE_MARGIN)
-    if (!lane.length) { close(); return }
-    const hit = lane.findLast((i) => data.left[i] <= x && x <= data.right[i])
-    if (hit !== undefined) { open(...factLines(facts, data.fact[hit]), ...chain(hit, null)); return }
-    const next = lane.find((i) => data.left[i] > x)  // rows are in the order of their starts
-    if (next === undefined) { outline([], null); open(lineOf("Nothing runs here any more.")) }
-    else open(...chain(next, data.free[next] < data.left[next] ? next : null))
+    const {data} = table
+    if (!data.left?.length) { if (table.tags.length) open(lineOf(table.tags[0])); return }
+    const {isLane, hit, next, gap} = askedAt(data, x, y)
+    if (!isLane) close()
+    else if (hit !== undefined) open(...factLines(facts, data.fact[hit]), ...chainOf(data, hit, (rows) => outline(rows, null)))
+    else if (next !== undefined) open(...chainOf(data, next, (rows) => outline(rows, gap)))
+    else { outline([], null); open(lineOf("Nothing runs here any more.")) }
   })
   table.properties.data.change.connect(close)
   const tellNodes = (ids) => {
@@ -62,14 +42,42 @@ const whyPanel = (doc) => {
     outline([], null)
     open(...rows.slice(0, 8).flatMap((row) => factLines(facts, row)), ...(rows.length > 8 ? [lineOf(`and ${rows.length - 8} more`)] : []))
   }
-  // The sentence of a box of this figure that is one event; its places are rounded, unlike those of the table.
-  const tell = (of, box) => {
-    const {data} = table, least = box.right - box.left, isAt = (i, side, slack) => Math.abs(data[side][i] - box[side]) <= slack
-    if (of !== figure) return ""
-    const row = Array.from(data.left ?? []).findIndex((_, i) => ["left", "right"].every((side) => isAt(i, side, 1e-3 * least)) && ["top", "bottom"].every((side) => isAt(i, side, 1e-3)))
-    return row < 0 ? "" : data.text[row]
-  }
+  const tell = (of, box) => of === figure ? sentenceOf(table.data, box) : ""
   return {panel, tellNodes, tell, close}
+}
+
+// What is asked at a place of the timeline: the event there, else the next one in its lane, with the gap if it could have
+// begun earlier; neither where nothing runs any more.
+const askedAt = ({left, right, top, bottom, free}, x, y) => {
+  const lane = Array.from(left, (_, i) => i).filter((i) => top[i] - LANE_MARGIN <= y && y <= bottom[i] + LANE_MARGIN)
+  const hit = lane.findLast((i) => left[i] <= x && x <= right[i]), next = lane.find((i) => left[i] > x)  // in the order of their starts
+  return {isLane: lane.length > 0, hit, next, gap: free[next] < left[next] ? next : null}
+}
+
+// The sentence of a box that is one event; its places are rounded, unlike those of the table.
+const sentenceOf = (data, box) => {
+  const least = box.right - box.left, isAt = (i, side, slack) => Math.abs(data[side][i] - box[side]) <= slack
+  const row = Array.from(data.left ?? []).findIndex((_, i) => ["left", "right"].every((side) => isAt(i, side, 1e-3 * least)) && ["top", "bottom"].every((side) => isAt(i, side, 1e-3)))
+  return row < 0 ? "" : data.text[row]
+}
+
+// A chain of causes, which grows by a step with each "why?", or to its beginning at once; its rows are told to `draw`.
+const chainOf = (data, row, draw) => {
+  const list = document.createElement("ol"), rows = [], more = document.createElement("div")
+  list.style.cssText = "margin: 2px 0; padding-left: 2em; max-height: 16em; overflow: auto"
+  const add = () => {
+    const item = document.createElement("li"), at = rows.length ? data.next[rows.at(-1)] : row
+    rows.push(at)
+    explain(item, data.text[at])
+    list.append(item)
+    if (data.next[at] < 0) more.replaceChildren()
+  }
+  const show = () => { draw(rows); list.scrollTop = list.scrollHeight }
+  more.append(button("and why that?", "One step back", () => { add(); show() }),
+    button("back to the beginning", "All steps", () => { while (more.children.length) add(); show() }))
+  add()
+  show()
+  return [list, more]
 }
 
 const lineOf = (text) => { const made = document.createElement("div"); explain(made, text); return made }

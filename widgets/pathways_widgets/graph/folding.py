@@ -1,8 +1,9 @@
 """From a program's graph to the boxes and edges that are drawn, with repeated nodes folded into one box.
 
 A graph of more than ``MOST_NODES`` nodes, or with ``MOST_LAYERS`` layers or more, does not fit a screen. Its nodes of
-the same kind, name and virtual slice become one box with a count: the microbatches of a stage, for instance. Folding
-may turn a chain into a cycle, so the layout must not rely on an order of the boxes.
+the same kind, name and virtual slice become one box with a count: the microbatches of a stage, for instance. Of more
+than ``MOST_ARGUMENTS`` arguments, as the leaves of a model and its optimiser, those that are numbered and read alike
+are folded in any graph. Folding may turn a chain into a cycle, so the layout must not rely on an order of the boxes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathways_widgets.graph.layered_layout import layers_of
 
 MOST_NODES = 60
 MOST_LAYERS = 12
+MOST_ARGUMENTS = 8
 MOST_LAYOUTS = 3
 """Different layouts that an edge for several others names."""
 _ROUTES = ("", "local", "host", "ICI", "DCN")
@@ -79,16 +81,16 @@ class DrawnEdge:
         return f"{size(self.bytes)} {self.route}"
 
 
-def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode], list[DrawnEdge]]:
+def drawn(program: DrawnProgram, folded: bool | None = None) -> tuple[list[DrawnNode], list[DrawnEdge]]:
     """Return the boxes and the edges between them; boxes are in an order that respects dependencies where there is one.
 
     Args:
         program: what to draw.
-        folded: whether to fold repeated nodes even in a small graph.
+        folded: whether to fold repeated nodes; ``None`` for those of a large graph.
     """
     graph = program.graph
     edges = list(graph.edges())
-    groups = _folded(graph, edges) if folded or _is_large(graph, edges) else [[node] for node in graph.nodes]
+    groups = _folded(graph, edges, is_large(graph) if folded is None else folded)
     box = {node.id: i for i, group in enumerate(groups) for node in group}
     size: dict[tuple[int, int], int] = {}
     route: dict[tuple[int, int], str] = {}
@@ -112,17 +114,31 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
     return [_box(graph, group) for group in groups], found
 
 
-def _is_large(graph: Graph, edges: list[Edge]) -> bool:
+def is_large(graph: Graph) -> bool:
     """Return whether a graph has too many nodes, or too long a chain, for a screen."""
+    if len(graph.nodes) > MOST_NODES:
+        return True
     position = {node.id: i for i, node in enumerate(graph.nodes)}
-    pairs = [(position[edge.source], position[edge.target]) for edge in edges]
-    return len(graph.nodes) > MOST_NODES or max(layers_of(len(graph.nodes), pairs), default=0) >= MOST_LAYERS
+    pairs = [(position[edge.source], position[edge.target]) for edge in graph.edges()]
+    return max(layers_of(len(graph.nodes), pairs), default=0) >= MOST_LAYERS
 
 
-def _folded(graph: Graph, edges: list[Edge]) -> list[list[Node]]:
-    """Return the nodes in groups of the same kind, name and virtual slice; arguments by what reads them, too."""
+def _folded(graph: Graph, edges: list[Edge], is_folded: bool) -> list[list[Node]]:
+    """Return the nodes in groups of the same kind, name and virtual slice; arguments by what reads them, too.
+
+    Args:
+        graph: whose nodes.
+        edges: of the graph.
+        is_folded: whether to fold what is no argument, and few arguments.
+    """
+    arguments = sum(node.kind == "argument" for node in graph.nodes)
+    if not is_folded and arguments <= MOST_ARGUMENTS:
+        return [[node] for node in graph.nodes]
     # The slice counts as well: what runs elsewhere is another box, or edges between slices would vanish.
-    keys = {node.id: (node.kind, node.name, node.place.serial if node.place else -1) for node in graph.nodes}
+    keys = {
+        node.id: (node.kind, node.name, node.place.serial if node.place else -1) if is_folded else node.id
+        for node in graph.nodes
+    }
     readers: dict[int, set[object]] = {node.id: set() for node in graph.nodes}
     for edge in edges:
         readers[edge.source].add(keys[edge.target])

@@ -7,7 +7,6 @@ Python cannot measure the text. Layers and heights come from
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import FULL_WIDTH, DrawnProgram, node_id
-from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
+from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn, is_large
 from pathways_widgets.graph.graph_labels import EdgeCurve, Labels, label_width
 from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 from pathways_widgets.graph.program_picture import ProgramPicture
@@ -97,11 +96,12 @@ def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float 
         max_width: width in pixels.
     """
     # From the form that says most to the narrowest. The last stays if none fits.
-    for folded, with_place in itertools.product((False, True), (True, False)):
+    for folded in (True,) if is_large(program.graph) else (False, True):
         nodes, edges = drawn(program, folded)
-        found = _picture(program, colours, nodes, edges, with_place, max_width)
-        if found.width <= widest(max_width):
-            break
+        for with_place in (True, False):
+            found = _picture(program, colours, nodes, edges, with_place, max_width)
+            if found.width <= widest(max_width):
+                return found
     return found
 
 

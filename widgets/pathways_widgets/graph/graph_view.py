@@ -196,7 +196,8 @@ class GraphView(View):
             line=scale,
             column_factor=scale / self.style.factor,
         )
-        return [*shapes_of(MARKS, sources, frame)], scale * lowest
+        picked = self.picked.among(sources, "graph_nodes", "ids", "title")
+        return [*shapes_of(MARKS, sources, frame, picked=picked)], scale * lowest
 
     def _rebuild(self, programs: Sequence[DrawnProgram]) -> None:
         """Lay out all programs again, as far as they changed."""

@@ -128,7 +128,9 @@ class ModuleView(View):
         height, scale = self._height(sources), min(width / WIDTH, self.style.factor)
         frame = Frame(0.0, scale * WIDTH, top, top + scale * height, (0.0, WIDTH), (height, 0.0),
                       font=scale * FONT, line=scale, column_factor=scale / self.style.factor)  # fmt: skip
-        return [*shapes_of(MARKS, {name: _first(one) for name, one in sources.items()}, frame)], scale * height
+        shown = {name: _first(one) for name, one in sources.items()}
+        picked = self.picked.among(shown, "graph_nodes", "ids", "title")
+        return [*shapes_of(MARKS, shown, frame, picked=picked)], scale * height
 
     @staticmethod
     def _height(sources: dict[str, Columns]) -> float:

@@ -18,12 +18,13 @@ from pathways_nb.trace.metrics import clients_of
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
-from pathways_widgets.drawing.legends import Swatch, add_legend, legend_shapes
+from pathways_widgets.drawing.legends import Swatch, add_legend
 from pathways_widgets.drawing.line_marks import LineMark, SpanMark
 from pathways_widgets.drawing.picture_marks import Column, PictureMark, Role, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.point_marks import FONT, DotMark, TextMark
 from pathways_widgets.drawing.scene import Shape
-from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
+from pathways_widgets.drawing.still_frame import time_ends
+from pathways_widgets.drawing.still_over_time import begin_over_time, brushed_part
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     TIME_RANGE,
@@ -148,7 +149,7 @@ class MemoryView(View):
             width: width of the page in pixels.
             top: pixels above the picture.
         """
-        factor, (left, right) = self.style.factor, time_ends(width)
+        left, right = time_ends(width)
         self._pixels = right - left
         self.update(run, self.window)
         layers = self.sources["memory_clients"]
@@ -157,15 +158,13 @@ class MemoryView(View):
         ]
         if self.sources["memory_budgets"]["y"]:
             entries.append(Swatch(BUDGET, LineMark(**_DASHED)))
-        shapes, used = legend_shapes([entries], top + factor * LINE, width)
-        first, rows = top + factor * LINE + used, max(len(self.layout.strips), 1)
-        bottom, span = first + rows * self.layout.row, shown_span(self.properties, self.window)
-        frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (rows, 0.0))
-        shapes += [title(self.properties["memory_title"]["text"], top, width), *frame.time_axis()]
+        words, span = self.properties["memory_title"]["text"], shown_span(self.properties, self.window)
+        rows = max(len(self.layout.strips), 1), self.layout.row
+        shapes, frame, height = begin_over_time(words, [entries], span, rows, width, top)
         shapes += frame.rows(self.properties["memory_steps"]["ticks"])
         shapes += [*shapes_of(self.marks, self.sources, frame), *frame.names(self.layout.labels)]
-        shapes += frame.break_in_time(span, top)
-        return shapes, bottom + factor * AXIS - top
+        shapes += [*brushed_part(frame, self.brushed), *frame.break_in_time(span, top)]
+        return shapes, height
 
     def _layers(self, events: Events) -> list[Layer]:
         """Return what the legend may name."""

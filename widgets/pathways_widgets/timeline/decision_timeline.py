@@ -78,12 +78,14 @@ class DecisionTimeline(Timeline):
         Of several policies, the islands of each follow those of the one before.
         """
         self._decisions = decisions
-        each, bounds = len(self.lanes.islands) // max(len(decisions), 1), self.lanes.bounds
+        each = len(self.lanes.islands) // max(len(decisions), 1)
         lines, borders = list[tuple[float, ...]](), list[tuple[float, ...]]()
         for number, one in enumerate(decisions):
             if one is not None:
                 first = number * each
-                top, bottom = (bounds[1 + first], bounds[1 + first + each]) if decisions[1:] else (0.0, bounds[-1])
+                top, bottom = 0.0, self.lanes.bounds[-1]
+                if decisions[1:]:
+                    top, bottom = self.lanes.whole(first)[0], self.lanes.whole(first + each - 1)[1]
                 lines.append((one.at, top, one.at, bottom))
                 borders += self._borders(one, first)
         found = {AT: _columns(ENDS, lines), CHOSEN: _columns(SIDES, borders)}

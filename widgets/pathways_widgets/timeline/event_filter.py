@@ -10,15 +10,17 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from pathways_nb.errors import is_number
 from pathways_nb.trace.metrics import client_name, duration
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.rows import GAUGE_KINDS, Label
+from pathways_nb.util.json_text import shortened
 from pathways_widgets.drawing.palette import CODES, KINDS, code_of
 
 _LISTS = ("client", "program", "place", "kind")
@@ -73,7 +75,7 @@ class EventFilter:
         """Return a filter of conditions as a user writes them: one word or several.
 
         Raises:
-            ValueError: a kind or a condition is unknown, or no duration can be between both bounds.
+            ValueError: a kind or a condition is unknown or no such value, or no duration can be between both bounds.
         """
         known = [one.name for one in fields(cls)]
         for name in conditions:
@@ -81,10 +83,12 @@ class EventFilter:
                 raise ValueError(
                     f"{name}: there is no such condition{_near(name, known)}; choose from {', '.join(known)}."
                 )
+        for name, value in conditions.items():
+            if not _IS_GIVEN.get(name, _is_words)(value):
+                needed = {"text": "a part of a name", "shortest": "seconds", "longest": "seconds"}.get(name, "names")
+                raise ValueError(f"{name}={shortened(value)}: {needed} should stand here.")
         words = {name: conditions[name] for name in _LISTS if name in conditions}
-        lists: dict[str, Any] = {
-            name: (one,) if isinstance(one, str) else tuple(map(str, one)) for name, one in words.items()
-        }
+        lists: dict[str, Any] = {name: (one,) if isinstance(one, str) else tuple(one) for name, one in words.items()}
         made = cls(**{**conditions, **lists})
         for kind in made.kind:
             if kind not in CODES:
@@ -175,6 +179,22 @@ def choices(events: Events, islands: Sequence[str]) -> dict[str, list[str]]:
         for name, words in found.items():
             words |= dict.fromkeys(filter(None, facts[name]))
     return {name: sorted(words) for name, words in found.items()}
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, Iterable) and all(isinstance(one, str) for one in value))
+
+
+def _is_seconds(value: object) -> bool:
+    return is_number(value) or value == math.inf
+
+
+_IS_GIVEN: Mapping[str, Callable[[object], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "shortest": _is_seconds,
+    "longest": _is_seconds,
+}
+"""What a condition can be; the others are words."""
 
 
 def _code(label: Label) -> int:

@@ -5,8 +5,10 @@ each island one lane per device, one for host work if there is any, and one for 
 transfers. The lanes of an island of several hosts are grouped by host. A device whose streams are told, as by another
 tool's trace, has a lane for each, and its transfers are on these. The controller's lane has three rows (its work,
 waiting programs, waiting Python), so that these do not cover each other. Two runs that are compared have a controller's
-lane each, above their islands. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one
-lane, in which each device has its share of the height: 2048 lanes would be thinner than a pixel.
+lane each, above their islands. What has no controller, as a trace or a replay, has no lane for one; neither has it one
+for transfers, nor have two runs, unless there are any. Transfers are stacked by island. Above ``MOST_DEVICE_LANES``
+devices each island is one lane, in which each device has its share of the height: 2048 lanes would be thinner than a
+pixel.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from pathways_nb.trace.rows import CONTROLLER_KINDS, CONTROLLER_ROWS, HOST_KIND, Label
+from pathways_nb.trace.rows import CONTROLLER_KINDS, CONTROLLER_ROWS, GAUGE_KINDS, HOST_KIND, Label
 
 MOST_DEVICE_LANES = 32
 CONTROLLER_HEIGHT = 2.1
@@ -73,11 +75,16 @@ class Lanes:
 
     happened: bool = False
     """Whether there is a lane, above all others, for what happens to all: devices that are lost, failures."""
+    uncontrolled: tuple[int, ...] = ()
+    """The first islands of runs that have no lane for a controller."""
+    transfers: bool = True
+    """Whether there is a lane for transfers."""
 
     @property
     def grown(self) -> bool:
-        """Whether there are more lanes than for any run on these islands."""
-        return bool(self.hosts) or any(self.per_host) or self.happened or bool(self.streams)
+        """Whether there are other lanes than for any run on these islands."""
+        more = bool(self.hosts) or any(self.per_host) or self.happened or bool(self.streams)
+        return more or bool(self.uncontrolled) or not self.transfers
 
     @property
     def grouped(self) -> bool:
@@ -100,10 +107,35 @@ class Lanes:
 
     def _bounds(self, islands: Sequence[float]) -> tuple[float, ...]:
         """Return all edges, given the height of each island with what is below its devices."""
-        whole = [0.0, HAPPENED_HEIGHT, CONTROLLER_HEIGHT] if self.happened else [0.0, CONTROLLER_HEIGHT]
+        whole = [0.0, *[HAPPENED_HEIGHT] * self.happened, self._controller_height(0)]
         for island, height in enumerate(islands):
-            whole += [CONTROLLER_HEIGHT, height] if island in self.controllers else [height]
-        return tuple(accumulate([*whole, 1.0]))
+            whole += [self._controller_height(island), height] if island in self.controllers else [height]
+        return tuple(accumulate([*whole, float(self.transfers)]))
+
+    def _controller_height(self, first: int) -> float:
+        return 0.0 if first in self.uncontrolled else CONTROLLER_HEIGHT
+
+    def without_empty(self, labels: Sequence[Label]) -> Lanes:
+        """Return the lanes of a run that is over: none for a controller that it has not, or for what no run moved.
+
+        Args:
+            labels: of its events.
+        """
+        runs, moved = set[int](), False
+        for label in labels:
+            if label.kind == "transfer":
+                moved |= self._stream(label.island, label.device, label.stream) is None
+            elif label.kind not in GAUGE_KINDS and (label.kind in CONTROLLER_KINDS or not self._has(label.island)):
+                runs.add(self._run(label.island))
+        absent = tuple(first for run, first in enumerate((0, *self.controllers)) if run not in runs and labels)
+        return replace(self, uncontrolled=absent, transfers=moved or not (absent or self.controllers))
+
+    def _run(self, island: int) -> int:
+        """Return the position of the run of an island; of ``-1 - n``, of that of island ``n``."""
+        return bisect(self.controllers, -1 - island if island < 0 else island)
+
+    def _has(self, island: int) -> bool:
+        return 0 <= island < len(self.islands)
 
     def whole(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of all lanes of an island."""
@@ -113,8 +145,10 @@ class Lanes:
 
     def controller(self, island: int) -> float:
         """Return the upper edge of the lane of an island's controller; of ``-1 - n``, of that of island ``n``."""
-        run = bisect(self.controllers, -1 - island if island < 0 else island)
-        return self.whole(self.controllers[run - 1])[0] - CONTROLLER_HEIGHT if run else self.happened * HAPPENED_HEIGHT
+        if not (run := self._run(island)):
+            return self.happened * HAPPENED_HEIGHT
+        first = self.controllers[run - 1]
+        return self.whole(first)[0] - self._controller_height(first)
 
     def devices(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's devices."""
@@ -159,8 +193,11 @@ class Lanes:
     @property
     def labels(self) -> dict[float, str]:
         """Centre of each lane -> its label."""
-        found = {self.bounds[-2] + 0.5: "transfers"} | ({HAPPENED_HEIGHT / 2: "events"} if self.happened else {})
+        found = {HAPPENED_HEIGHT / 2: "events"} if self.happened else {}
+        found |= {self.bounds[-2] + 0.5: "transfers"} if self.transfers else {}
         for first in (0, *self.controllers):
+            if first in self.uncontrolled:
+                continue
             run = f"{self.names[first][:-2]} · " if self.controllers else ""
             # Streams are told by traces of programs that had no controller: there the host made the calls.
             who = "host" if self.streams and any(self.streams[first]) else "controller"
@@ -215,8 +252,8 @@ class Lanes:
             stream: of the device; empty for all of it.
         """
         # What is on no island of this picture is drawn in the lane of the controller.
-        placed = 0 <= island < len(self.islands)
-        on_stream = placed and self._stream(island, device, stream) is not None
+        placed = self._has(island)
+        on_stream = self._stream(island, device, stream) is not None
         if kind == "transfer" and not on_stream:
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
         if kind in CONTROLLER_KINDS or not placed:
@@ -238,7 +275,9 @@ class Lanes:
 
     def _stream(self, island: int, device: int, stream: str) -> int | None:
         """Return the position of a stream among those of its device; None if it has no lane of its own."""
-        if not stream or not self.streams or self.grouped or device >= len(self.streams[island]):
+        if not stream or not self.streams or self.grouped or not self._has(island):
+            return None
+        if device >= len(self.streams[island]):
             return None
         known = self.streams[island][device]
         return known.index(stream) if stream in known else None

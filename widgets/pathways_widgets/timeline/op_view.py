@@ -49,7 +49,7 @@ class OpLanes(Lanes):
 
     @property
     def grown(self) -> bool:
-        """Whether there are more lanes than for any run on these islands."""
+        """Whether there are other lanes than for any run on these islands."""
         return super().grown or self.queues != _ALWAYS or self.op_devices is not None
 
     @cached_property
@@ -164,15 +164,13 @@ class OpTimeline(Timeline):
         title["text"] = f"{title['text']} · {said}"
         return self.sources
 
-    def _add_lanes(self, events: Events) -> None:
+    def _set_lanes(self, events: Events, is_over: bool) -> None:
         """Add the lanes of queues that have ops, beside those of every timeline; then place events anew."""
-        super()._add_lanes(events)
+        super()._set_lanes(events, is_over)
         used = {_ROWS[label.kind] for label in events.labels if label.kind in _ROWS}
         queues = tuple(row for row in dict.fromkeys(_ROWS.values()) if row in used or row in self.lanes.queues)
         devices = _devices_with_ops(events, len(self.lanes.islands))
-        if (queues, devices) != (self.lanes.queues, self.lanes.op_devices):
-            self.lanes = replace(self.lanes, queues=queues, op_devices=devices)
-            self._digest = Digest(self.lanes)
+        self._place(replace(self.lanes, queues=queues, op_devices=devices))
 
 
 def _devices_with_ops(events: Events, islands: int) -> tuple[tuple[tuple[int, int], ...], ...] | None:

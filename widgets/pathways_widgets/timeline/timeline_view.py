@@ -38,11 +38,12 @@ from pathways_nb.trace.rows import GAUGE_KINDS, HOST_KIND
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.box_marks import BoxMark
 from pathways_widgets.drawing.folded_time import time_span
-from pathways_widgets.drawing.legends import Swatch, legend_shapes, named_renderer, shown_swatches
+from pathways_widgets.drawing.legends import Swatch, named_renderer, shown_swatches
 from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.picture_marks import PictureMark, draw, shapes_of, theme_roles
 from pathways_widgets.drawing.scene import Shape
-from pathways_widgets.drawing.still_frame import AXIS, LINE, Frame, time_ends, title
+from pathways_widgets.drawing.still_frame import time_ends
+from pathways_widgets.drawing.still_over_time import begin_over_time, brushed_part
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     TIME_RANGE,
@@ -141,7 +142,7 @@ class Timeline(View):
         """
         everything = run.events
         events, span = everything.without(GAUGE_KINDS), time_span(everything, not run.island_names, run.last_time)
-        self._add_lanes(everything)
+        self._set_lanes(everything, run.finished)
         self._digest.extend(events)
         # Columns for the window and its margins; what fits on a box is decided by the window alone.
         visible, around = with_margins((span["start"], span["end"]), window)
@@ -185,7 +186,7 @@ class Timeline(View):
             width: width of the page in pixels.
             top: pixels above the picture.
         """
-        factor, (left, right) = self.style.factor, time_ends(width)
+        left, right = time_ends(width)
         self._pixels = right - left
         self.update(run, self.window)
         self.properties["timeline_key_arrows"] = arrow_key(self.sources[ARROWS], has_taps=False)
@@ -196,38 +197,40 @@ class Timeline(View):
         # Of what happened only the words of the tags that there are.
         absent = [one for one in HAPPENED_LEGEND if one.text not in self.sources[HAPPENED]["words"]]
         rows = [[one for one in row if one not in absent] for row in rows]
-        shapes, used = legend_shapes([*rows, clients], top + factor * LINE, width)
-        first, height = top + factor * LINE + used + 4, self.lanes.bounds[-1]
-        bottom = first + height * self.lanes.pixels
-        span = shown_span(self.properties, self.window)
-        frame = Frame(left, right, first, bottom, (span["start"], span["end"]), (height, 0.0))
-        shapes += [title(self.properties["timeline_title"]["text"], top, width), *frame.time_axis()]
-        shapes += shapes_of(self.marks, self.sources, frame, self.properties)
+        words, span = self.properties["timeline_title"]["text"], shown_span(self.properties, self.window)
+        lanes = self.lanes.bounds[-1], self.lanes.pixels
+        shapes, frame, height = begin_over_time(words, [*rows, clients], span, lanes, width, top)
+        picked = self.picked.among(self.sources, "timeline_boxes", "id", "name")
+        shapes += shapes_of(self.marks, self.sources, frame, self.properties, picked)
+        shapes += brushed_part(frame, self.brushed)
         inner, bounds = _lines(self.lanes)
         shapes += [*frame.rows(inner, "background", _THIN), *frame.rows(bounds, "island")]
         shapes += frame.break_in_time(span, top)
         shapes += frame.names(self.lanes.labels)
-        return shapes, bottom + factor * AXIS - top
+        return shapes, height
 
-    def _add_lanes(self, events: Events) -> None:
-        """Add what lanes have none yet: one for an island's host work, groups for its hosts; then place events anew."""
-        working = {label.island for label in events.labels if label.kind == HOST_KIND}
-        hosts = tuple(island for island in range(len(self.lanes.islands)) if island in working)
-        per_host = devices_per_host(events.labels, self.lanes.islands)
-        # Groups of hosts are lines and names only; a lane for host work moves all lanes below it, so events are placed
-        # again.
-        if has_happened(events) and not self.lanes.happened:
-            self.lanes = replace(self.lanes, happened=True)
-            self._digest = Digest(self.lanes)
-        streams = streams_of(events.labels, self.lanes.islands)
-        if streams != self.lanes.streams:
-            self.lanes = replace(self.lanes, streams=streams)
-            self._digest = Digest(self.lanes)
-        if any(per_host) and per_host != self.lanes.per_host:
-            self.lanes = replace(self.lanes, per_host=per_host)
-        if set(hosts) - set(self.lanes.hosts):
-            self.lanes = replace(self.lanes, hosts=hosts)
-            self._digest = Digest(self.lanes)
+    def _set_lanes(self, events: Events, is_over: bool) -> None:
+        """Add what lanes have none yet, drop what can no longer be on any; then place events anew.
+
+        Args:
+            events: all of the run.
+            is_over: whether the run is; a lane is dropped only then, since a picture should not jump while it goes on.
+        """
+        labels, islands = events.labels, self.lanes.islands
+        working = {label.island for label in labels if label.kind == HOST_KIND}
+        hosts = tuple(island for island in range(len(islands)) if island in working)
+        happened = self.lanes.happened or has_happened(events)
+        lanes = replace(self.lanes, hosts=hosts, streams=streams_of(labels, islands), happened=happened)
+        if any(per_host := devices_per_host(labels, islands)):
+            lanes = replace(lanes, per_host=per_host)
+        # A record may have labels of which it has no events, as that of two runs.
+        drawn = [labels[number] for number in np.flatnonzero(np.bincount(events.label)).tolist()] if is_over else []
+        self._place(lanes.without_empty(drawn) if is_over else lanes)
+
+    def _place(self, lanes: Lanes) -> None:
+        """Draw on these lanes from now on."""
+        if lanes != self.lanes:
+            self.lanes, self._digest = lanes, Digest(lanes)
 
     def _kinds(self) -> dict[str, dict[str, Any]]:
         """Return which kinds the legend explains: those that occur in the record, in view or not."""
@@ -235,7 +238,7 @@ class Timeline(View):
         return {f"timeline_kind_{kind.name}": {"visible": code in occurring} for code, kind in enumerate(palette.KINDS)}
 
     def _lay_out(self) -> None:
-        """Name the lanes; with host work or several hosts, also set what depends on the number of lanes."""
+        """Name the lanes; if they are not those of any run, also set what depends on their number."""
         labels = self.lanes.labels
         self.sources["timeline_labels"] = {"y": list(labels), "text": list(labels.values())}
         # Without these the figure was made with the right lanes, and nothing has to be sent.
@@ -256,7 +259,7 @@ def _height(lanes: Lanes, style: Style) -> int:
 
 def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
     """Return where the lines between lanes are, and the heavier ones between islands and hosts."""
-    bounds = list(lanes.bounds[1:-1])
+    bounds = sorted(set(lanes.bounds[:-1]) - {0.0, lanes.bounds[-1]})
     inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
     return inner, sorted([*bounds, *lanes.edges_of_hosts])
 

@@ -31,7 +31,7 @@ ARROWS = "timeline_arrows"
 MOST_ARROWS = 200
 """Largest number of arrows; of more transfers the longest in sight have them."""
 MOST_SHOWN = 12
-"""Number of arrows that are shown at once, unless boxes are selected: then theirs are (``arrows.js``)."""
+"""Number of arrows that are shown at once, besides those of the box under the pointer, or of selected ones."""
 _MOST_TOLD = 4
 """Number of transfers that a tooltip tells where several end at one place."""
 _MOST_EVENTS = 100_000
@@ -93,7 +93,7 @@ def longest_arrows(columns: Columns) -> Columns:
 
 def arrow_key(columns: Columns, has_taps: bool = True) -> dict[str, Any]:
     """Return the properties of the entry of the legend for these arrows; nobody taps a still picture."""
-    count, taps = len(columns["x0"]), ", or those of a tapped box" if has_taps else ""
+    count, taps = len(columns["x0"]), "; point at a box, or tap it, for its own" if has_taps else ""
     more = f": the {MOST_SHOWN} longest{taps}" if count > MOST_SHOWN else ""
     return {"visible": count > 0, "label": {"value": f"{ARROW_SWATCH.text}{more}"}}
 
