@@ -158,8 +158,12 @@ def _from_json(reader: TraceJson) -> RecordedTasks | None:
         recorded.rank = int(rank) if re.fullmatch(r"\d{1,9}", rank) else UNKNOWN
     else:
         recorded = _planes(ChromeProfile(events.planes), "a trace of XProf")
-    if events.unended:
-        recorded.unread["events without an end"] += events.unended
+    for what, count in (
+        ("events without an end", events.unended),
+        ("durations below 0, taken as 0", events.backwards),
+    ):
+        if count:
+            recorded.unread[what] += count
     if not len(recorded.tasks):
         names = first_ones(list(dict.fromkeys(events.processes.values())), _NAMED)
         have = f"its processes are {names}" if names else "it names no processes"

@@ -53,6 +53,8 @@ class ChromeEvents:
         self.threads: dict[Thread, str] = {}
         self.marks = 0
         """Events that take no time, arrows and counters."""
+        self.backwards = 0
+        """Events with a duration below 0."""
         self._first: Any = None
         self._open: dict[Thread, list[tuple[int, float, int, int]]] = {}
 
@@ -101,6 +103,7 @@ class ChromeEvents:
             self._open.setdefault(thread, []).append((number, start, numbers["call"], numbers["launch"]))
         else:
             lasts = _number(event.get("dur", 0.0), "duration")
+            self.backwards += lasts < 0
             self.rows.add(number, start, start + max(lasts, 0.0) * 1e-6, numbers["call"], numbers["launch"])
 
     def _time(self, event: Mapping[str, Any]) -> float:

@@ -246,17 +246,21 @@ def test_a_large_trace_is_smaller_in_memory_than_its_file(tmp_path) -> None:
 
 
 def test_odd_events_of_other_writers_are_read_or_named(tmp_path) -> None:
-    """Numbers as text, a category that is a list, what begins and never ends, a rank as text."""
+    """Numbers as text, a category that is a list, what begins and never ends, or ends before it begins, a rank as text."""
     begins = kernel("waits", 90.0, 0.0) | {"ph": "B"}
     texts = kernel("text", 50.0, 5.0)
     texts |= {"ts": f"{texts['ts']}", "dur": "5.0"}
     odd = kernel("odd", 60.0, 1.0) | {"cat": ["kernel"]}
-    path = write(tmp_path / "a.json", [kernel("first", 0.0, 1.0), texts, odd, begins], distributedInfo={"rank": "3"})
+    before = kernel("before", 70.0, -2.0)
+    path = write(
+        tmp_path / "a.json", [kernel("first", 0.0, 1.0), texts, odd, begins, before], distributedInfo={"rank": "3"}
+    )
     run = pw.load(path)
-    assert run.events["name"].tolist() == ["first", "text"]
-    assert run.events["end"] == pytest.approx([1e-6, 55e-6])
+    assert run.events["name"].tolist() == ["first", "text", "before"]
+    assert run.events["end"] == pytest.approx([1e-6, 55e-6, 70e-6])
     assert run.about["trace"]["rank"] == 3
-    assert run.about["unread"] == {"category \"['kernel']\"": 1, "events without an end": 1}
+    unread = {"category \"['kernel']\"": 1, "events without an end": 1, "durations below 0, taken as 0": 1}
+    assert run.about["unread"] == unread
     for wrong in ("soon", None, True, 1e300):
         with pytest.raises(pw.UsageError, match="this trace cannot be read: an event has the time"):
             pw.load(write(tmp_path / "b.json", [kernel("first", 0.0, 1.0) | {"ts": wrong}]))
