@@ -143,7 +143,8 @@ def _sent(run: Run) -> list[_Row]:
     """Return the collectives of a run in order: device, group, collective; of one device its name is empty."""
     # The calls of a process, where its trace has them: what waits for ever on a device never ends, and is in no trace.
     if called := run.about.get("collectives"):
-        made = [(group, _sent_by_call(detail, size, start)) for group, detail, size, start in called]
+        split = ((group, *detail.partition("; ")[::2], size, start) for group, detail, size, start in called)
+        made = [(group, _collective(told, told, size, element, start)) for group, element, told, size, start in split]
         return [("", group or ALL_RANKS, one) for group, one in made if one.kind not in _BETWEEN_TWO]
     events = run.events.of_kind("collective")
     rows: list[tuple[str, str, SentCollective, int]] = []
@@ -153,9 +154,7 @@ def _sent(run: Run) -> list[_Row]:
     labels = [events.labels[number] for number in events.label.tolist()]
     for label, start in zip(labels, events["start"].tolist(), strict=True):
         group, detail, told = [*label.basis.split("; "), "", ""][:3]
-        # A kernel may stand for several: what it exchanges between pairs may be an all-to-all.
-        kind = _kind(told) if told else _kind(label.name)
-        one = SentCollective(kind, 0 if kind == _UNEVEN else label.bytes, detail, label.name, start)
+        one = _collective(told, label.name, label.bytes, detail, start)
         rows.append((label.place.partition(",")[0], group, one, label.device))
     # Of PyTorch's processes, the calls: what a back end does of them later may be missing where a job hangs.
     rows = [row for row in rows if row[2].name.startswith(_CALL)] or rows
@@ -167,10 +166,10 @@ def _sent(run: Run) -> list[_Row]:
     ]
 
 
-def _sent_by_call(detail: str, size: int, start: float) -> SentCollective:
-    element, _, told = detail.partition("; ")
-    kind = _kind(told)
-    return SentCollective(kind, 0 if kind == _UNEVEN else size, element, told, start)
+def _collective(told: str, name: str, size: int, element: str, start: float) -> SentCollective:
+    # What is told goes before the name: a kernel that exchanges between pairs may stand for an all-to-all.
+    kind = _kind(told or name)
+    return SentCollective(kind, 0 if kind == _UNEVEN else size, element, name, start)
 
 
 def _op(op: Any) -> SentCollective:

@@ -199,12 +199,12 @@ def will_read(entries: Iterable[Entry], unread: set[int]) -> None:
     """
     entries = list(entries)
     before = list(map(_readers_of, entries))
-    if len(before) < _FEW:
-        at_once(map(_set_readers, entries, map(_with_reader, before, repeat(unread))))
-        return
-    distinct = dict(zip(map(id, before), before, strict=True))  # one for the results of a call, which are read together
-    made = {number: _with_reader(readers, unread) for number, readers in distinct.items()}
-    at_once(map(_set_readers, entries, map(made.__getitem__, map(id, before))))
+    after: Iterable[tuple[set[int], ...]] = map(_with_reader, before, repeat(unread))
+    if len(before) >= _FEW:  # then one for the results of a call, which are read together
+        distinct = dict(zip(map(id, before), before, strict=True))
+        made = {number: _with_reader(readers, unread) for number, readers in distinct.items()}
+        after = map(made.__getitem__, map(id, before))
+    at_once(map(_set_readers, entries, after))
 
 
 _readers_of, _set_readers = attrgetter("readers"), Entry.__dict__["readers"].__set__

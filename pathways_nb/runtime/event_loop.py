@@ -70,7 +70,7 @@ class EventLoop:
         """What the core handles, while its instructions are carried out; else what it handled last."""
         self._decider = 0
         self._posted = self._taken = -1
-        """The last run that was posted, and the last posted run that the core has handled."""
+        """The last run that was posted, and the last run that the core has handled."""
         self._wake: float | None = None
 
     def submit(self, run: int, begin: Callable[[], Submitted], changes: Iterable[object] = ()) -> None:
@@ -81,17 +81,17 @@ class EventLoop:
             begin: returns the call, in the core's turn.
             changes: made together with the hand-over (see ``at_once``).
         """
+        take = partial(self._take_call, run, begin)
         if _may_be_stopped() or self._taken < self._posted:
             self._posted = run
-            self.post(partial(self._take_call, begin), changes)
+            self.post(take, changes)
         else:
             at_once(changes)
-            self._guarded(lambda: self.obey(begin()))
+            self._guarded(take)
 
-    def _take_call(self, begin: Callable[[], Submitted]) -> None:
-        event = begin()
-        self.obey(event)
-        self._taken = event.run
+    def _take_call(self, run: int, begin: Callable[[], Submitted]) -> None:
+        self.obey(begin())
+        self._taken = run
 
     def store(self, event: Stored | Opened | PutRequested, changes: Iterable[object] = ()) -> None:
         """Hand over an event that need not be handled before this returns, and make changes together with that."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -205,15 +205,17 @@ def _launched(devices: Sequence[Sequence[Any]]) -> list[list[_Begun]]:
         devices: the events of modules on each.
     """
     ordered = [sorted(events, key=lambda event: event.start_ns) for events in devices]
-    counts = [Counter(event.name for event in events) for events in ordered]
+    times: defaultdict[str, set[int]] = defaultdict(set)
+    for events in ordered:
+        for name, count in Counter(event.name for event in events).items():
+            times[name].add(count)
     found: list[list[_Begun]] = []
     for device, events in enumerate(ordered):
         seen, mine = Counter[str](), list[_Begun]()
         for event in events:
             at, run = seen[event.name], dict(event.stats).get("run_id")
             seen[event.name] += 1
-            alike = len({count[event.name] for count in counts if event.name in count}) == 1
-            number = (event.name, at) if alike else (device, run)
+            number = (event.name, at) if len(times[event.name]) == 1 else (device, run)
             launch = PlaneLaunch(event.name.split("(")[0], None if run is None else number)
             mine.append((event.start_ns, event.start_ns + event.duration_ns, launch))
         found.append(mine)
